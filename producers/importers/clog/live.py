@@ -37,13 +37,24 @@ class LiveClog:
         self._left_out: Counter[str] = Counter()
 
     def add(self, file: str, line: bytes) -> None:
-        """Take in a line of a file."""
+        """Take in a line of a file.
+
+        Raises
+        ------
+        InputError
+            As `LogParser.parse` does.
+        """
         parser = self._parsers.get(file)
         if parser is None:
             parser = self._parsers[file] = LogParser(skips_foreign=True)
         call = parser.parse(line)
         if call is not None:
             self._calls.setdefault(file, []).append(call)
+
+    def refuse(self, file: str) -> None:
+        """Note that no more lines of a file come: it keeps its rank and its communicators."""
+        if file in self._parsers:
+            self._parsers[file].drop_calls()
 
     def job(self) -> ImportedJob | None:
         """Return the calls that ended as rows of a job; None if there are none."""
@@ -52,7 +63,8 @@ class LiveClog:
         made = {group for own in groups.values() for group in own.values() if group is not None}
         communicators = communicators_of(made, ranks.world_size, is_whole=False)
         rows: dict[int, RankRows] = {}
-        trusted = Looks.of_all(parser.looks for parser in self._parsers.values()).trusted()
+        # A log without a start or an end (LIFECYCLE is missing) looks as if no call ever blocked.
+        trusted = Looks.of_all(parser.looks for parser in self._parsers.values() if parser.events).trusted()
         for file, calls in self._calls.items():
             if trusted == UNCLEAR:
                 self._left_out["calls of which nobody knows how long they took: a watchdog looks at the GPU"] += len(

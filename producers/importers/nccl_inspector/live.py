@@ -44,6 +44,9 @@ class LiveLog:
             self._ranks.setdefault(operation.process, operation.member.comm_rank)
         self._operations.append(operation)
 
+    def refuse(self, file: str) -> None:
+        """Note that no more lines of a file come: what is kept of it is small, and misleads nobody."""
+
     def job(self) -> ImportedJob | None:
         """Return the rows read so far as a job; None if there are none."""
         known = [one for one in self._operations if one.process in self._ranks]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.errors import InputError
+from irregulars.producers.importers.clog import lines as lines_of_clog
 from irregulars.producers.importers.followers import follow
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.publishing.sources import Record
@@ -119,12 +119,64 @@ def test_other_files_and_two_logs_of_one_rank_are_told_and_left_out(
     )
 
 
-def test_a_log_of_another_version_ends_the_source_with_file_and_line(folder: Path) -> None:
-    (folder / "0.log").write_bytes(log(header(version=2)))
+def grown(folder: Path, rank: int, *, first: int, past: int) -> None:
+    """Append the calls from one on to a rank's log."""
+    with (folder / f"{rank}.log").open("ab") as stream:
+        stream.write(log(*steady(rank, calls=past)[3 + 3 * first :]))
+
+
+SECOND_HEADER = log(*steady(0, calls=5), *steady(0, calls=5))
+WITHOUT_ENDS = log(*steady(0, calls=0), *(event(1, "Q", n, 1 + n) for n in range(1001)))
+
+
+@pytest.mark.parametrize(
+    ("bad", "rows", "told"),
+    [
+        (SECOND_HEADER, 5, "line 19 must be within one log"),
+        (WITHOUT_ENDS, 0, "line 1004 must come when at most 1000 calls"),
+        (log(header(version=2)), 0, r"line 1 must be V|1|"),
+    ],
+    ids=["appended to", "without ends", "another version"],
+)
+def test_a_bad_log_is_told_once_and_left_out_and_the_ranks_beside_it_go_on(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bad: bytes, rows: int, told: str
+) -> None:
+    """Also after a restart of the agent, at the same position and at an earlier one."""
+    monkeypatch.setattr(lines_of_clog, "MOST_OPEN", 1000)
+    (folder / "0.log").write_bytes(bad)
+    (folder / "1.log").write_bytes(log(*steady(1, calls=20)))
     source = opened(folder, ends_when_idle=False)
-    with pytest.raises(InputError, match=r"0\.log: line 1 must be V\|1\|"):
-        drain(source)
+    records = drain(source, lambda polled: rows_of(polled) == 20 + rows)
+    grown(folder, 0, first=5, past=9)
+    grown(folder, 1, first=20, past=30)
+    records += drain(source, lambda polled: rows_of(polled) >= 10)
     source.close()
+    position = source.position()
+    assert len(position) < 5000  # the open calls of the log without ends are not kept
+    grown(folder, 1, first=30, past=40)
+    records += drain(opened(folder, position))
+    assert column(records, "sequence", 1) == list(range(40))
+    assert column(records, "sequence", 0) == list(range(rows))
+    (refused,) = messages(caplog, "file_refused")
+    assert refused.startswith(f"event=file_refused reason='{folder}/0.log: {told}")
+
+
+def test_a_log_in_which_nothing_ends_does_not_keep_the_ranks_beside_it_from_being_read(folder: Path) -> None:
+    """It was made without LIFECYCLE, and is far from the limit of open calls."""
+    (folder / "0.log").write_bytes(WITHOUT_ENDS)
+    (folder / "1.log").write_bytes(log(*steady(1, calls=20)))
+    assert column(drain(opened(folder)), "sequence", 1) == list(range(20))
+
+
+def test_a_piece_with_a_bad_log_in_it_is_read_again_as_it_was(folder: Path) -> None:
+    (folder / "0.log").write_bytes(SECOND_HEADER)
+    (folder / "1.log").write_bytes(log(*steady(1, calls=20)))
+    source = opened(folder)
+    records = drain(source, lambda polled: rows_of(polled) >= 7)
+    source.close()
+    records += drain(opened(folder, source.position()))
+    assert column(records, "sequence", 0) == list(range(5))
+    assert column(records, "sequence", 1) == list(range(20))
 
 
 def test_where_a_watchdog_looks_nothing_is_published_and_it_is_told(
