@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
@@ -55,8 +55,8 @@ class LiveRows(Protocol):
     def skipped(self) -> Mapping[str, int]:
         """Count what could not be used, by reason."""
 
-    def state(self) -> dict[str, Any]:
-        """Return what the next reading needs, as JSON values."""
+    def state(self, files: Container[str]) -> dict[str, Any]:
+        """Return what the next reading needs, of these files alone, as JSON values."""
 
 
 def follow(
@@ -270,7 +270,7 @@ class LogReader:
         offsets |= _unseen(known, offsets)
         job = live.job()
         self._tell_left_out(live.skipped(), job)
-        return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state()}, job
+        return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state(offsets)}, job
 
     def _tell_left_out(self, skipped: Mapping[str, int], job: ImportedJob | None) -> None:
         """Log how many lines were unusable: at the first, tenth, hundredth … of each kind."""

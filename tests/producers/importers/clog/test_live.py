@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from irregulars.producers.importers.clog import lines as lines_of_clog
-from irregulars.producers.importers.followers import follow
+from irregulars.producers.importers.clog.live import LiveClog
+from irregulars.producers.importers.followers import LogReader, follow
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.directory import read_trace
@@ -196,3 +198,42 @@ def test_calls_that_have_not_ended_wait(folder: Path) -> None:
     records = drain(opened(folder))
     assert rows_of(records) == 20
     assert all(isinstance(one, (Announcement, Batch)) for one in records)
+
+
+# --- a job that is started again and again --------------------------------------------------------------------------
+
+
+def begun(start: int, calls: int, rank: int = 0) -> bytes:
+    return log(header(base=f"{1_714_234_567 + start}.000"), *steady(rank, calls=calls)[1:])
+
+
+def test_what_is_kept_does_not_grow_with_each_start_of_the_job(folder: Path) -> None:
+    reader, stand = LogReader(folder, "job", lambda state: LiveClog("job", None, state)), {}
+    kept_bytes = []
+    for start in range(12):
+        for rank in (0, 1):
+            (folder / f"{rank}.{start}.log").write_bytes(begun(start, 20, rank))
+        piece = reader.read(stand, None)
+        assert piece is not None
+        assert {rank: len(rows) for rank, rows in piece.job.ranks.items()} == {0: 20, 1: 20}
+        stand = piece.after
+        kept_bytes.append(len(json.dumps(stand["live"]["parsers"])))
+    assert max(kept_bytes) < 1.1 * kept_bytes[0]
+
+
+def test_what_an_earlier_log_showed_of_the_backend_stays_and_no_more_of_it_is_read(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier, later = folder / "0.a.log", folder / "0.b.log"
+    earlier.write_bytes(begun(0, 30))
+    source = opened(folder, ends_when_idle=False)
+    records = drain(source, lambda polled: rows_of(polled) == 30)
+    later.write_bytes(begun(9, 5))
+    records += drain(source, lambda polled: rows_of(polled) == 5)
+    source.close()
+    earlier.write_bytes(begun(0, 40))
+    later.write_bytes(begun(9, 6))  # of one call nobody could tell what its times are worth
+    records += drain(opened(folder, source.position()))
+    assert column(records, "sequence", 0) == [*range(30), *range(6)]
+    (told,) = messages(caplog, "records_left_out")
+    assert told.endswith("records=30 reason='lines of earlier logs of a rank'")
