@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from irregulars.producers.importers import following
 from irregulars.producers.importers.clog import lines as lines_of_clog
 from irregulars.producers.importers.clog.live import LiveClog
 from irregulars.producers.importers.followers import LogReader, follow
@@ -198,6 +200,28 @@ def test_calls_that_have_not_ended_wait(folder: Path) -> None:
     records = drain(opened(folder))
     assert rows_of(records) == 20
     assert all(isinstance(one, (Announcement, Batch)) for one in records)
+
+
+def test_a_rank_whose_communicators_no_message_can_hold_is_told_once_and_left_out(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the agent would end when it announces the rank."""
+    monkeypatch.setattr(following, "MAX_ANNOUNCEMENT_BYTES", 10_000)
+    size, scattered = 1 << 12, np.random.default_rng(1).permutation(1 << 12)[:2_000].tolist()
+    own = [header(), new_comm(0, size), split("tp", [0, *(one for one in scattered if one > 1)])]
+    (folder / "0.log").write_bytes(log(*own, *steady(0, size, calls=20)[2:]))
+    (folder / "1.log").write_bytes(log(*steady(1, size, calls=20)))
+    source = opened(folder, ends_when_idle=False)
+    records = drain(source, lambda polled: rows_of(polled) >= 20)
+    for rank in (0, 1):
+        grown(folder, rank, first=20, past=30)
+    records += drain(source, lambda polled: rows_of(polled) >= 10)
+    source.close()
+    assert column(records, "sequence", 1) == list(range(30))
+    assert list(announced(records)) == [1]
+    assert column(records, "sequence", 0) == []
+    (told,) = messages(caplog, "rank_refused")
+    assert "job=job rank=0 reason='its announcement must be at most 10000 bytes; got " in told
 
 
 # --- a job that is started again and again --------------------------------------------------------------------------
