@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
@@ -16,7 +16,7 @@ from irregulars.errors import InputError
 from irregulars.producers.importers.clog.live import LiveClog
 from irregulars.producers.importers.flight_recorder.job import job_of_dumps
 from irregulars.producers.importers.following import FileReader, FollowingSource, Piece, Stand
-from irregulars.producers.importers.importing import naming, read_capture, read_dump_file, traces_among
+from irregulars.producers.importers.importing import read_capture, read_dump_file, traces_among
 from irregulars.producers.importers.kineto.job import job_of_captures
 from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES
 from irregulars.producers.importers.nccl_inspector.live import LiveLog
@@ -44,7 +44,10 @@ class LiveRows(Protocol):
     """Takes in the lines of several logs, from one reading to the next."""
 
     def add(self, file: str, line: bytes) -> None:
-        """Take in a line of a file."""
+        """Take in a line of a file; raises `InputError` if nothing more of the file can be used."""
+
+    def refuse(self, file: str) -> None:
+        """Note that no more lines of a file come; those before count."""
 
     def job(self) -> ImportedJob | None:
         """Return the rows read so far as a job; None if there are none."""
@@ -52,8 +55,8 @@ class LiveRows(Protocol):
     def skipped(self) -> Mapping[str, int]:
         """Count what could not be used, by reason."""
 
-    def state(self) -> dict[str, Any]:
-        """Return what the next reading needs, as JSON values."""
+    def state(self, files: Container[str]) -> dict[str, Any]:
+        """Return what the next reading needs, of these files alone, as JSON values."""
 
 
 def follow(
@@ -224,6 +227,7 @@ class LogReader:
     """Reads what was appended to the logs of a directory, across rotation.
 
     A file that was renamed goes on where it was; one whose first line changed, or that became shorter, begins anew.
+    One that can't be used is logged and left out from there on: the others go on, and what it said before counts.
 
     Parameters
     ----------
@@ -244,7 +248,7 @@ class LogReader:
             stand, job = self._advance(at, after)
             if job is not None:
                 return Piece(at, after or stand, job)
-            if after is not None or stand["offsets"] == at.get("offsets", {}):
+            if after is not None or _place_of(stand) == _place_of(at):
                 self._empty = before, at
                 return None
             at = stand
@@ -252,16 +256,21 @@ class LogReader:
     def _advance(self, before: Stand, after: Stand | None) -> tuple[Stand, ImportedJob | None]:
         """Read a part of each file; give where the reader stands then, and the rows."""
         live = self._open_live(before.get("live", {}))
-        known: dict[str, int] = before.get("offsets", {})
+        known, refused = _place_of(before)
+        refused_later = set() if after is None else _place_of(after)[1]
         offsets: dict[str, int] = {}
         for name, path in self._named_files():
             limit = None if after is None else after["offsets"].get(name, 0)
-            with naming(path):
-                offsets[name] = self._read_file(path, name, known.get(name, 0), limit, live)
+            offsets[name] = known.get(name, 0)
+            if name not in refused:
+                offsets[name], is_refused = self._read_file(path, name, offsets[name], limit, live)
+                if is_refused or name in refused_later:
+                    refused.add(name)
+                    live.refuse(name)
         offsets |= _unseen(known, offsets)
         job = live.job()
         self._tell_left_out(live.skipped(), job)
-        return {"offsets": offsets, "live": live.state()}, job
+        return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state(offsets)}, job
 
     def _tell_left_out(self, skipped: Mapping[str, int], job: ImportedJob | None) -> None:
         """Log how many lines were unusable: at the first, tenth, hundredth … of each kind."""
@@ -292,17 +301,25 @@ class LogReader:
                     _LOG.warning("event=file_refused reason='%s: must be readable; got %s'", path, error.strerror)
         return sorted(named)
 
-    def _read_file(self, path: Path, name: str, offset: int, limit: int | None, live: LiveRows) -> int:
-        """Read complete lines from an offset on; return where to go on."""
+    def _read_file(self, path: Path, name: str, offset: int, limit: int | None, live: LiveRows) -> tuple[int, bool]:
+        """Read complete lines from an offset on; return where to go on, and whether that line can't be used."""
         try:
             with path.open("rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
                 if size < offset:
                     offset = 0
                 end = min(size, offset + MOST_PIECE_BYTES) if limit is None else limit
-                return _read_lines(stream, name, offset, end, live)
+                offset, refusal = _read_lines(stream, name, offset, end, live)
         except OSError:
-            return offset  # it was just removed
+            return offset, False  # it was just removed
+        if refusal is not None:
+            _LOG.warning("event=file_refused reason='%s: %s'", path, refusal)
+        return offset, refusal is not None
+
+
+def _place_of(stand: Stand) -> tuple[dict[str, int], set[str]]:
+    """Return how far each file was read, and which files are left out: they can't be used from there on."""
+    return stand.get("offsets", {}), set(stand.get("refused", ()))
 
 
 def _unseen(known: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]:
@@ -313,12 +330,16 @@ def _unseen(known: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]
     return dict(islice(((name, offset) for name, offset in known.items() if name not in seen), _MOST_UNSEEN))
 
 
-def _read_lines(stream: IO[bytes], name: str, offset: int, end: int, live: LiveRows) -> int:
+def _read_lines(stream: IO[bytes], name: str, offset: int, end: int, live: LiveRows) -> tuple[int, InputError | None]:
+    """Read lines up to `end`, or to one that can't be used; return where that is, and why it can't."""
     stream.seek(offset)
     while offset < end:
         line = stream.readline(MAX_LINE_BYTES)
         if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
             break  # it is being written
-        live.add(name, line)
+        try:
+            live.add(name, line)
+        except InputError as error:
+            return offset, error
         offset += len(line)
-    return offset
+    return offset, None

@@ -20,7 +20,7 @@ from irregulars.errors import InputError
 from irregulars.producers.importers.shared.imported import ImportedJob
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
 from irregulars.producers.trace.directory import published_ns
-from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.announcements import MAX_ANNOUNCEMENT_BYTES, Announcement, encode_announcement
 from irregulars.streams.messages.records import UNKNOWN, Batch
 
 _LOG: Final = logging.getLogger("irregulars.following")
@@ -127,6 +127,7 @@ class FollowingSource:
         self._ends_when_idle, self._world_size = ends_when_idle, world_size
         self._progress = _Progress() if position is None else _Progress.of_text(position)
         self._waiting: list[Announcement] = []
+        self._refused: set[int] = set()  # ranks of which it was said that they are left out
         self._batches: Iterator[Batch] = iter(())
         self._next: Batch | None = None
         self._totals: dict[str, list[int | None]] = dict(self._progress.totals)
@@ -216,9 +217,10 @@ class FollowingSource:
             self._progress.totals = {key: list(total) for key, total in self._totals.items()}
         self._progress.before, self._progress.after, self._progress.rows = piece.before, piece.after, 0
         known = self._progress.announced
-        self._waiting = [self._announced(a) for a in ready.announcements if str(a.rank) not in known]
+        fresh = (self._announced(a) for a in ready.announcements if str(a.rank) not in known)
+        self._waiting = [announcement for announcement in fresh if self._fits(announcement)]
         sources = {**known, **{str(a.rank): list(a.sources) for a in self._waiting}}
-        batches = [b for b in ready.batches if b.header.schema in sources[str(b.header.rank)]]
+        batches = [b for b in ready.batches if b.header.schema in sources.get(str(b.header.rank), ())]
         parts = (_cut(batch) for batch in self._in_order(batches))
         self._batches = heapq.merge(*parts, key=published_ns)
         self._next = next(self._batches, None)
@@ -229,6 +231,20 @@ class FollowingSource:
         if self._world_size is None:
             return announcement
         return replace(announcement, world_size=self._world_size, logged_ranks=self._world_size)
+
+    def _fits(self, announcement: Announcement) -> bool:
+        """Return whether a message can hold an announcement; if not, its rank is told once and left out.
+
+        A damaged file can name a communicator of any ranks, and the agent must not end with one rank.
+        """
+        size_bytes = len(encode_announcement(announcement))
+        if size_bytes <= MAX_ANNOUNCEMENT_BYTES:
+            return True
+        if announcement.rank not in self._refused:
+            self._refused.add(announcement.rank)
+            rule = f"its announcement must be at most {MAX_ANNOUNCEMENT_BYTES} bytes; got {size_bytes}"
+            _LOG.warning("event=rank_refused job=%s rank=%d reason=%r", announcement.job, announcement.rank, rule)
+        return False
 
     def _in_order(self, batches: Sequence[Batch]) -> Iterator[Batch]:
         """Append each batch to its rank's earlier ones; leave out rows that are older than the rank's watermark."""

@@ -200,15 +200,17 @@ def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
 
 def read_clog(files: list[Path], job: str) -> ImportedJob:
     """Read logs of ranks."""
-    logs = {path.name: _read_log(path) for path in files}
+    logs: dict[str, Log] = {}
+    for path in files:
+        logs[path.name] = _read_log(path, sum(map(len, logs.values())))
     with naming(files[0].parent if len(files) > 1 else files[0]):
         named = {path.name: rank_of_name(path) for path in files}
         return job_of_logs(logs, named, job, now_ms=time.time_ns() // 1_000_000)
 
 
-def _read_log(path: Path) -> Log:
+def _read_log(path: Path, calls_before: int) -> Log:
     with naming(path), open_plain(path) as stream:
-        return read_log(bounded_lines(stream))
+        return read_log(bounded_lines(stream), calls_before)
 
 
 # --- NCCL RAS -------------------------------------------------------------------------------------------------------

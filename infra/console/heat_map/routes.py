@@ -33,7 +33,14 @@ from irregulars.infra.console.heat_map.matrix import MOST_PER_BIN, TILE, HeatMat
 from irregulars.infra.console.heat_map.places import ORDERS, Names, Order, Places, order_of, orders_of
 from irregulars.infra.console.heat_map.quantities import QUANTITIES, Quantity
 from irregulars.infra.console.heat_map.reading import MOST_TIMES, Start, Window, read_cell
-from irregulars.infra.console.heat_map.store import MOST_ITERATIONS, Changed, Database, HeatMapStore, version_of
+from irregulars.infra.console.heat_map.store import (
+    MOST_ITERATIONS,
+    Changed,
+    Database,
+    HeatMapStore,
+    Version,
+    version_of,
+)
 from irregulars.infra.console.heat_map.wire import compressed, tile_bytes
 
 _USUAL_ITERATIONS: Final = 1_000
@@ -99,15 +106,16 @@ class _Endpoints:
         grown = await self._grown(request, start, wanted)
         window, places = grown or await self._store.around(start, around, wanted)
         first, last = int(window.iterations[0]), int(window.iterations[-1])
-        version, quantity = version_of(window, places), QUANTITIES[_choice(request, "quantity", QUANTITIES)]
-        overlap = self._store.overlap(start, quantity, window, places, request.query_params.get("version", ""))
+        quantity = QUANTITIES[_choice(request, "quantity", QUANTITIES)]
+        known = request.query_params.get("version", "")
+        version, unchanged = self._store.told(start, quantity, window, places, known)
         # The browser asks for tiles next, and they need all cells: reading begins now.
         self._store.begin(start, quantity, (first, last), version)
         marks, (oldest, newest) = await asyncio.gather(self._store.marks(start, first, last), self._store.span(start))
         return _json(request, {
             "job": start.job, "attempt": start.attempt, "first": first, "last": last,
             "oldest": oldest, "newest": newest,
-            "unchanged": 0 if overlap is None else overlap.unchanged,
+            "unchanged": unchanged,
             "version": version, "ranks": len(places.ranks), "tile": TILE,
             "iterations": _compact(window.iterations), "elapsed_ns": window.elapsed_ns.tolist(),
             "irregular": np.flatnonzero(window.is_irregular).tolist(),
@@ -219,7 +227,7 @@ class _Endpoints:
         if not needs_matrix and order != "strange":
             window = await self._store.between(start, *edges)
             places = await self._store.places(start, window)
-            if version_of(window, places) != version:
+            if version_of(window, places) != Version.of_text(version, quantity.name).rows:
                 raise Changed
             return None, places, order_of(places, order)
         matrix, places = await self._store.matrix(start, quantity, edges, version)

@@ -7,7 +7,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -54,13 +54,48 @@ class Database(Protocol):
         ...
 
 
+class Version(NamedTuple):
+    """What the cells of a window depend on, for one quantity; browsers get it as text.
+
+    Parameters
+    ----------
+    rows
+        Name of the window's rows, as `version_of` gives it.
+    baseline
+        Name of the rows that the cells are held against: the window's own, or those of an earlier window that it goes
+        on from.
+    """
+
+    rows: str
+    baseline: str
+
+    def told(self, quantity: str) -> str:
+        """Write it as a browser gets it; of other quantities than this one it names the window's own baseline.
+
+        >>> Version("b7", "b7").told("elapsed"), Version("b7", "a3").told("elapsed")
+        ('b7', 'b7.elapsed.a3')
+        """
+        return self.rows if self.rows == self.baseline else f"{self.rows}.{quantity}.{self.baseline}"
+
+    @classmethod
+    def of_text(cls, text: str, quantity: str) -> Version:
+        """Read what `told` wrote, for a quantity.
+
+        >>> Version.of_text("b7.elapsed.a3", "elapsed").baseline, Version.of_text("b7.elapsed.a3", "gap").baseline
+        ('a3', 'b7')
+        """
+        rows, _, rest = text.partition(".")
+        of, _, baseline = rest.partition(".")
+        return cls(rows, baseline if of == quantity and baseline else rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """A matrix that is kept, and of which window and ranks it is."""
 
     start: Start
     quantity: str
-    version: str
+    version: Version
     window: Window
     places_version: str
     matrix: HeatMatrix
@@ -81,7 +116,7 @@ class Overlap:
 
 
 class Changed(Exception):
-    """A tile was asked for of rows that are others by now: the browser asks for the window again."""
+    """A tile was asked for of rows or a baseline that are others by now: the browser asks for the window again."""
 
 
 class HeatMapStore:
@@ -126,14 +161,32 @@ class HeatMapStore:
         places = await self.places(start, window)
         return None if len(window.iterations) * len(places.ranks) > MOST_CELLS else (window, places)
 
-    def overlap(
-        self, start: Start, quantity: Quantity, window: Window, places: Places, version: str | None = None
+    def told(self, start: Start, quantity: Quantity, window: Window, places: Places, known: str) -> tuple[str, int]:
+        """Return the version that a browser is told of a window, and how many of its first iterations it may keep.
+
+        The version names the baseline, so that all cells of it are held against the same one whoever else looks, and
+        whatever is dropped from memory meanwhile.
+
+        Parameters
+        ----------
+        known
+            The version that the browser has; empty: none.
+        """
+        rows, own = version_of(window, places), Version.of_text(known, quantity.name)
+        overlap = self._overlap(start, quantity, window, places, lambda held: held.version == own)
+        unchanged = 0 if overlap is None else overlap.unchanged
+        overlap = overlap or self._overlap(start, quantity, window, places, lambda _: True)
+        baseline = rows if overlap is None else overlap.held.version.baseline
+        return Version(rows, baseline).told(quantity.name), unchanged
+
+    def _overlap(
+        self, start: Start, quantity: Quantity, window: Window, places: Places, is_wanted: Callable[[Held], bool]
     ) -> Overlap | None:
-        """Return the newest kept matrix, or the one of a version, of which half of a window or more can be taken."""
+        """Return the newest kept matrix that is wanted, of which half of a window or more can be taken."""
         places_version = version_of_places(places)
         for held in reversed(self._kept.values()):
             is_of_it = (held.start, held.quantity, held.places_version) == (start, quantity.name, places_version)
-            if is_of_it and version in (None, held.version) and held.matrix.baseline.fits(window.iterations):
+            if is_of_it and is_wanted(held) and held.matrix.baseline.fits(window.iterations):
                 columns = window.columns_in(held.window)
                 if int((columns >= 0).sum()) * 2 >= len(columns):
                     return Overlap(held, columns)
@@ -173,24 +226,31 @@ class HeatMapStore:
     async def matrix(
         self, start: Start, quantity: Quantity, edges: tuple[int, int], version: str
     ) -> tuple[HeatMatrix, Places]:
-        """Return one quantity of the iterations between `edges`, in the `version` that `version_of` gave.
+        """Return one quantity of the iterations between `edges`, in the `version` that `told` gave.
 
         Raises
         ------
         Changed
-            If the rows are others by now.
+            If the rows are others by now, or no matrix with that version's baseline is kept any more.
         """
         window = await self.between(start, *edges)
         places = await self.places(start, window)
-        if version_of(window, places) != version:
+        wanted = Version.of_text(version, quantity.name)
+        if version_of(window, places) != wanted.rows:
             raise Changed
         if len(window.iterations) * len(places.ranks) > MOST_CELLS:
             raise InputError(f"a window must have at most {MOST_CELLS:,} cells; got {len(window.iterations):,} "
                              f"iterations of {len(places.ranks):,} ranks. Ask for fewer iterations")  # fmt: skip
-        key = (start, quantity.name, edges)
+        key = (start, quantity.name, edges, wanted.baseline)
         kept = self._kept.get(key)
-        if kept is None or kept.version != version:
-            overlap = self.overlap(start, quantity, window, places)
+        if kept is None or kept.version != wanted:
+            overlap = None
+            if wanted.baseline != wanted.rows:
+                overlap = self._overlap(
+                    start, quantity, window, places, lambda held: held.version.baseline == wanted.baseline
+                )
+                if overlap is None:
+                    raise Changed
 
             def read(client: Client) -> HeatMatrix:
                 if overlap is None:
@@ -198,8 +258,8 @@ class HeatMapStore:
                 base = overlap.held.matrix
                 return extend_matrix(client, start, quantity, window, places, base, overlap.columns)
 
-            matrix = await self._database.ask(("heat map", *key, version), read, 0.0)
-            kept = Held(start, quantity.name, version, window, version_of_places(places), matrix)
+            matrix = await self._database.ask(("heat map", *key, wanted), read, 0.0)
+            kept = Held(start, quantity.name, wanted, window, version_of_places(places), matrix)
         self._keep(key, kept)
         return kept.matrix, places
 

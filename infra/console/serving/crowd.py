@@ -18,7 +18,8 @@ class Crowd(Generic[Member]):
     """Connections by address. One that waits for its visitor gives up its place to one that comes.
 
     Whoever opens connections and says nothing can't keep others out: those of the address that has the most of them
-    go first, the oldest before the others. One that is being answered never has to go.
+    go first, the oldest before the others. One whose answer we are making never has to go. One that takes its
+    answer more slowly than we give it waits too, and may go in the middle of it: else slow readers keep others out.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ class Crowd(Generic[Member]):
             self._waiting.setdefault(self._keys[member], {})[member] = None
 
     def work(self, member: Member) -> None:
-        """Note that a connection is being answered, and must not go."""
+        """Note that a connection's answer is being made, and that it must not go."""
         if member not in self._keys:
             return
         key = self._keys[member]

@@ -115,14 +115,14 @@ class _Door:
             return Handshake(obstacle=self._no_tls(error))
 
     def _looked(self, safe: ssl.SSLSocket, seen: Handshake) -> Handshake:
-        distrust = self._distrust(seen)
+        distrust = self._distrust()
         if distrust is not None:
             return replace(seen, obstacle=distrust)
         try:
             requests = ask_requests(safe)
             return replace(seen, requests=requests, obstacle=self._log_in(safe, requests or {}))
         except OSError as error:  # in TLS 1.3 a broker that refuses our certificate says so with its first answer
-            return replace(seen, obstacle=self._certificate_refused(error))
+            return replace(seen, obstacle=self._unanswered(error))
 
     def _tls_ends_s(self) -> float:
         with self._safe(_looking(None)) as safe:
@@ -132,9 +132,9 @@ class _Door:
         if _tried(self._speaks_plainly):
             text = f"{self._address} speaks no TLS, and kafka_tls is true"
             return Obstacle("tls_not_spoken", text)
-        return self._silent() if isinstance(error, TimeoutError) else self._certificate_refused(error)
+        return self._unanswered(error)
 
-    def _distrust(self, seen: Handshake) -> Obstacle | None:
+    def _distrust(self) -> Obstacle | None:
         """Return why we would not trust the broker; librdkafka says no more than that it does not."""
         file = self._security.ca_file
         try:
@@ -152,11 +152,14 @@ class _Door:
         except OSError:
             return None
 
-    def _certificate_refused(self, error: OSError) -> Obstacle:
-        if self._security.cert_file is not None:
+    def _unanswered(self, error: OSError) -> Obstacle:
+        """Return why there was no answer: a broker that is slow has refused nothing."""
+        if isinstance(error, TimeoutError):
+            return self._silent()
+        if self._security.cert_file is not None and _is_refusal(error):
             text = f"{self._address} refuses our certificate (kafka_cert_file): {_reason(error)}"
             return Obstacle("own_certificate_refused", text)
-        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+        if _is_alert(error):
             text = f"{self._address} asks for a certificate of ours (mutual TLS), and kafka_cert_file is not set"
             return Obstacle("own_certificate_asked", text)
         return Obstacle("kafka_away", f"{self._address} ends the connection: {_reason(error)}")
@@ -205,6 +208,15 @@ def _ends_s(safe: ssl.SSLSocket) -> float | None:
         return None if certificate is None else ends_s(certificate)
     except (ValueError, IndexError):
         return None
+
+
+def _is_alert(error: OSError) -> bool:
+    return isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "")
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Whether the other end refuses what we showed in the handshake: by an alert, or by hanging up right after it."""
+    return _is_alert(error) or isinstance(error, (ConnectionError, ssl.SSLEOFError))
 
 
 def _untrusted(address: str, why: str, has_authority: bool) -> Obstacle:

@@ -123,20 +123,25 @@ def _known(value: int) -> int | None:
     return None if value == UNKNOWN else value
 
 
-def read_log(lines: Iterable[bytes]) -> Log:
+def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
     """Read a whole log; what has not ended comes last.
+
+    Parameters
+    ----------
+    calls_before
+        Calls of the job's other logs that were read already: they count towards `MOST_CALLS` too.
 
     Raises
     ------
     InputError
-        If it is none, or holds more calls than a job has.
+        If it is none, or holds more calls than the job may have.
     """
     log = Log()
     for line in lines:
         call = log.parser.parse(line)
+        if log.parser.calls + calls_before > MOST_CALLS:
+            raise InputError(f"calls of all ranks together must be at most {MOST_CALLS}; got more")
         if call is not None:
-            if len(log) >= MOST_CALLS:
-                raise InputError(f"logs must hold at most {MOST_CALLS} calls; got more")
             log.add(call)
     if log.parser.first_line_missing:
         raise InputError("must begin with V|1|base_timestamp=…, as clog does; got no line")

@@ -160,6 +160,16 @@ class LogParser:
             for calls in pairs.values():
                 yield from calls
 
+    def drop_calls(self) -> None:
+        """Forget what only further lines need: none of this log will come, and its open calls may be many.
+
+        What it showed of its times is forgotten too: a log in which calls never end looks as if none blocked.
+        """
+        for one in (self._signatures, self._numbers, self._called, self._running):
+            one.clear()
+        self._open = self._open_sync = 0
+        self.looks = Looks()
+
     def state(self) -> dict[str, Any]:
         """Return what the next lines need, as JSON values."""
         return {

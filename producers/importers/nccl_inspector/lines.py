@@ -62,6 +62,9 @@ class LogParser:
 
     skipped: Counter[str] = field(default_factory=Counter)
     dropped: Counter[Process] = field(default_factory=Counter)
+    written_us: int = 0
+    """When the newest line that says so was written, us since the epoch."""
+
     _process: Process | None = None
     _member: Membership | None = None
     _left: dict[str, int] = field(default_factory=dict)
@@ -95,7 +98,8 @@ class LogParser:
     def state(self) -> dict[str, Any]:
         """Return the communicator that the next lines belong to, as JSON values."""
         member = None if self._member is None else list(self._member)
-        return {"process": self._process and list(self._process), "member": member, "left": dict(self._left)}
+        process = self._process and list(self._process)
+        return {"process": process, "member": member, "left": dict(self._left), "written_us": self.written_us}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> LogParser:
@@ -104,14 +108,20 @@ class LogParser:
         if state["process"] is not None and state["member"] is not None:
             parser._process, parser._member = Process(*state["process"]), Membership(*state["member"])
         parser._left = dict(state["left"])
+        parser.written_us = state.get("written_us", 0)
         return parser
+
+    @property
+    def process(self) -> Process | None:
+        """The process that the next lines belong to, as far as a marker line names it."""
+        return self._process
 
     def _begin(self, value: Mapping[str, Any]) -> None:
         """Take in a marker line.
 
         It names the communicator of the next lines, and counts the rows that its ring lost.
         """
-        self._process, self._member = _context(value)
+        self._process, self._member = self._read_context(value)
         stats = value["dump_stats"] if isinstance(value["dump_stats"], dict) else {}
         self._left = {kind: _count(stats.get(f"{kind}_records")) for kind in ("coll", "p2p")}
         if self._process is not None:
@@ -124,7 +134,7 @@ class LogParser:
         if not isinstance(told, dict):
             return None
         if "header" in value:
-            process, member = _context(value)
+            process, member = self._read_context(value)
         else:  # of a marker, and no more than it counted
             process, member = (self._process, self._member) if self._left.get(kind, 0) > 0 else (None, None)
             self._left[kind] = self._left.get(kind, 0) - 1
@@ -144,6 +154,12 @@ class LogParser:
             return None
         return Operation(process, member, operator, number, peer, start_ns, elapsed_ns, float(size) if _is_time(size)
                          else math.nan)  # fmt: skip
+
+    def _read_context(self, value: Mapping[str, Any]) -> tuple[Process | None, Membership | None]:
+        found = _context(value)
+        if found[0] is not None:
+            self.written_us = max(self.written_us, _count(value["metadata"].get("dump_timestamp_us")))
+        return found
 
 
 def _context(value: Mapping[str, Any]) -> tuple[Process | None, Membership | None]:

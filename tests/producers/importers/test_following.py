@@ -263,12 +263,26 @@ def test_what_following_needs_is_said(folder: Path) -> None:
         opened("nccl-inspector", folder, world_size=None)
 
 
-def test_another_version_ends_the_source_with_its_reason(folder: Path) -> None:
-    (folder / "a.log").write_bytes(lines({**context(0, version="v9"), **collective(0, 5)}))
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_log_of_another_version_is_told_once_and_left_out_and_the_others_go_on(
+    folder: Path, caplog: pytest.LogCaptureFixture, is_begun: bool
+) -> None:
+    bad, good = folder / "host-pid0.log", folder / "host-pid1.log"
+    strange = lines({**context(0, version="v9"), **collective(0, 5)})
+    bad.write_bytes((log_of(0, 0, 3) if is_begun else b"") + strange)
+    good.write_bytes(log_of(1, 0, 3))
     source = opened("nccl-inspector", folder, ends_when_idle=False)
-    with pytest.raises(InputError, match=r"a.log: inspector_output_format_version must be one of"):
-        drain(source)
+    records = drain(source, lambda polled: rows_of(polled) == (6 if is_begun else 3))
+    for path, rank in ((bad, 0), (good, 1)):
+        with path.open("ab") as stream:
+            stream.write(log_of(rank, 3, 8))
+    records += drain(source, lambda polled: rows_of(polled) >= 5)
     source.close()
+    records += drain(opened("nccl-inspector", folder, source.position()))
+    assert [int(one) >> 4 for one in column(records, "sequence", 1)] == list(range(8))
+    assert [one >> 4 for one in sequences(records)] == list(range(3 if is_begun else 0))
+    (told,) = messages(caplog, "file_refused")
+    assert told.startswith(f"event=file_refused reason='{bad}: inspector_output_format_version must be one of")
 
 
 # --- directories as they are in the field ---------------------------------------------------------------------------

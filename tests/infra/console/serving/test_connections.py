@@ -26,8 +26,12 @@ Address = tuple[str, int]
 
 SILENT = 600
 LIMIT_S = 0.4
-SHORT = dict.fromkeys((Phase.RECEIVING, Phase.SENDING, Phase.IDLE), LIMIT_S) | {Phase.ANSWERING: None}
-LATE_S = 5.0
+"""For connections that must end."""
+
+PATIENT_S = 2.0
+"""For connections that must stay: a busy machine may hold one up for a second in a place where it should not wait."""
+
+LATE_S = 8.0
 """A connection that must end has ended by then; one that stays is seen to stay for a little longer than its limit."""
 
 LARGE = b"x" * 20_000_000
@@ -53,10 +57,11 @@ async def pages(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextmanager
-def served(certificate: Certificate | None = None) -> Iterator[Address]:
-    """Serve `pages` with short limits until the block ends."""
+def served(limit_s: float, certificate: Certificate | None = None) -> Iterator[Address]:
+    """Serve `pages` with a limit for each phase but that of making an answer, until the block ends."""
+    limits_s = dict.fromkeys((Phase.RECEIVING, Phase.SENDING, Phase.IDLE), limit_s) | {Phase.ANSWERING: None}
     with listen_on("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(config_of(pages, (), certificate, SHORT))
+        server = uvicorn.Server(config_of(pages, (), certificate, limits_s))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         while not server.started:
@@ -95,7 +100,13 @@ def ends_after_s(connection: socket.socket) -> float:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[Address]:
-    with served() as found:
+    with served(LIMIT_S) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Address]:
+    with served(PATIENT_S) as found:
         yield found
 
 
@@ -150,9 +161,11 @@ def is_closed(connection: socket.socket) -> bool:
     "said", [b"", b"GET / HTTP/1.1\r\nX: ", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab"]
 )
 def test_a_request_that_does_not_arrive_ends(address: Address, said: bytes) -> None:
+    begun_s = time.monotonic()
     with connect(address) as connection:
         connection.sendall(said)
-        assert LIMIT_S / 2 < ends_after_s(connection) < LATE_S
+        assert ends_after_s(connection) < LATE_S
+    assert time.monotonic() - begun_s > LIMIT_S / 2
 
 
 def test_a_byte_now_and_then_does_not_make_it_longer(address: Address) -> None:
@@ -165,17 +178,18 @@ def test_a_byte_now_and_then_does_not_make_it_longer(address: Address) -> None:
         assert time.monotonic() - begun_s < LATE_S
 
 
-def test_one_that_has_had_its_answer_ends_a_while_later(address: Address) -> None:
-    with connect(address) as connection:
+def test_one_that_has_had_its_answer_ends_a_while_later(patient: Address) -> None:
+    """It stays from one request to the next, together for longer than the limit."""
+    with connect(patient) as connection:
         for _ in range(3):
             connection.sendall(GET)
             assert_answered(connection)
-            time.sleep(LIMIT_S / 2)
+            time.sleep(0.4 * PATIENT_S)
         assert ends_after_s(connection) < LATE_S
 
 
-def test_a_slow_head_after_an_answer_ends_too(address: Address) -> None:
-    with connect(address) as connection:
+def test_a_slow_head_after_an_answer_ends_too(patient: Address) -> None:
+    with connect(patient) as connection:
         connection.sendall(GET)
         assert_answered(connection)
         connection.sendall(b"GET / HT")
@@ -191,7 +205,7 @@ def test_an_answer_may_take_long_to_make(address: Address) -> None:
 def test_an_answer_that_is_not_taken_ends(address: Address) -> None:
     with connect(address) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(3 * LIMIT_S)
+        time.sleep(5 * LIMIT_S)
         taken = 0
         with suppress(ConnectionResetError):
             while piece := connection.recv(1 << 20):
@@ -199,21 +213,21 @@ def test_an_answer_that_is_not_taken_ends(address: Address) -> None:
         assert 0 < taken < len(LARGE)
 
 
-def test_an_answer_that_is_taken_slowly_comes_whole(address: Address) -> None:
-    with connect(address) as connection:
+def test_an_answer_that_is_taken_slowly_comes_whole(patient: Address) -> None:
+    with connect(patient) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         taken, begun_s = 0, time.monotonic()
         while piece := connection.recv(200_000):
             taken += len(piece)
-            time.sleep(LIMIT_S / 20)
+            time.sleep(PATIENT_S / 40)
         assert taken > len(LARGE)
-        assert time.monotonic() - begun_s > 2 * LIMIT_S
+        assert time.monotonic() - begun_s > 2 * PATIENT_S
 
 
 def test_behind_a_certificate_a_handshake_that_does_not_come_ends_and_others_are_served(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     trusting = ssl.create_default_context(cafile=authority.certificate)
-    with served(Certificate(*authority.issue("console"))) as address, ExitStack() as stack:
+    with served(PATIENT_S, Certificate(*authority.issue("console"))) as address, ExitStack() as stack:
         silent = [stack.enter_context(connect(address)) for _ in range(MOST_OF_ONE + 20)]
         silent[-1].sendall(b"\x16\x03\x01")
         silent[-2].sendall(GET)  # no TLS at all

@@ -199,3 +199,17 @@ def test_a_call_takes_the_memory_of_its_numbers(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 6_000 * 600
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("others", [list[str](), [event(1, "Q", 500, 10), event(1, "Q", 501, 11)]])
+def test_the_calls_of_all_logs_together_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    """Those without an end take as much memory."""
+    logs = log(*steady(0, calls=8)), log(*steady(1, calls=8 - len(others)), *others)
+    monkeypatch.setattr(job_of_clog, "MOST_CALLS", 15)
+    with pytest.raises(InputError, match=r"log-1\.txt: calls of all ranks together must be at most 15; got more"):
+        imported(tmp_path, *logs)
+    monkeypatch.setattr(job_of_clog, "MOST_CALLS", 16)
+    (tmp_path / "again").mkdir()
+    assert sum(map(len, imported(tmp_path / "again", *logs)[0].ranks.values())) == 16
