@@ -346,6 +346,11 @@ class IterationJudge:
         return self._panel.cold
 
     @property
+    def untaught_detectors(self) -> Mapping[str, str]:
+        """Detectors that go on without what people say, and what they raised."""
+        return self._panel.untaught
+
+    @property
     def _topology(self) -> Topology:
         return self._reader.topology
 

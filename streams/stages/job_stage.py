@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, Protocol
@@ -49,6 +49,10 @@ Words = tuple[Heard[ThresholdChange], Heard[Opinion]]
 
 class JobMonitorLike(Snapshottable, Protocol):
     """`streams.job_hop.job_monitor.JobMonitor`, as this stage uses it."""
+
+    @property
+    def untaught_detectors(self) -> Mapping[str, str]:
+        """See JobMonitor."""
 
     def add(self, rows: Rows) -> None:
         """See JobMonitor."""
@@ -320,6 +324,7 @@ class JobStage(Stage[JobMonitorLike]):
         tracked.is_dirty = tracked.is_dirty or _has_rows(judgements)
         await self._publish(state, judgements)
         self._work(tracked).note_end(tracked)
+        self._work(tracked).note_untaught(tracked)
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.snapshots.records import Offsets as Offsets  # theirs and ours: others take it from here
-from irregulars.streams.telemetry.log_lines import log_job
+from irregulars.streams.telemetry.log_lines import log_job, log_untaught
 
 M = TypeVar("M")
 _MOST_EVENTS: Final = 512
@@ -72,6 +72,15 @@ class JobWork:
     is_due: bool = False
     task: asyncio.Task[None] | None = None
     was_ended: bool = False
+    untaught: frozenset[str] = frozenset()  # detectors of which it was said
+
+    def note_untaught(self, tracked: Tracked[Any]) -> None:
+        """Say once of a detector that it does not take what people say."""
+        found = tracked.monitor.untaught_detectors
+        if not found.keys() <= self.untaught:
+            for name in found.keys() - self.untaught:
+                log_untaught(tracked.key.decode(), name, found[name])
+            self.untaught |= found.keys()
 
     def note_end(self, tracked: Tracked[Any]) -> None:
         """Say once that the job ended; it may begin again with another attempt."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ from irregulars.detectors.judging import lessons
 from irregulars.detectors.judging.lessons import Examples, LessonBook
 from irregulars.detectors.plugins.forest.taught_forest import TaughtForest
 from irregulars.detectors.plugins.loading import load_detectors
+from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
+from irregulars.dtypes import Floats
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.messages.judgements import Suspect, Verdict
 from irregulars.streams.messages.opinions import Opinion
@@ -48,8 +50,10 @@ class TaughtJob(MonitoredJob):
         By iteration: all that was said so far.
     """
 
-    def __init__(self, words: Mapping[int, Sequence[Opinion]], **options: Any) -> None:
-        super().__init__("lockstep", SETTINGS, **options)
+    def __init__(
+        self, words: Mapping[int, Sequence[Opinion]], settings: MonitorSettings = SETTINGS, **options: Any
+    ) -> None:
+        super().__init__("lockstep", settings, **options)
         self.words = words
 
     def advance(self) -> None:
@@ -146,6 +150,51 @@ def test_without_a_detector_that_is_taught_nothing_is_kept() -> None:
     job.feed(MESSAGES)
     assert job.outcome.revisions
     assert job.monitor.state().lessons is None
+
+
+class Moody:
+    """A stranger's detector that does not do what it promised."""
+
+    level: ClassVar[Level] = "rank"
+    against: ClassVar[Against] = "peers"
+    reads: ClassVar[tuple[str, ...]] = ("rank",)
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.fails_at = fails_at
+        self.taught = 0
+
+    def score(self, frame: Frame) -> Scores:
+        return np.full(len(frame["rank"]), float(self.taught))
+
+    def learn(self, frame: Frame) -> None:
+        pass
+
+    def examples(self, frame: Frame) -> Floats:
+        if self.fails_at == "examples":
+            raise RuntimeError("no")
+        return np.ones((len(frame["rank"]), 2))
+
+    def teach(self, examples: Floats, labels: Floats) -> None:
+        self.taught = len(labels)
+        if self.fails_at == "teach" and len(labels):
+            raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("fails_at", ["teach", "examples"])
+def test_a_detector_that_raises_at_words_goes_on_untaught_and_so_does_a_restart(
+    plain: TaughtJob, verdicts: list[str], fails_at: str
+) -> None:
+    settings = MonitorSettings(rank_detectors=(partial(Moody, fails_at),))
+    job = TaughtJob({32: [word(verdicts[0], False)]}, settings)
+    job.feed(MESSAGES)
+    assert [one.iteration for one in job.outcome.iterations] == [one.iteration for one in plain.outcome.iterations]
+    again = JobMonitor.from_state(stored(job.monitor.state()), settings)
+    for monitor in (job.monitor, again) if fails_at == "teach" else (job.monitor,):
+        assert monitor.untaught_detectors == {"moody": f"its {fails_at} raised RuntimeError: no"}
+        assert [one.taught for _, one in monitor._judge._panel._own] == [0]
+    working = JobMonitor.from_state(stored(job.monitor.state()), MonitorSettings(rank_detectors=(Moody,)))
+    assert working.untaught_detectors == {}
+    assert [one.taught > 0 for _, one in working._judge._panel._own] == [fails_at == "teach"], "a restart tries again"
 
 
 # --- the book -------------------------------------------------------------------------------------------------------
