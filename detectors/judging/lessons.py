@@ -29,7 +29,14 @@ KEPT_VERDICTS: Final = 32
 """Newest verdicts of a job that wait for a word; chosen: a noisy job's of some days."""
 
 KEPT_LESSONS: Final = 32
-"""Newest verdicts on which there is one; chosen: at most 3,000 rows, and with a suspect of one rank some 400."""
+"""Newest verdicts on which there is one; chosen: at most 3,000 rows, of which `MOST_TAUGHT` are taught."""
+
+MOST_TAUGHT: Final = 240
+"""Rows of all lessons together that are taught: one lesson has up to 96, and a model that learns thousands keeps
+everybody's alerts waiting. Chosen: at least three rows of each lesson and label."""
+
+_GOLDEN: Final = 0.6180339887498949
+"""Multiples of it fall evenly between 0 and 1, however many they are, and in no step with ranks that take turns."""
 
 KEPT_ITERATIONS: Final = 6
 """Of a verdict: the first ones in which it was seen, and as many of the newest; chosen."""
@@ -60,6 +67,9 @@ class Examples:
     ranks: NDArray[np.int64]
     rows: NDArray[np.float32]
 
+
+Lesson = tuple[Floats, Floats]
+"""Rows, and 1.0 (abnormal) or 0.0 (regular) for each."""
 
 GiveExamples = Callable[[Sequence[int], Sequence[int] | None], Mapping[str, Examples]]
 """Gives, by detector, the rows of some ranks, and of those others that stand out most and are not among the second
@@ -112,7 +122,7 @@ class KeptVerdict:
             kept[name] = tuple(rows)
         return replace(self, examples=kept)
 
-    def lesson(self, detector: str) -> tuple[Floats, Floats]:
+    def lesson(self, detector: str) -> Lesson:
         """Return rows and labels; none where nobody said a word, or a rank's row can't show it."""
         has_word = self.is_right is not None and bool(self.accused)
         parts = self.examples.get(detector, ()) if has_word else ()
@@ -203,20 +213,43 @@ class LessonBook:
         _trim(self._judged, KEPT_LESSONS)
         return before != [(one.verdict_id, one.is_right) for one in self._judged.values()]
 
-    def lessons(self, detector: str) -> tuple[Floats, Floats]:
+    def lessons(self, detector: str) -> Lesson:
         """Return all that a detector is to be taught: rows and labels, in the order in which words came."""
         found = [one.lesson(detector) for one in self._judged.values()]
         found = [(rows, labels) for rows, labels in found if len(rows)]
         width = found[-1][0].shape[1] if found else 0  # of today's detector, should older rows have other columns
-        found = [(rows, labels) for rows, labels in found if rows.shape[1] == width]
-        rows = np.concatenate([np.empty((0, width)), *(rows for rows, _ in found)])
-        return rows, np.concatenate([np.empty(0), *(labels for _, labels in found)])
+        return join_lessons([(rows, labels) for rows, labels in found if rows.shape[1] == width])
 
     def state(self) -> LessonState | None:
         """Everything that a new object needs to go on; None: nothing."""
         if not (self.revision or self._waiting or self._judged):
             return None
         return LessonState(self.revision, tuple(self._waiting.values()), tuple(self._judged.values()))
+
+
+def join_lessons(found: Sequence[Lesson], most: int = MOST_TAUGHT) -> Lesson:
+    """Return lessons one after the other, in at most `most` rows.
+
+    Each label of each lesson gives as many as the others if it has them, and those that have most what is left over.
+
+    >>> old, new = (np.zeros((9, 1)), np.zeros(9)), (np.ones((9, 1)), np.array([1.0] * 8 + [0.0]))
+    >>> rows, labels = join_lessons([old, new], most=8)
+    >>> [int(((rows[:, 0] == of) & (labels == label)).sum()) for of, label in ((0, 0), (1, 0), (1, 1))]
+    [4, 1, 3]
+    """
+    if not found:
+        return np.empty((0, 0)), np.empty(0)
+    rows, labels = (np.concatenate([one[part] for one in found]) for part in (0, 1))
+    lessons = np.repeat(np.arange(len(found)), [len(one) for one, _ in found])
+    keys = lessons * 2 + (labels > 0.5)
+    groups = sorted((np.flatnonzero(keys == key) for key in np.unique(keys)), key=len)
+    chosen: list[NDArray[np.intp]] = []
+    for number, group in enumerate(groups):
+        share = max((most - sum(map(len, chosen))) // (len(groups) - number), 0)
+        spread = np.argsort(np.arange(len(group)) * _GOLDEN % 1.0, kind="stable")
+        chosen.append(group[spread[:share]])
+    kept = np.sort(np.concatenate(chosen))
+    return rows[kept], labels[kept]
 
 
 def _without(found: Mapping[str, Examples], ranks: set[int]) -> dict[str, Examples]:

@@ -24,8 +24,10 @@ What else a detector may have is optional as well, and read by the functions at 
                    what may be learned of it should somebody say later whether it was abnormal, as things stand now. A
                    row with a NaN: nothing. Changes nothing. Called for iterations in which a verdict's cause is seen.
 ``teach``          ``teach(examples, labels)``: all that people said so far, in its order: rows that ``examples``
-                   gave, also in earlier runs of the job, and 1.0 (abnormal) or 0.0 (regular) for each. What was
-                   taught before and is missing now was withdrawn. Who is taught the same scores the same.
+                   gave, also in earlier runs of the job, and 1.0 (abnormal) or 0.0 (regular) for each; of more than
+                   240 some of each verdict. What was taught before and is missing now was withdrawn, or made room.
+                   Who is taught the same scores the same. All alerts wait for it: what takes long is better done
+                   when the next row is scored.
                    Not in ``state``: after a restart the monitor teaches it again.
 =================  ===================================================================================================
 """

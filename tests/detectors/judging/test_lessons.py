@@ -145,6 +145,14 @@ def test_a_job_that_restarts_remembers_what_people_said(verdicts: list[str]) -> 
     assert detector.detector._labels.tolist() == [0.0] * len(detector.detector._labels) != []
 
 
+def test_a_restart_makes_no_forest_before_a_row_is_put_to_it(verdicts: list[str]) -> None:
+    job = judged({70: [word(verdicts[0], False)]})
+    again = JobMonitor.from_state(stored(job.monitor.state()), SETTINGS)
+    (_, detector), *_ = again._judge._panel._own
+    assert len(detector.detector._labels)
+    assert detector.detector._forest is None
+
+
 def test_without_a_detector_that_is_taught_nothing_is_kept() -> None:
     job = MonitoredJob("lockstep", MonitorSettings(rank_detectors=load_detectors(["peers"])["rank"]))
     job.feed(MESSAGES)
@@ -267,6 +275,22 @@ def test_what_is_kept_is_bounded_and_the_newest_stays() -> None:
     assert state.judged[-1].verdict_id == f"v{number}"
     assert {len(one.examples["d"]) for one in state.judged} == {2 * lessons.KEPT_ITERATIONS}
     assert stored(LessonBook(stored(state)).state()) is not None
+
+
+def test_what_is_taught_is_bounded_and_each_verdict_teaches_as_much_as_the_others() -> None:
+    book = LessonBook()
+    for number in range(lessons.KEPT_LESSONS):
+        ranks = tuple(range(100 + 8 * number, 104 + 8 * number))
+        for _ in range(2 * lessons.KEPT_ITERATIONS):
+            book.keep([verdict(f"v{number}", Suspect("host", number, ranks, 0.9))], [f"v{number}"], rows_of)
+        book.hear({f"v{n}": True for n in range(number + 1)})
+    rows, labels = book.lessons("d")
+    assert len(rows) == len(labels) == lessons.MOST_TAUGHT
+    of = np.where(labels > 0.5, (rows[:, 0] - 100) // 8, -1)
+    counts = np.unique(of, return_counts=True)[1].tolist()
+    assert len(counts) == 1 + lessons.KEPT_LESSONS
+    assert set(counts[1:]) <= {3, 4}
+    assert len(set(rows[of == 7, 0].tolist())) >= 3, "rows of several ranks"
 
 
 def two_columns(suspects: Sequence[int], involved: Sequence[int] | None) -> dict[str, Examples]:
