@@ -128,11 +128,17 @@ class KeptVerdict:
         parts = self.examples.get(detector, ()) if has_word else ()
         if not parts:
             return np.empty((0, 0)), np.empty(0)
-        is_accused: Flags = np.isin(np.concatenate([one.ranks for one in parts]), self.accused)
+        ranks = np.concatenate([one.ranks for one in parts])
         rows = np.concatenate([one.rows for one in parts]).astype(np.float64)
-        if self.is_right:
-            return rows, is_accused.astype(np.float64)
-        return rows[is_accused], np.zeros(int(is_accused.sum()))
+        is_accused: Flags = np.isin(ranks, self.accused)
+        is_kept = (is_accused | self._are_innocent(ranks)) if self.is_right else is_accused
+        return rows[is_kept], (is_accused[is_kept] & bool(self.is_right)).astype(np.float64)
+
+    def _are_innocent(self, ranks: NDArray[np.int64]) -> Flags:
+        """Say of ranks whose rows are kept whether the newest revision clears them: suspects may have grown since."""
+        if self.involved is None:
+            return np.zeros(len(ranks), np.bool_)
+        return np.isin(ranks, self.suspects) | ~np.isin(ranks, self.involved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,6 +253,15 @@ def test_of_a_large_suspect_some_ranks_are_kept_and_none_of_them_is_innocent() -
         assert taught(book) == {1.0: 1.0, 2.0: 1.0, 3.0: 1.0, 4.0: 1.0} | ({9.0: 0.0} if len(ranks) < 9 else {})
 
 
+def test_ranks_that_a_later_revision_accuses_are_no_innocent_ones() -> None:
+    for ranks in (tuple(range(2, 10)), tuple(range(2, 200))):
+        book = LessonBook()
+        book.keep([verdict("v", CPU)], [], rows_of)  # 8 and 9 stand out, and are on nobody's list
+        book.keep([verdict("v", Suspect("host", 1, ranks, 0.9))], [], rows_of)
+        book.hear({"v": True})
+        assert taught(book) == {2.0: 1.0, 3.0: 1.0, 4.0: 1.0, 5.0: 1.0}
+
+
 def test_words_on_nics_and_links_and_on_unknown_verdicts_teach_nothing_of_the_accused() -> None:
     book = LessonBook()
     book.keep([verdict("v", Suspect("nic", 3, (3,), 0.9))], [], rows_of)
