@@ -16,6 +16,7 @@ from irregulars.detectors.plugins.protocol import (
     Detector,
     Frame,
     MakeDetector,
+    columns_of,
     explanation_of,
     is_taught,
     is_witness,
@@ -122,7 +123,7 @@ class DetectorPanel:
         for name, one in self._own_taught:
             try:
                 rows = np.asarray(one.examples(scored.frame), np.float32)
-                found[name] = _examples(scored, name, rows, suspects, involved)
+                found[name] = _examples(scored, name, rows, suspects, involved, columns_of(one))
             except Exception as error:  # a stranger's code, and nothing hangs on it but what it may learn
                 self._note_untaught(name, "examples", error)
         return found
@@ -131,7 +132,7 @@ class DetectorPanel:
         """Teach all that people said so far, in place of what was taught before; who raises goes on untaught."""
         for name, detector in self._own_taught:
             try:
-                detector.teach(*book.lessons(name))
+                detector.teach(*book.lessons(name, columns_of(detector)))
             except Exception as error:  # a stranger's code: neither a restart nor evidence may fail by it
                 self._note_untaught(name, "teach", error)
                 with suppress(Exception):  # it may have taken half of it
@@ -157,15 +158,16 @@ class DetectorPanel:
 
 
 def _examples(
-    scored: Scored, name: str, rows: NDArray[np.float32], suspects: Sequence[int], involved: Sequence[int] | None
-) -> Examples:
+    scored: Scored, name: str, rows: NDArray[np.float32], suspects: Sequence[int], involved: Sequence[int] | None,
+    columns: int,
+) -> Examples:  # fmt: skip
     ranks = scored.named.ranks
     usable = np.flatnonzero(np.isfinite(rows).all(axis=1))
     own = usable[np.isin(ranks[usable], suspects)]
     others = usable[:0] if involved is None else usable[~np.isin(ranks[usable], [*suspects, *involved])]
     strangest = others[np.argsort(-np.nan_to_num(scored.named.by_detector[name][others]), kind="stable")]
     chosen = np.sort(np.concatenate([own, strangest[:KEPT_RANKS]]))
-    return Examples(int(scored.frame["iteration"][0]), ranks[chosen].astype(np.int64), rows[chosen])
+    return Examples(int(scored.frame["iteration"][0]), ranks[chosen].astype(np.int64), rows[chosen], columns)
 
 
 def _named(makers: Iterable[MakeDetector]) -> list[tuple[str, Detector]]:

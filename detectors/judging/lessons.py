@@ -61,11 +61,14 @@ class Examples:
         The iteration.
     ranks, rows
         Whose they are, and what the detector's ``examples`` gave, a row each.
+    columns
+        Of which columns, as `detectors.plugins.protocol.columns_of` says: after an upgrade they may be others.
     """
 
     iteration: int
     ranks: NDArray[np.int64]
     rows: NDArray[np.float32]
+    columns: int = 0
 
 
 Lesson = tuple[Floats, Floats]
@@ -122,10 +125,10 @@ class KeptVerdict:
             kept[name] = tuple(rows)
         return replace(self, examples=kept)
 
-    def lesson(self, detector: str) -> Lesson:
-        """Return rows and labels; none where nobody said a word, or a rank's row can't show it."""
+    def lesson(self, detector: str, columns: int = 0) -> Lesson:
+        """Return rows of some columns, and labels; none where nobody said a word, or a rank's row can't show it."""
         has_word = self.is_right is not None and bool(self.accused)
-        parts = self.examples.get(detector, ()) if has_word else ()
+        parts = [one for one in self.examples.get(detector, ()) if has_word and one.columns == columns]
         if not parts:
             return np.empty((0, 0)), np.empty(0)
         ranks = np.concatenate([one.ranks for one in parts])
@@ -219,11 +222,11 @@ class LessonBook:
         _trim(self._judged, KEPT_LESSONS)
         return before != [(one.verdict_id, one.is_right) for one in self._judged.values()]
 
-    def lessons(self, detector: str) -> Lesson:
-        """Return all that a detector is to be taught: rows and labels, in the order in which words came."""
-        found = [one.lesson(detector) for one in self._judged.values()]
+    def lessons(self, detector: str, columns: int = 0) -> Lesson:
+        """Return all that a detector of these columns is to be taught: rows and labels, in the order of the words."""
+        found = [one.lesson(detector, columns) for one in self._judged.values()]
         found = [(rows, labels) for rows, labels in found if len(rows)]
-        width = found[-1][0].shape[1] if found else 0  # of today's detector, should older rows have other columns
+        width = found[-1][0].shape[1] if found else 0  # older rows may have others where columns have no names
         return join_lessons([(rows, labels) for rows, labels in found if rows.shape[1] == width])
 
     def state(self) -> LessonState | None:
@@ -263,7 +266,7 @@ def _without(found: Mapping[str, Examples], ranks: set[int]) -> dict[str, Exampl
     if not ranks:
         return dict(found)
     kept = {name: ~np.isin(one.ranks, list(ranks)) for name, one in found.items()}
-    return {name: Examples(one.iteration, one.ranks[kept[name]], one.rows[kept[name]]) for name, one in found.items()}
+    return {name: replace(one, ranks=one.ranks[kept[name]], rows=one.rows[kept[name]]) for name, one in found.items()}
 
 
 def _trim(verdicts: dict[str, KeptVerdict], most: int) -> None:

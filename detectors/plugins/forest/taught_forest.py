@@ -83,6 +83,7 @@ class TaughtForest:
     against: ClassVar[Against] = "peers"
     reads: ClassVar[tuple[str, ...]] = READS
     strange_from: ClassVar[float] = 0.5
+    example_names: ClassVar[tuple[str, ...]] = FEATURES
 
     def __init__(
         self, *, trees: int = 10, most_scored: int = 128, warm_up: int = 20, fading: float = 0.05,
@@ -123,6 +124,8 @@ class TaughtForest:
 
     def teach(self, examples: Floats, labels: Floats) -> None:
         """Learn what people said, from nothing; unless it is what was taught before."""
+        if len(examples) and examples.shape[1] != len(FEATURES):
+            raise ValueError(f"examples must have {len(FEATURES)} columns; got {examples.shape[1]} (taught_forest)")
         usable = np.isfinite(examples).all(axis=1) & np.isfinite(labels)
         rows, labels = examples[usable].reshape(-1, len(FEATURES)), labels[usable]
         if np.array_equal(self._rows, rows) and np.array_equal(self._labels, labels):

@@ -11,6 +11,8 @@ import pytest
 
 from irregulars.detectors.judging import lessons
 from irregulars.detectors.judging.lessons import Examples, LessonBook
+from irregulars.detectors.plugins.forest import taught_forest
+from irregulars.detectors.plugins.forest.rank_features import FEATURES
 from irregulars.detectors.plugins.forest.taught_forest import TaughtForest
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
@@ -312,6 +314,19 @@ def test_a_detector_whose_rows_have_other_columns_now_is_taught_the_new_ones_alo
     book.keep([verdict("w", CPU)], [], rows_of)
     book.hear({"v": True, "w": True})
     assert book.lessons("d")[0].shape == (3, 1)
+
+
+def test_lessons_of_a_forest_with_other_columns_are_left_out_and_the_job_goes_on(
+    verdicts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = judged({70: [word(verdicts[0], False)]})
+    state = stored(job.monitor.state())
+    for others in ((*FEATURES, "new"), FEATURES[::-1]):
+        monkeypatch.setattr(TaughtForest, "example_names", others)
+        monkeypatch.setattr(taught_forest, "FEATURES", others)
+        again = JobMonitor.from_state(state, SETTINGS)
+        (_, detector), *_ = again._judge._panel._own
+        assert (len(detector.detector._labels), again.untaught_detectors) == (0, {})
 
 
 def test_a_forest_that_is_not_asked_for_costs_no_import() -> None:
