@@ -192,10 +192,12 @@ class IterationJudge:
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
         """Close the verdicts that are open; say so if the job ended in a hang."""
         self._reader.set_announcements(announcements)
+        before = len(self._log.verdicts)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
         self._log.verdicts += self._standing_hangs.end(reason) if reason != "silent" else []
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
+        self._lessons.told(self._log.verdicts[before:])
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""

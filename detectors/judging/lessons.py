@@ -9,8 +9,9 @@ wrong        rows of the first suspect's ranks are regular; of others nothing is
 withdrawn    it is no lesson any more: all others are taught anew, since a model can't unlearn
 ===========  ===================================================================================================
 
-Verdicts on NICs, links and switches teach nothing: how long a rank works, which is what detectors of ranks see, does
-not show them.
+A verdict that opens when its job has ended, above all on a hang, has no rows and teaches nothing; one that ends then
+teaches as its last revision says. Verdicts on NICs, links and switches teach nothing: how long a rank works, which is
+what detectors of ranks see, does not show them.
 """
 
 from __future__ import annotations
@@ -188,6 +189,12 @@ class LessonBook:
         known = [self._waiting.get(name) or self._judged.get(name) for name in names]
         self._keep([one for one in known if one is not None], examples)
         _trim(self._waiting, KEPT_VERDICTS)
+
+    def told(self, verdicts: Sequence[Verdict]) -> None:
+        """Take in revisions of verdicts that were told without an iteration, for those of which rows are kept."""
+        for verdict in verdicts:
+            if verdict.verdict_id in self._waiting and verdict.suspects:
+                self._waiting[verdict.verdict_id] = self._waiting[verdict.verdict_id].told(verdict)
 
     def _keep(self, here: Sequence[KeptVerdict], examples: GiveExamples) -> None:
         """Keep rows for those of an iteration's verdicts that wait for a word and can teach."""

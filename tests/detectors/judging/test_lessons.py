@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.judging import lessons
+from irregulars.detectors.judging.iteration_judge import IterationJudge
 from irregulars.detectors.judging.lessons import Examples, LessonBook
 from irregulars.detectors.plugins.forest import taught_forest
 from irregulars.detectors.plugins.forest.rank_features import FEATURES
@@ -262,6 +263,19 @@ def test_ranks_that_a_later_revision_accuses_are_no_innocent_ones() -> None:
         book.keep([verdict("v", Suspect("host", 1, ranks, 0.9))], [], rows_of)
         book.hear({"v": True})
         assert taught(book) == {2.0: 1.0, 3.0: 1.0, 4.0: 1.0, 5.0: 1.0}
+
+
+def test_a_verdict_that_ends_with_its_job_teaches_as_its_last_revision_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge, book = IterationJudge("j", 1, SETTINGS), LessonBook()
+    judge._lessons = book
+    book.keep([verdict("v", CPU)], [], rows_of)
+    last = [verdict("v", Suspect("gpu", 9, (9,), 0.9)), verdict("hang", CPU)]
+    monkeypatch.setattr(judge._tracker, "close", lambda *_: last)
+    judge.close("finished", {}, lambda _: [])
+    book.hear({"v": True, "hang": True})
+    assert taught(book) == {3.0: 0.0, 8.0: 0.0, 9.0: 1.0}
 
 
 def test_words_on_nics_and_links_and_on_unknown_verdicts_teach_nothing_of_the_accused() -> None:
