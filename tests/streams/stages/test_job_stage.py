@@ -113,7 +113,7 @@ def test_changes_of_a_topic_that_was_made_anew_are_taken_back(services: Services
         return monitor._current.delta
 
     async def both() -> tuple[float, float]:
-        log.known = ReadWords(1, ((0, ThresholdChange("t", {"delta": 1.4}, "ann", "noise", 0)),))
+        log.known = log.known.more(1, [(0, ThresholdChange("t", {"delta": 1.4}, "ann", "noise", 0))])
         await stage.people_say.restore(state, PositionRecord(), 0)
         changed = await judge()
         log.known = ReadWords()
