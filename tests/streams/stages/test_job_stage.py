@@ -18,7 +18,8 @@ from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.stages.job_stage import JobStage
-from irregulars.streams.stages.partition_state import JobWork, Offsets, PartitionState, Tracked
+from irregulars.streams.stages.job_work import JobWork
+from irregulars.streams.stages.partition_state import Offsets, PartitionState, Tracked
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
 from irregulars.streams.worker_settings import WorkerSettings
