@@ -22,6 +22,7 @@ import numpy as np
 from irregulars.detectors.judging.lessons import Lesson, join_lessons
 from irregulars.detectors.plugins.forest.taught_forest import TaughtForest
 from irregulars.detectors.plugins.loading import Comparable
+from irregulars.detectors.plugins.protocol import columns_of
 from irregulars.infra.backtesting.frames import FrameTap, JobFrames, replay
 from irregulars.infra.backtesting.recorded import find_recordings, read_faults
 from irregulars.infra.backtesting.scoring import Counts, Fault, count_job, total
@@ -95,7 +96,7 @@ def lessons_of(job: Job) -> list[tuple[bool, Lesson]]:
         ranks = set(verdict.suspects[0].ranks) if verdict.suspects else set()
         is_right = any(ranks & set(fault.ranks) for fault in job.faults)
         monitor._lessons.hear({name: is_right})
-        rows, labels = monitor._lessons.lessons(NAME)
+        rows, labels = monitor._lessons.lessons(NAME, columns_of(TaughtForest()))
         if len(rows):
             found.append((is_right, (rows, labels)))
     return found
