@@ -192,10 +192,12 @@ class IterationJudge:
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
         """Close the verdicts that are open; say so if the job ended in a hang."""
         self._reader.set_announcements(announcements)
+        before = len(self._log.verdicts)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
         self._log.verdicts += self._standing_hangs.end(reason) if reason != "silent" else []
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
+        self._lessons.told(self._log.verdicts[before:])
 
     def end_hangs(self, reason: str) -> None:
         """Say that the hangs that were told are over; nothing else is closed."""
@@ -356,6 +358,11 @@ class IterationJudge:
     def cold_detectors(self) -> tuple[str, ...]:
         """Detectors that began cold although a snapshot should have held them."""
         return self._panel.cold
+
+    @property
+    def untaught_detectors(self) -> Mapping[str, str]:
+        """Detectors that go on without what people say, and what they raised."""
+        return self._panel.untaught
 
     @property
     def _topology(self) -> Topology:

@@ -9,8 +9,9 @@ wrong        rows of the first suspect's ranks are regular; of others nothing is
 withdrawn    it is no lesson any more: all others are taught anew, since a model can't unlearn
 ===========  ===================================================================================================
 
-Verdicts on NICs, links and switches teach nothing: how long a rank works, which is what detectors of ranks see, does
-not show them.
+A verdict that opens when its job has ended, above all on a hang, has no rows and teaches nothing; one that ends then
+teaches as its last revision says. Verdicts on NICs, links and switches teach nothing: how long a rank works, which is
+what detectors of ranks see, does not show them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ KEPT_VERDICTS: Final = 32
 """Newest verdicts of a job that wait for a word; chosen: a noisy job's of some days."""
 
 KEPT_LESSONS: Final = 32
-"""Newest verdicts on which there is one; chosen: at most 3,000 rows, and with a suspect of one rank some 400."""
+"""Newest verdicts on which there is one; chosen: at most 3,000 rows, of which `MOST_TAUGHT` are taught."""
+
+MOST_TAUGHT: Final = 240
+"""Rows of all lessons together that are taught: one lesson has up to 96, and a model that learns thousands keeps
+everybody's alerts waiting. Chosen: at least three rows of each lesson and label."""
+
+_GOLDEN: Final = 0.6180339887498949
+"""Multiples of it fall evenly between 0 and 1, however many they are, and in no step with ranks that take turns."""
 
 KEPT_ITERATIONS: Final = 6
 """Of a verdict: the first ones in which it was seen, and as many of the newest; chosen."""
@@ -54,12 +62,18 @@ class Examples:
         The iteration.
     ranks, rows
         Whose they are, and what the detector's ``examples`` gave, a row each.
+    columns
+        Of which columns, as `detectors.plugins.protocol.columns_of` says: after an upgrade they may be others.
     """
 
     iteration: int
     ranks: NDArray[np.int64]
     rows: NDArray[np.float32]
+    columns: int = 0
 
+
+Lesson = tuple[Floats, Floats]
+"""Rows, and 1.0 (abnormal) or 0.0 (regular) for each."""
 
 GiveExamples = Callable[[Sequence[int], Sequence[int] | None], Mapping[str, Examples]]
 """Gives, by detector, the rows of some ranks, and of those others that stand out most and are not among the second
@@ -112,17 +126,23 @@ class KeptVerdict:
             kept[name] = tuple(rows)
         return replace(self, examples=kept)
 
-    def lesson(self, detector: str) -> tuple[Floats, Floats]:
-        """Return rows and labels; none where nobody said a word, or a rank's row can't show it."""
+    def lesson(self, detector: str, columns: int = 0) -> Lesson:
+        """Return rows of some columns, and labels; none where nobody said a word, or a rank's row can't show it."""
         has_word = self.is_right is not None and bool(self.accused)
-        parts = self.examples.get(detector, ()) if has_word else ()
+        parts = [one for one in self.examples.get(detector, ()) if has_word and one.columns == columns]
         if not parts:
             return np.empty((0, 0)), np.empty(0)
-        is_accused: Flags = np.isin(np.concatenate([one.ranks for one in parts]), self.accused)
+        ranks = np.concatenate([one.ranks for one in parts])
         rows = np.concatenate([one.rows for one in parts]).astype(np.float64)
-        if self.is_right:
-            return rows, is_accused.astype(np.float64)
-        return rows[is_accused], np.zeros(int(is_accused.sum()))
+        is_accused: Flags = np.isin(ranks, self.accused)
+        is_kept = (is_accused | self._are_innocent(ranks)) if self.is_right else is_accused
+        return rows[is_kept], (is_accused[is_kept] & bool(self.is_right)).astype(np.float64)
+
+    def _are_innocent(self, ranks: NDArray[np.int64]) -> Flags:
+        """Say of ranks whose rows are kept whether the newest revision clears them: suspects may have grown since."""
+        if self.involved is None:
+            return np.zeros(len(ranks), np.bool_)
+        return np.isin(ranks, self.suspects) | ~np.isin(ranks, self.involved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +190,12 @@ class LessonBook:
         self._keep([one for one in known if one is not None], examples)
         _trim(self._waiting, KEPT_VERDICTS)
 
+    def told(self, verdicts: Sequence[Verdict]) -> None:
+        """Take in revisions of verdicts that were told without an iteration, for those of which rows are kept."""
+        for verdict in verdicts:
+            if verdict.verdict_id in self._waiting and verdict.suspects:
+                self._waiting[verdict.verdict_id] = self._waiting[verdict.verdict_id].told(verdict)
+
     def _keep(self, here: Sequence[KeptVerdict], examples: GiveExamples) -> None:
         """Keep rows for those of an iteration's verdicts that wait for a word and can teach."""
         about = [one for one in here if one.verdict_id in self._waiting and one.accused]
@@ -203,14 +229,12 @@ class LessonBook:
         _trim(self._judged, KEPT_LESSONS)
         return before != [(one.verdict_id, one.is_right) for one in self._judged.values()]
 
-    def lessons(self, detector: str) -> tuple[Floats, Floats]:
-        """Return all that a detector is to be taught: rows and labels, in the order in which words came."""
-        found = [one.lesson(detector) for one in self._judged.values()]
+    def lessons(self, detector: str, columns: int = 0) -> Lesson:
+        """Return all that a detector of these columns is to be taught: rows and labels, in the order of the words."""
+        found = [one.lesson(detector, columns) for one in self._judged.values()]
         found = [(rows, labels) for rows, labels in found if len(rows)]
-        width = found[-1][0].shape[1] if found else 0  # of today's detector, should older rows have other columns
-        found = [(rows, labels) for rows, labels in found if rows.shape[1] == width]
-        rows = np.concatenate([np.empty((0, width)), *(rows for rows, _ in found)])
-        return rows, np.concatenate([np.empty(0), *(labels for _, labels in found)])
+        width = found[-1][0].shape[1] if found else 0  # older rows may have others where columns have no names
+        return join_lessons([(rows, labels) for rows, labels in found if rows.shape[1] == width])
 
     def state(self) -> LessonState | None:
         """Everything that a new object needs to go on; None: nothing."""
@@ -219,12 +243,37 @@ class LessonBook:
         return LessonState(self.revision, tuple(self._waiting.values()), tuple(self._judged.values()))
 
 
+def join_lessons(found: Sequence[Lesson], most: int = MOST_TAUGHT) -> Lesson:
+    """Return lessons one after the other, in at most `most` rows.
+
+    Each label of each lesson gives as many as the others if it has them, and those that have most what is left over.
+
+    >>> old, new = (np.zeros((9, 1)), np.zeros(9)), (np.ones((9, 1)), np.array([1.0] * 8 + [0.0]))
+    >>> rows, labels = join_lessons([old, new], most=8)
+    >>> [int(((rows[:, 0] == of) & (labels == label)).sum()) for of, label in ((0, 0), (1, 0), (1, 1))]
+    [4, 1, 3]
+    """
+    if not found:
+        return np.empty((0, 0)), np.empty(0)
+    rows, labels = (np.concatenate([one[part] for one in found]) for part in (0, 1))
+    lessons = np.repeat(np.arange(len(found)), [len(one) for one, _ in found])
+    keys = lessons * 2 + (labels > 0.5)
+    groups = sorted((np.flatnonzero(keys == key) for key in np.unique(keys)), key=len)
+    chosen: list[NDArray[np.intp]] = []
+    for number, group in enumerate(groups):
+        share = max((most - sum(map(len, chosen))) // (len(groups) - number), 0)
+        spread = np.argsort(np.arange(len(group)) * _GOLDEN % 1.0, kind="stable")
+        chosen.append(group[spread[:share]])
+    kept = np.sort(np.concatenate(chosen))
+    return rows[kept], labels[kept]
+
+
 def _without(found: Mapping[str, Examples], ranks: set[int]) -> dict[str, Examples]:
     """Return examples without some ranks: those that another verdict of the same iteration suspects."""
     if not ranks:
         return dict(found)
     kept = {name: ~np.isin(one.ranks, list(ranks)) for name, one in found.items()}
-    return {name: Examples(one.iteration, one.ranks[kept[name]], one.rows[kept[name]]) for name, one in found.items()}
+    return {name: replace(one, ranks=one.ranks[kept[name]], rows=one.rows[kept[name]]) for name, one in found.items()}
 
 
 def _trim(verdicts: dict[str, KeptVerdict], most: int) -> None:

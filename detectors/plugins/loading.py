@@ -192,6 +192,7 @@ class Comparable:
             self.state, self.restore = detector.state, detector.restore  # type: ignore[attr-defined]
         if is_taught(detector):
             self.examples, self.teach = detector.examples, detector.teach  # type: ignore[attr-defined]
+            self.example_names: Sequence[str] = getattr(detector, "example_names", ())
 
     @classmethod
     def made_by(cls, make: MakeDetector, name: str, opens_verdicts: bool) -> Comparable:

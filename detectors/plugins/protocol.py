@@ -24,15 +24,20 @@ What else a detector may have is optional as well, and read by the functions at 
                    what may be learned of it should somebody say later whether it was abnormal, as things stand now. A
                    row with a NaN: nothing. Changes nothing. Called for iterations in which a verdict's cause is seen.
 ``teach``          ``teach(examples, labels)``: all that people said so far, in its order: rows that ``examples``
-                   gave, also in earlier runs of the job, and 1.0 (abnormal) or 0.0 (regular) for each. What was
-                   taught before and is missing now was withdrawn. Who is taught the same scores the same.
+                   gave, also in earlier runs of the job, and 1.0 (abnormal) or 0.0 (regular) for each; of more than
+                   240 some of each verdict. What was taught before and is missing now was withdrawn, or made room.
+                   Who is taught the same scores the same. All alerts wait for it: what takes long is better done
+                   when the next row is scored.
                    Not in ``state``: after a restart the monitor teaches it again.
+``example_names``  Names of the columns of an example. Give them, and it is never taught what a version of it with
+                   other columns gave.
 =================  ===================================================================================================
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
@@ -182,6 +187,12 @@ def is_taught(detector: Detector) -> bool:
     """Say whether a detector learns from what people say of verdicts."""
     has_both = all(callable(getattr(detector, name, None)) for name in ("examples", "teach"))
     return detector.level == "rank" and has_both
+
+
+def columns_of(detector: Detector) -> int:
+    """Return a number that stands for the names of the columns of a detector's examples; 0: it does not name them."""
+    names: Sequence[str] = getattr(detector, "example_names", ())
+    return zlib.crc32("\n".join(names).encode()) if names else 0
 
 
 MakeDetector = Callable[[], Detector]

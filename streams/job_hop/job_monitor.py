@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,6 +103,11 @@ class JobMonitor:
         """Detectors of ranks that began cold although a snapshot should have held them."""
         return self._judge.cold_detectors
 
+    @property
+    def untaught_detectors(self) -> Mapping[str, str]:
+        """Detectors of ranks that go on without what people say, and what they raised."""
+        return self._judge.untaught_detectors
+
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         """Take in rows that RankMonitors drained; a row that comes twice counts once."""
         for row in rows:
@@ -138,10 +143,10 @@ class JobMonitor:
             All that concern this job, in the order of their topic, and how far that counts.
         """
         if revision != self._lessons.revision:
-            self._lessons.revision = revision
             newest = {one.verdict_id: bool(one.is_right) for one in newest_opinions(opinions)}
             if self._lessons.hear(newest):
                 self._judge.teach()
+            self._lessons.revision = revision  # last: what did not come so far is tried again
 
     def _take_over(self, values: dict[str, float]) -> None:
         if values != self._in_force:

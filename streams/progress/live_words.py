@@ -94,10 +94,12 @@ class LiveWords(Generic[W]):
         steps = steps.bounded(end)
         if steps.newest and self._log is not None and not self._log.is_readable:
             raise ServiceUnavailable(
-                f"topic {self._name} must be readable, since {steps.newest} changes hold in partition "
-                f"{state.partition}; it is not there, or not for us. See: irregulars topics check"
+                f"topic {self._name} must be readable, since words up to offset {steps.newest} hold in "
+                f"partition {state.partition}; it is not there, or not for us. See: irregulars topics check"
             )
         self._steps[state] = self._planned[state] = steps
+        if steps.newest:  # `begin` says when a word begins to hold, unless its partition was taken away just then
+            LOG.info("event=words_hold topic=%s partition=%d revision=%d", self._name, state.partition, steps.newest)
         if self.has_news(state):
             await self.plan(state, end if is_judged else 0)
             self.begin(state)
@@ -126,12 +128,11 @@ class LiveWords(Generic[W]):
         if not self._steps[state].steps:
             return
         newest = self._steps[state].steps[-1]
-        for at, word in self._known.words:
-            if before <= at < newest.revision:
-                LOG.info(
-                    "event=%s partition=%d from_offset=%d revision=%d job=%r %s", self._name, state.partition,
-                    newest.offset, newest.revision, word.job or "*", self._describe(word),
-                )  # fmt: skip
+        for word in self._known.between(before, newest.revision):
+            LOG.info(
+                "event=%s partition=%d from_offset=%d revision=%d job=%r %s", self._name, state.partition,
+                newest.offset, newest.revision, word.job or "*", self._describe(word),
+            )  # fmt: skip
 
     def to_store(self, state: HeldPartition) -> WordSteps:
         """Return what a snapshot is to keep."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable, TopicMismatch
@@ -56,16 +57,45 @@ class ReadWords(Generic[W]):
     revision
         How far: the offset of the next word.
     words, unusable
-        Words with their offsets, and the messages that are none, both in the order of the topic.
+        Words with their offsets, and the messages that are none, both in the order of the topic; `more` adds to them.
     """
 
     revision: int = 0
     words: tuple[tuple[int, W], ...] = ()
     unusable: tuple[UnusableWord, ...] = ()
+    _by_job: Mapping[str | None, tuple[tuple[int, W], ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Find words by job."""
+        if self.words and not self._by_job:
+            object.__setattr__(self, "_by_job", self._with({}, self.words))
+
+    def more(
+        self, revision: int, words: Sequence[tuple[int, W]], unusable: Sequence[UnusableWord] = ()
+    ) -> ReadWords[W]:
+        """Return it with what stands from its revision to another one."""
+        by_job = self._with(self._by_job, words)
+        return ReadWords(revision, (*self.words, *words), (*self.unusable, *unusable), by_job)
+
+    @staticmethod
+    def _with(
+        known: Mapping[str | None, tuple[tuple[int, W], ...]], words: Sequence[tuple[int, W]]
+    ) -> Mapping[str | None, tuple[tuple[int, W], ...]]:
+        new: dict[str | None, list[tuple[int, W]]] = {}
+        for at, word in words:
+            new.setdefault(word.job, []).append((at, word))
+        return {**known, **{job: (*known.get(job, ()), *own) for job, own in new.items()}}
 
     def of(self, job: str, revision: int) -> tuple[W, ...]:
-        """Return the words before a revision that concern a job."""
-        return tuple(one for at, one in self.words if at < revision and one.job in (None, job))
+        """Return the words before a revision that concern a job; those on other jobs are not looked at."""
+        on_all, own = self._by_job.get(None, ()), self._by_job.get(job, ())
+        found = own if not on_all else sorted([*on_all, *own], key=_offset)
+        return tuple(one for at, one in found if at < revision)
+
+    def between(self, begin: int, end: int) -> list[W]:
+        """Return the words of a range of revisions."""
+        first, past = (bisect_left(self.words, at, key=_offset) for at in (begin, end))
+        return [one for _, one in self.words[first:past]]
 
     def since(self, revision: int) -> list[W]:
         """Return the words from a revision on; all of them where the topic was made anew since."""
@@ -74,6 +104,10 @@ class ReadWords(Generic[W]):
     def unusable_between(self, begin: int, end: int) -> Sequence[UnusableWord]:
         """Return the messages of a range of revisions that are no words."""
         return [one for one in self.unusable if begin <= one.offset < end]
+
+
+def _offset(word: tuple[int, object]) -> int:
+    return word[0]
 
 
 class WordLog(Generic[W]):
@@ -137,7 +171,7 @@ class WordLog(Generic[W]):
             found = self._read(self.known)
         except ServiceUnavailable:
             raise
-        except ServiceError as error:  # settings alone say how to judge
+        except ServiceError as error:  # thresholds are those of the settings then, and nobody teaches
             self.is_readable = False
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -152,7 +186,8 @@ class WordLog(Generic[W]):
             known = ReadWords()
         if end == known.revision:
             return known
-        words, unusable = [*known.words], [*known.unusable]
+        words: list[tuple[int, W]] = []
+        unusable: list[UnusableWord] = []
         for message in self._reader.messages(self._topic, 0, known.revision, end):
             offset = message.offset() or 0
             if message.value() is None:  # someone erased it by hand
@@ -163,4 +198,4 @@ class WordLog(Generic[W]):
                 LOG.warning("event=unreadable topic=%s offset=%d reason=%r", self._topic, offset, str(error))
                 unusable.append(UnusableWord(self._topic, 0, offset, message.timestamp()[1] / 1000, message.key(),
                                              message.value(), str(error)))  # fmt: skip
-        return ReadWords(end, tuple(words), tuple(unusable))
+        return known.more(end, words, unusable)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from irregulars.detectors.irregular.window import drift_detector
@@ -22,13 +22,14 @@ from irregulars.streams.messages.judgements import Judgements, Verdict, bounded,
 from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.messages.threshold_changes import ThresholdChange
-from irregulars.streams.progress.live_words import Heard, PeopleSay
+from irregulars.streams.progress.live_words import PeopleSay
 from irregulars.streams.progress.word_log import WordLog
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows
-from irregulars.streams.stages.partition_state import JobWork, PartitionState, QueuedMessage, Tracked
-from irregulars.streams.stages.stage import Event, Services, Snapshottable, Stage, unreadable
+from irregulars.streams.stages.job_work import Clocks, JobMonitorLike, JobWork, QueuedMessage, Words, words_before
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -41,42 +42,6 @@ _LONGEST_WAY_S: Final = 0.1
 """A busy judge slows reading, and never stops it: the job that it is busy with may be one of many."""
 _EVIDENCE_KEPT_S: Final = TOPICS[EVIDENCE].retention_ms / 1000
 """A job is not forgotten before its evidence: it may hang, and its ranks live."""
-
-
-Words = tuple[Heard[ThresholdChange], Heard[Opinion]]
-"""What people said before some evidence of a job: changes of thresholds, and opinions on its verdicts."""
-
-
-class JobMonitorLike(Snapshottable, Protocol):
-    """`streams.job_hop.job_monitor.JobMonitor`, as this stage uses it."""
-
-    def add(self, rows: Rows) -> None:
-        """See JobMonitor."""
-
-    def tick(self, now_s: float, until_s: float) -> None:
-        """See JobMonitor."""
-
-    def follow(self, changes: Sequence[ThresholdChange]) -> None:
-        """See JobMonitor."""
-
-    def forget_operators(self) -> None:
-        """See JobMonitor."""
-
-    def hear(self, opinions: Sequence[Opinion], revision: int) -> None:
-        """See JobMonitor."""
-
-    def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
-        """See JobMonitor."""
-
-
-class Clocks(Protocol):
-    """`streams.progress.stream_time.StreamTime`, as this stage uses it."""
-
-    def now_s(self) -> float:
-        """See StreamTime."""
-
-    def job_until_s(self, partition: int, positions: Offsets) -> float | None:
-        """See StreamTime."""
 
 
 class JobStage(Stage[JobMonitorLike]):
@@ -320,6 +285,7 @@ class JobStage(Stage[JobMonitorLike]):
         tracked.is_dirty = tracked.is_dirty or _has_rows(judgements)
         await self._publish(state, judgements)
         self._work(tracked).note_end(tracked)
+        self._work(tracked).note_untaught(tracked)
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)
@@ -332,7 +298,7 @@ class JobStage(Stage[JobMonitorLike]):
         if is_broken(tracked):
             return nothing, BROKEN
         until_s = self._clocks.job_until_s(state.partition, state.position())
-        words = self._words_for(state, tracked, message)
+        words = words_before(self.people_say, state, tracked, message)
         loop = asyncio.get_running_loop()
         self._judging += 1
         try:
@@ -343,14 +309,6 @@ class JobStage(Stage[JobMonitorLike]):
             return nothing, self.faults.failed(self.hop, tracked, error)
         finally:
             self._judging -= 1
-
-    def _words_for(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: QueuedMessage | None
-    ) -> Words:
-        """Return what people said before a message, or before what comes next; never less than the state knows of."""
-        offset = state.next_of(EVIDENCE) if message is None else message.offset
-        place = state, tracked.key.decode(), max(offset, tracked.seen.get(EVIDENCE, -1) + 1)
-        return self.people_say.thresholds.heard(*place), self.people_say.opinions.heard(*place)
 
     async def give_way(self) -> None:
         """Wait for a judgement that is being made, within bounds: what is read meanwhile only makes it wait.

@@ -10,16 +10,13 @@ Plain bookkeeping, without Kafka. Three promises make recovery exact:
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.snapshots.records import Offsets as Offsets  # theirs and ours: others take it from here
-from irregulars.streams.telemetry.log_lines import log_job
 
 M = TypeVar("M")
 _MOST_EVENTS: Final = 512
@@ -47,37 +44,6 @@ class Tracked(Generic[M]):
         self.seen[topic] = offset
         self.is_dirty = True
         self.heard_at_s = time.monotonic()
-
-
-@dataclass(slots=True)
-class QueuedMessage:
-    """A message that waits for its job's monitor: as it came, should it have to be buried, and decoded."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float
-    key: bytes | None
-    value: bytes | None
-    rows: Sequence[Evidence | Membership]
-
-
-@dataclass(eq=False)
-class JobWork:
-    """What waits for one job's monitor."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    inbox: deque[QueuedMessage] = field(default_factory=deque)
-    queued: int = -1  # newest offset that was put into the inbox
-    is_due: bool = False
-    task: asyncio.Task[None] | None = None
-    was_ended: bool = False
-
-    def note_end(self, tracked: Tracked[Any]) -> None:
-        """Say once that the job ended; it may begin again with another attempt."""
-        if tracked.monitor.is_ended and not self.was_ended:
-            log_job("ended", tracked.key.decode())
-        self.was_ended = tracked.monitor.is_ended
 
 
 class PartitionState(Generic[M]):

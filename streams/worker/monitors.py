@@ -19,7 +19,7 @@ from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from irregulars.streams.rank_hop.rank_monitor import RankMonitorState
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
-from irregulars.streams.stages.job_stage import JobMonitorLike
+from irregulars.streams.stages.job_work import JobMonitorLike
 from irregulars.streams.stages.rank_stage import MakeRankMonitor
 from irregulars.streams.stages.rank_work import RankMonitorLike
 from irregulars.streams.worker_settings import WorkerSettings

@@ -19,9 +19,10 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.detectors.judging.lessons import Lesson, join_lessons
 from irregulars.detectors.plugins.forest.taught_forest import TaughtForest
 from irregulars.detectors.plugins.loading import Comparable
-from irregulars.dtypes import Floats
+from irregulars.detectors.plugins.protocol import columns_of
 from irregulars.infra.backtesting.frames import FrameTap, JobFrames, replay
 from irregulars.infra.backtesting.recorded import find_recordings, read_faults
 from irregulars.infra.backtesting.scoring import Counts, Fault, count_job, total
@@ -45,8 +46,6 @@ TAUGHT: Final = ({"dp": 4, "pp": 2, "tp": 2}, {"dp": 8, "pp": 1, "tp": 1})
 
 TESTED: Final = ({"dp": 2, "pp": 2, "tp": 4}, {"dp": 12, "pp": 1, "tp": 1}, {"dp": 3, "pp": 4, "tp": 2})
 """Shapes of the jobs that it is held against."""
-
-Lesson = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ def lessons_of(job: Job) -> list[tuple[bool, Lesson]]:
         ranks = set(verdict.suspects[0].ranks) if verdict.suspects else set()
         is_right = any(ranks & set(fault.ranks) for fault in job.faults)
         monitor._lessons.hear({name: is_right})
-        rows, labels = monitor._lessons.lessons(NAME)
+        rows, labels = monitor._lessons.lessons(NAME, columns_of(TaughtForest()))
         if len(rows):
             found.append((is_right, (rows, labels)))
     return found
@@ -118,7 +117,7 @@ def scored(jobs: Sequence[JobFrames], words: Sequence[Lesson]) -> Counts:
     def make() -> Comparable:
         forest = TaughtForest()
         if words:
-            forest.teach(np.concatenate([rows for rows, _ in words]), np.concatenate([said for _, said in words]))
+            forest.teach(*join_lessons(words))
         return Comparable(forest)
 
     return total(count_job(replay(job, make).job, job.faults) for job in jobs)

@@ -72,6 +72,10 @@ class EveryRowAccused:
     def tick(self, now_s: float, until_s: float) -> None:
         pass
 
+    @property
+    def untaught_detectors(self) -> dict[str, str]:
+        return {}
+
     def forget_operators(self) -> None:
         pass
 

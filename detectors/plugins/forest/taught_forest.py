@@ -27,7 +27,8 @@ or two of a kind outweigh the rule where it was wrong."""
 
 _LEARNED: Final = 1_500
 """About how many rows a forest learns: few rows are learned again and again, since a tree splits only where it has
-seen enough to be sure. Chosen: half a second."""
+seen enough to be sure. Chosen: 0.4 to 0.7 s of a core where words agree (12 to 240 rows), and 1.8 s where half of 240
+rows contradict the others, since trees grow then. Monitors teach at most 240 (`detectors.judging.lessons`)."""
 
 _MOST_PASSES: Final = 8
 """Over all rows; chosen with `_LEARNED`."""
@@ -82,6 +83,7 @@ class TaughtForest:
     against: ClassVar[Against] = "peers"
     reads: ClassVar[tuple[str, ...]] = READS
     strange_from: ClassVar[float] = 0.5
+    example_names: ClassVar[tuple[str, ...]] = FEATURES
 
     def __init__(
         self, *, trees: int = 10, most_scored: int = 128, warm_up: int = 20, fading: float = 0.05,
@@ -93,18 +95,20 @@ class TaughtForest:
         self._past = RankPast(warm_up=warm_up, fading=fading, forget_after=forget_after)
         self._rows: Floats = np.empty((0, len(FEATURES)))  # what people said, and what it learned
         self._labels: Floats = np.empty(0)
-        self._forest: Any = None
+        self._forest: Any = None  # made when the first row is put to it: see `_taught`
 
     def score(self, frame: Frame) -> Scores:
         """Score each rank; NaN: it has no peers and no past."""
         found = rank_rows(frame, self._past, _SUSPICIOUS)
-        if self._forest is None:
+        if not len(self._labels):
             return _by_rule(found.sigmas)
         suspicion = np.where(np.isnan(found.suspicion), -np.inf, found.suspicion)
         asked = np.flatnonzero(suspicion >= _SUSPICIOUS)
         asked = asked[np.argsort(-suspicion[asked], kind="stable")[: self.most_scored]]
         scores = np.where(np.isnan(found.suspicion), np.nan, 0.0)
-        scores[asked] = [self._forest.predict_proba_one(row).get(True, 0.0) for row in _as_dicts(found.matrix[asked])]
+        if len(asked):
+            forest = self._taught()
+            scores[asked] = [forest.predict_proba_one(row).get(True, 0.0) for row in _as_dicts(found.matrix[asked])]
         return scores
 
     def learn(self, frame: Frame) -> None:
@@ -120,18 +124,21 @@ class TaughtForest:
 
     def teach(self, examples: Floats, labels: Floats) -> None:
         """Learn what people said, from nothing; unless it is what was taught before."""
+        if len(examples) and examples.shape[1] != len(FEATURES):
+            raise ValueError(f"examples must have {len(FEATURES)} columns; got {examples.shape[1]} (taught_forest)")
         usable = np.isfinite(examples).all(axis=1) & np.isfinite(labels)
         rows, labels = examples[usable].reshape(-1, len(FEATURES)), labels[usable]
         if np.array_equal(self._rows, rows) and np.array_equal(self._labels, labels):
             return
         self._rows, self._labels = rows.copy(), labels.copy()
-        self._forest = self._trained() if len(labels) else None
+        self._forest = None
 
     def explain(self, frame: Frame, row: int) -> str:
         """Say how far a rank's work stands out, and by how many words that is judged."""
         found = rank_rows(frame, self._past, _SUSPICIOUS)
         work_ms = frame["work_ns"][row] / 1e6
-        by = f"judged by {len(self._labels)} rows that people spoke of" if self._forest else "nobody taught it yet"
+        taught = len(self._labels)
+        by = f"judged by {taught} rows that people spoke of" if taught else "nobody taught it yet"
         return f"it worked {work_ms:.3g} ms, {found.sigmas[row]:.3g} standard deviations above the others; {by}"
 
     def state(self) -> dict[str, Any]:
@@ -141,6 +148,16 @@ class TaughtForest:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self._past.restore(state)
+
+    def _taught(self) -> Any:
+        """Return the forest of all words, made now if a word came since it was last asked.
+
+        It takes a second, so nobody pays for it who is not asked: least of all a worker that restores many jobs. It
+        draws from its own seed, and so comes out the same whenever it is made.
+        """
+        if self._forest is None:
+            self._forest = self._trained()
+        return self._forest
 
     def _trained(self) -> Any:
         """Make a forest of all words and of the rule, in an order that depends on the seed alone."""

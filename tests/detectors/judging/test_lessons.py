@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from irregulars.detectors.judging import lessons
+from irregulars.detectors.judging.iteration_judge import IterationJudge
 from irregulars.detectors.judging.lessons import Examples, LessonBook
+from irregulars.detectors.plugins.forest import taught_forest
+from irregulars.detectors.plugins.forest.rank_features import FEATURES
 from irregulars.detectors.plugins.forest.taught_forest import TaughtForest
 from irregulars.detectors.plugins.loading import load_detectors
+from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
+from irregulars.dtypes import Floats
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.messages.judgements import Suspect, Verdict
 from irregulars.streams.messages.opinions import Opinion
@@ -48,8 +53,10 @@ class TaughtJob(MonitoredJob):
         By iteration: all that was said so far.
     """
 
-    def __init__(self, words: Mapping[int, Sequence[Opinion]], **options: Any) -> None:
-        super().__init__("lockstep", SETTINGS, **options)
+    def __init__(
+        self, words: Mapping[int, Sequence[Opinion]], settings: MonitorSettings = SETTINGS, **options: Any
+    ) -> None:
+        super().__init__("lockstep", settings, **options)
         self.words = words
 
     def advance(self) -> None:
@@ -141,11 +148,64 @@ def test_a_job_that_restarts_remembers_what_people_said(verdicts: list[str]) -> 
     assert detector.detector._labels.tolist() == [0.0] * len(detector.detector._labels) != []
 
 
+def test_a_restart_makes_no_forest_before_a_row_is_put_to_it(verdicts: list[str]) -> None:
+    job = judged({70: [word(verdicts[0], False)]})
+    again = JobMonitor.from_state(stored(job.monitor.state()), SETTINGS)
+    (_, detector), *_ = again._judge._panel._own
+    assert len(detector.detector._labels)
+    assert detector.detector._forest is None
+
+
 def test_without_a_detector_that_is_taught_nothing_is_kept() -> None:
     job = MonitoredJob("lockstep", MonitorSettings(rank_detectors=load_detectors(["peers"])["rank"]))
     job.feed(MESSAGES)
     assert job.outcome.revisions
     assert job.monitor.state().lessons is None
+
+
+class Moody:
+    """A stranger's detector that does not do what it promised."""
+
+    level: ClassVar[Level] = "rank"
+    against: ClassVar[Against] = "peers"
+    reads: ClassVar[tuple[str, ...]] = ("rank",)
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.fails_at = fails_at
+        self.taught = 0
+
+    def score(self, frame: Frame) -> Scores:
+        return np.full(len(frame["rank"]), float(self.taught))
+
+    def learn(self, frame: Frame) -> None:
+        pass
+
+    def examples(self, frame: Frame) -> Floats:
+        if self.fails_at == "examples":
+            raise RuntimeError("no")
+        return np.ones((len(frame["rank"]), 2))
+
+    def teach(self, examples: Floats, labels: Floats) -> None:
+        self.taught = len(labels)
+        if self.fails_at == "teach" and len(labels):
+            raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("fails_at", ["teach", "examples"])
+def test_a_detector_that_raises_at_words_goes_on_untaught_and_so_does_a_restart(
+    plain: TaughtJob, verdicts: list[str], fails_at: str
+) -> None:
+    settings = MonitorSettings(rank_detectors=(partial(Moody, fails_at),))
+    job = TaughtJob({32: [word(verdicts[0], False)]}, settings)
+    job.feed(MESSAGES)
+    assert [one.iteration for one in job.outcome.iterations] == [one.iteration for one in plain.outcome.iterations]
+    again = JobMonitor.from_state(stored(job.monitor.state()), settings)
+    for monitor in (job.monitor, again) if fails_at == "teach" else (job.monitor,):
+        assert monitor.untaught_detectors == {"moody": f"its {fails_at} raised RuntimeError: no"}
+        assert [one.taught for _, one in monitor._judge._panel._own] == [0]
+    working = JobMonitor.from_state(stored(job.monitor.state()), MonitorSettings(rank_detectors=(Moody,)))
+    assert working.untaught_detectors == {}
+    assert [one.taught > 0 for _, one in working._judge._panel._own] == [fails_at == "teach"], "a restart tries again"
 
 
 # --- the book -------------------------------------------------------------------------------------------------------
@@ -196,6 +256,28 @@ def test_of_a_large_suspect_some_ranks_are_kept_and_none_of_them_is_innocent() -
         assert taught(book) == {1.0: 1.0, 2.0: 1.0, 3.0: 1.0, 4.0: 1.0} | ({9.0: 0.0} if len(ranks) < 9 else {})
 
 
+def test_ranks_that_a_later_revision_accuses_are_no_innocent_ones() -> None:
+    for ranks in (tuple(range(2, 10)), tuple(range(2, 200))):
+        book = LessonBook()
+        book.keep([verdict("v", CPU)], [], rows_of)  # 8 and 9 stand out, and are on nobody's list
+        book.keep([verdict("v", Suspect("host", 1, ranks, 0.9))], [], rows_of)
+        book.hear({"v": True})
+        assert taught(book) == {2.0: 1.0, 3.0: 1.0, 4.0: 1.0, 5.0: 1.0}
+
+
+def test_a_verdict_that_ends_with_its_job_teaches_as_its_last_revision_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge, book = IterationJudge("j", 1, SETTINGS), LessonBook()
+    judge._lessons = book
+    book.keep([verdict("v", CPU)], [], rows_of)
+    last = [verdict("v", Suspect("gpu", 9, (9,), 0.9)), verdict("hang", CPU)]
+    monkeypatch.setattr(judge._tracker, "close", lambda *_: last)
+    judge.close("finished", {}, lambda _: [])
+    book.hear({"v": True, "hang": True})
+    assert taught(book) == {3.0: 0.0, 8.0: 0.0, 9.0: 1.0}
+
+
 def test_words_on_nics_and_links_and_on_unknown_verdicts_teach_nothing_of_the_accused() -> None:
     book = LessonBook()
     book.keep([verdict("v", Suspect("nic", 3, (3,), 0.9))], [], rows_of)
@@ -220,6 +302,22 @@ def test_what_is_kept_is_bounded_and_the_newest_stays() -> None:
     assert stored(LessonBook(stored(state)).state()) is not None
 
 
+def test_what_is_taught_is_bounded_and_each_verdict_teaches_as_much_as_the_others() -> None:
+    book = LessonBook()
+    for number in range(lessons.KEPT_LESSONS):
+        ranks = tuple(range(100 + 8 * number, 104 + 8 * number))
+        for _ in range(2 * lessons.KEPT_ITERATIONS):
+            book.keep([verdict(f"v{number}", Suspect("host", number, ranks, 0.9))], [f"v{number}"], rows_of)
+        book.hear({f"v{n}": True for n in range(number + 1)})
+    rows, labels = book.lessons("d")
+    assert len(rows) == len(labels) == lessons.MOST_TAUGHT
+    of = np.where(labels > 0.5, (rows[:, 0] - 100) // 8, -1)
+    counts = np.unique(of, return_counts=True)[1].tolist()
+    assert len(counts) == 1 + lessons.KEPT_LESSONS
+    assert set(counts[1:]) <= {3, 4}
+    assert len(set(rows[of == 7, 0].tolist())) >= 3, "rows of several ranks"
+
+
 def two_columns(suspects: Sequence[int], involved: Sequence[int] | None) -> dict[str, Examples]:
     return {"d": Examples(0, np.array(suspects), np.zeros((len(suspects), 2), np.float32))}
 
@@ -230,6 +328,19 @@ def test_a_detector_whose_rows_have_other_columns_now_is_taught_the_new_ones_alo
     book.keep([verdict("w", CPU)], [], rows_of)
     book.hear({"v": True, "w": True})
     assert book.lessons("d")[0].shape == (3, 1)
+
+
+def test_lessons_of_a_forest_with_other_columns_are_left_out_and_the_job_goes_on(
+    verdicts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = judged({70: [word(verdicts[0], False)]})
+    state = stored(job.monitor.state())
+    for others in ((*FEATURES, "new"), FEATURES[::-1]):
+        monkeypatch.setattr(TaughtForest, "example_names", others)
+        monkeypatch.setattr(taught_forest, "FEATURES", others)
+        again = JobMonitor.from_state(state, SETTINGS)
+        (_, detector), *_ = again._judge._panel._own
+        assert (len(detector.detector._labels), again.untaught_detectors) == (0, {})
 
 
 def test_a_forest_that_is_not_asked_for_costs_no_import() -> None:

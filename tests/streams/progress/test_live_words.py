@@ -27,13 +27,10 @@ class ReadSoFar:
         self.add(*changes)
 
     def add(self, *changes: ThresholdChange | Opinion | UnusableWord) -> None:
-        known, begin = self.known, self.known.revision
-        numbered = [*enumerate(changes, begin)]
-        self.known = ReadWords(
-            begin + len(changes),
-            (*known.words, *((at, one) for at, one in numbered if not isinstance(one, UnusableWord))),
-            (*known.unusable, *(one for one in changes if isinstance(one, UnusableWord))),
-        )
+        begin = self.known.revision
+        words = [(at, one) for at, one in enumerate(changes, begin) if not isinstance(one, UnusableWord)]
+        unusable = [one for one in changes if isinstance(one, UnusableWord)]
+        self.known = self.known.more(begin + len(changes), words, unusable)
 
 
 class KeptLetters:
@@ -106,7 +103,7 @@ def test_a_worker_that_can_t_read_what_holds_judges_nothing() -> None:
     found = live(log)
     record = stored(found, restored(found, PositionRecord(), end=0))
     log.is_readable = False
-    with pytest.raises(ServiceUnavailable, match="must be readable, since 1 changes hold in partition"):
+    with pytest.raises(ServiceUnavailable, match="must be readable, since words up to offset 1 hold in partition 1"):
         restored(live(log), record, end=10)
 
 
@@ -160,6 +157,42 @@ def test_an_opinion_teaches_from_a_stored_place_on_and_each_topic_has_its_own() 
     next_owner = restored(again, record, end=180)
     assert heard(again, next_owner, [119, 120, 179, 180]) == [(0, []), (2, ["v"]), (2, ["v"]), (3, ["v", "x"])]
     assert again.opinions.heard(next_owner, "j", 130) is again.opinions.heard(next_owner, "j", 140)
+
+
+def test_a_job_s_words_are_found_without_looking_at_those_of_others() -> None:
+    class Counted(str):
+        """The name of a job; counts how often it is compared."""
+
+        __slots__ = ()
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return str(self) == other
+
+    log = ReadSoFar(*(opinion(f"v{n}", Counted(f"j{n}")) for n in range(1000)))
+    log.add(change(1.5), opinion("late", "j7"))
+    Counted.compared = 0
+    assert [getattr(one, "verdict_id", "all") for one in log.known.of("j7", 1002)] == ["v7", "all", "late"]
+    assert [getattr(one, "verdict_id", "all") for one in log.known.of("j7", 1001)] == ["v7", "all"]
+    assert Counted.compared < 100
+    assert [getattr(one, "verdict_id", "all") for one in log.known.between(999, 1001)] == ["v999", "all"]
+
+
+def test_a_word_whose_partition_was_taken_away_when_it_began_is_told_of_by_the_next_owner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "irregulars.worker")
+    opinions = ReadSoFar()
+    found = live(ReadSoFar(), opinions=opinions)
+    state = restored(found, PositionRecord(1, {}, {}), end=100)
+    opinions.add(opinion("v"))
+    asyncio.run(found.plan(state, 120))
+    record = stored(found, state)
+    assert caplog.messages == []
+    restored(live(ReadSoFar(), opinions=opinions), record, end=180)
+    assert caplog.messages == ["event=words_hold topic=feedback partition=1 revision=1"]
 
 
 def test_where_nothing_is_taught_an_opinion_is_no_news() -> None:

@@ -18,6 +18,7 @@ from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.stages.job_stage import JobStage
+from irregulars.streams.stages.job_work import JobWork
 from irregulars.streams.stages.partition_state import Offsets, PartitionState, Tracked
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
@@ -113,7 +114,7 @@ def test_changes_of_a_topic_that_was_made_anew_are_taken_back(services: Services
         return monitor._current.delta
 
     async def both() -> tuple[float, float]:
-        log.known = ReadWords(1, ((0, ThresholdChange("t", {"delta": 1.4}, "ann", "noise", 0)),))
+        log.known = log.known.more(1, [(0, ThresholdChange("t", {"delta": 1.4}, "ann", "noise", 0))])
         await stage.people_say.restore(state, PositionRecord(), 0)
         changed = await judge()
         log.known = ReadWords()
@@ -121,3 +122,17 @@ def test_changes_of_a_topic_that_was_made_anew_are_taken_back(services: Services
 
     assert asyncio.run(both()) == (1.4, 1.1)
     stage.close()
+
+
+def test_a_detector_that_does_not_take_words_is_told_of_once(
+    services: Services, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = "its teach raised RuntimeError: no"
+    monkeypatch.setattr(JobMonitor, "untaught_detectors", {"moody": reason})
+    monitor, work = JobMonitor("j", MonitorSettings()), JobWork()
+    for _ in range(2):
+        work.note_untaught(Tracked(b"j", monitor))
+    (told,) = (line.getMessage() for line in caplog.records)
+    assert told.startswith(f"event=detector_untaught detector=moody job='j' reason={reason!r}")
+    asyncio.run(tick(services, monitor))
+    assert len(caplog.records) == 2, "by the stage"

@@ -9,7 +9,8 @@ import pytest
 
 from irregulars.streams.kafka.topics import WORKER_TOPICS
 from irregulars.streams.stages.job_topics import EVIDENCE
-from irregulars.streams.stages.partition_state import JobWork, Tracked
+from irregulars.streams.stages.job_work import JobWork
+from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from irregulars.streams.telemetry.worker_metrics import INPUTS, RESULTS
 from irregulars.streams.worker.running import make_app

@@ -1,0 +1,112 @@
+"""What a job of the second hop has on its way: evidence that waits for its monitor, and what people said before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from irregulars.streams.messages.evidence import Evidence, Membership
+from irregulars.streams.messages.judgements import Judgements
+from irregulars.streams.messages.opinions import Opinion
+from irregulars.streams.messages.records import Batch
+from irregulars.streams.messages.threshold_changes import ThresholdChange
+from irregulars.streams.progress.live_words import Heard, PeopleSay
+from irregulars.streams.snapshots.records import Offsets
+from irregulars.streams.stages.job_topics import EVIDENCE, Rows
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.stage import Snapshottable
+from irregulars.streams.telemetry.log_lines import log_job, log_untaught
+
+Words = tuple[Heard[ThresholdChange], Heard[Opinion]]
+"""What people said before some evidence of a job: changes of thresholds, and opinions on its verdicts."""
+
+
+class JobMonitorLike(Snapshottable, Protocol):
+    """`streams.job_hop.job_monitor.JobMonitor`, as this stage uses it."""
+
+    @property
+    def untaught_detectors(self) -> Mapping[str, str]:
+        """See JobMonitor."""
+
+    def add(self, rows: Rows) -> None:
+        """See JobMonitor."""
+
+    def tick(self, now_s: float, until_s: float) -> None:
+        """See JobMonitor."""
+
+    def follow(self, changes: Sequence[ThresholdChange]) -> None:
+        """See JobMonitor."""
+
+    def forget_operators(self) -> None:
+        """See JobMonitor."""
+
+    def hear(self, opinions: Sequence[Opinion], revision: int) -> None:
+        """See JobMonitor."""
+
+    def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
+        """See JobMonitor."""
+
+
+class Clocks(Protocol):
+    """`streams.progress.stream_time.StreamTime`, as this stage uses it."""
+
+    def now_s(self) -> float:
+        """See StreamTime."""
+
+    def job_until_s(self, partition: int, positions: Offsets) -> float | None:
+        """See StreamTime."""
+
+
+@dataclass(slots=True)
+class QueuedMessage:
+    """A message that waits for its job's monitor: as it came, should it have to be buried, and decoded."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: float
+    key: bytes | None
+    value: bytes | None
+    rows: Sequence[Evidence | Membership]
+
+
+@dataclass(eq=False)
+class JobWork:
+    """What waits for one job's monitor."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    inbox: deque[QueuedMessage] = field(default_factory=deque)
+    queued: int = -1  # newest offset that was put into the inbox
+    is_due: bool = False
+    task: asyncio.Task[None] | None = None
+    was_ended: bool = False
+    untaught: frozenset[str] = frozenset()  # detectors of which it was said
+
+    def note_untaught(self, tracked: Tracked[Any]) -> None:
+        """Say once of a detector that it does not take what people say."""
+        found = tracked.monitor.untaught_detectors
+        if not found.keys() <= self.untaught:
+            for name in found.keys() - self.untaught:
+                log_untaught(tracked.key.decode(), name, found[name])
+            self.untaught |= found.keys()
+
+    def note_end(self, tracked: Tracked[Any]) -> None:
+        """Say once that the job ended; it may begin again with another attempt."""
+        if tracked.monitor.is_ended and not self.was_ended:
+            log_job("ended", tracked.key.decode())
+        self.was_ended = tracked.monitor.is_ended
+
+
+def words_before(
+    people_say: PeopleSay,
+    state: PartitionState[JobMonitorLike],
+    tracked: Tracked[JobMonitorLike],
+    message: QueuedMessage | None,
+) -> Words:
+    """Return what people said before a message, or before what comes next; never less than the state knows of."""
+    offset = state.next_of(EVIDENCE) if message is None else message.offset
+    place = state, tracked.key.decode(), max(offset, tracked.seen.get(EVIDENCE, -1) + 1)
+    return people_say.thresholds.heard(*place), people_say.opinions.heard(*place)
