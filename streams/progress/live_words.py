@@ -27,6 +27,8 @@ _BURIES: Final = 0
 """The partition whose owner sends words that can't be used to the dead letters: every worker reads them."""
 
 _NONE: Final = WordSteps()
+_MOST_TOLD: Final = 100
+"""Words that begin to hold at once and are told one by one."""
 
 
 class HeldPartition(Protocol):
@@ -128,7 +130,12 @@ class LiveWords(Generic[W]):
         if not self._steps[state].steps:
             return
         newest = self._steps[state].steps[-1]
-        for word in self._known.between(before, newest.revision):
+        words = self._known.between(before, newest.revision)
+        if len(words) > _MOST_TOLD:  # a line each would take the event loop for seconds
+            LOG.info("event=%s partition=%d from_offset=%d revision=%d words=%d", self._name, state.partition,
+                     newest.offset, newest.revision, len(words))  # fmt: skip
+            return
+        for word in words:
             LOG.info(
                 "event=%s partition=%d from_offset=%d revision=%d job=%r %s", self._name, state.partition,
                 newest.offset, newest.revision, word.job or "*", self._describe(word),

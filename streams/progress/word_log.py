@@ -123,6 +123,8 @@ class WordLog(Generic[W]):
         For this log alone: it is used in a thread of its own.
     decode
         Makes a word of a message's value; raises `RecordError`.
+    keeps_unusable
+        Whether messages that are no words are kept, for who buries them; False: the log tells of them alone.
 
     Attributes
     ----------
@@ -132,13 +134,22 @@ class WordLog(Generic[W]):
         Whether the topic could be read when it was last looked at: it is there, and we may.
     """
 
-    def __init__(self, topic: str, name: str, reader: LogReader, decode: Callable[[bytes | None], W]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        reader: LogReader,
+        decode: Callable[[bytes | None], W],
+        *,
+        keeps_unusable: bool = True,
+    ) -> None:
         self.known: ReadWords[W] = ReadWords()
         self.is_readable = False
         self._topic: Final = topic
         self._name: Final = name
         self._reader: Final = reader
         self._decode: Final = decode
+        self._keeps_unusable: Final = keeps_unusable
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{name}")
         self._trouble = ""
 
@@ -196,6 +207,7 @@ class WordLog(Generic[W]):
                 words.append((offset, self._decode(message.value())))
             except RecordError as error:
                 LOG.warning("event=unreadable topic=%s offset=%d reason=%r", self._topic, offset, str(error))
-                unusable.append(UnusableWord(self._topic, 0, offset, message.timestamp()[1] / 1000, message.key(),
-                                             message.value(), str(error)))  # fmt: skip
+                if self._keeps_unusable:
+                    unusable.append(UnusableWord(self._topic, 0, offset, message.timestamp()[1] / 1000, message.key(),
+                                                 message.value(), str(error)))  # fmt: skip
         return known.more(end, words, unusable)

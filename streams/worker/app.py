@@ -105,7 +105,7 @@ class WorkerApp(faust.App):
             LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
             outbox,
         )
-        self.opinions: Final = _word_log(settings, "feedback", decode_opinion)
+        self.opinions: Final = _word_log(settings, "feedback", decode_opinion, keeps_unusable=False)
         self._teaches: Final = monitors.is_taught
         self._stored_opinions: ReadWords[Opinion] = ReadWords()
         self._newest_ends: dict[int, Offsets] = {}
@@ -459,6 +459,8 @@ def _acknowledge(event: Any) -> None:
     event.ack()
 
 
-def _word_log(settings: WorkerSettings, name: str, decode: Callable[[bytes | None], W]) -> WordLog[W]:
+def _word_log(
+    settings: WorkerSettings, name: str, decode: Callable[[bytes | None], W], *, keeps_unusable: bool = True
+) -> WordLog[W]:
     reader = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
-    return WordLog(settings.topics.name(name), name, reader, decode)
+    return WordLog(settings.topics.name(name), name, reader, decode, keeps_unusable=keeps_unusable)

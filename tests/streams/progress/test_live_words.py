@@ -195,6 +195,17 @@ def test_a_word_whose_partition_was_taken_away_when_it_began_is_told_of_by_the_n
     assert caplog.messages == ["event=words_hold topic=feedback partition=1 revision=1"]
 
 
+def test_of_many_words_that_begin_to_hold_at_once_the_number_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "irregulars.worker")
+    opinions = ReadSoFar()
+    found = live(ReadSoFar(), opinions=opinions)
+    state = restored(found, PositionRecord(1, {}, {}), end=100)
+    opinions.add(*(opinion(f"v{number}") for number in range(1_000)))
+    asyncio.run(found.plan(state, 120))
+    found.begin(state)
+    assert caplog.messages == ["event=feedback partition=1 from_offset=120 revision=1000 words=1000"]
+
+
 def test_where_nothing_is_taught_an_opinion_is_no_news() -> None:
     found = live(ReadSoFar())
     state = restored(found, PositionRecord(1, {}, {}), end=10)
