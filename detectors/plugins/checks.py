@@ -36,7 +36,7 @@ from irregulars.detectors.plugins.protocol import (
     strange_from,
 )
 from irregulars.detectors.plugins.sample_frames import blank, columns_match, copy_frame, rename, sample_frame, take
-from irregulars.detectors.plugins.stored_state import decode_detector, stored_detectors
+from irregulars.detectors.plugins.stored_state import decode_detector, encode_detector
 from irregulars.dtypes import Floats
 from irregulars.errors import PluginError
 from irregulars.streams.messages.evidence import DETECTOR_NAME
@@ -265,10 +265,13 @@ def check_state(make: MakeDetector) -> None:
     parts = [name for name in ("state", "restore") if callable(getattr(make(), name, None))]
     require(len(parts) != 1, f"detector must have state and restore, or neither; got {', '.join(parts)} alone")
     for original in (make(), warm_detector(make)) if parts else ():
-        stored = stored_detectors([(name_of(original), original)], _MOST_STATE_BYTES)
-        require(bool(stored[0].state), f"state of 48 rows must take at most {_MOST_STATE_BYTES} bytes; got more")
-        restored, restore = make(), decode_detector(stored[0].state)
-        restored.restore(restore)  # type: ignore[attr-defined]
+        stored = encode_detector(original.state())  # type: ignore[attr-defined]
+        require(
+            len(stored) <= _MOST_STATE_BYTES,
+            f"state of 48 rows must take at most {_MOST_STATE_BYTES} bytes; got more",
+        )
+        restored = make()
+        restored.restore(decode_detector(stored))  # type: ignore[attr-defined]
         for frame in frames_for(original, 5, first=900):
             original.learn(frame)
             restored.learn(frame)
