@@ -4,8 +4,8 @@ A partition's position record is written last: if it is there, so are the record
 
 **Epochs** keep out a worker that lost its partitions without noticing (it was suspended, say) and writes an old state
 over a newer one. Whoever restores a partition takes the highest epoch in it plus one, and writes that down before
-anything else; what follows it with a lower epoch does not count. The number of the consumer group's generation would
-not do: it begins anew when a group was empty for a week.
+anything else; what follows it with a lower epoch does not count, tombstones apart, which have none. The number of the
+consumer group's generation would not do: it begins anew when a group was empty for a week.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a figure hang on one threshold of the judgement? Each is moved by a quarter, up and down.
+"""Does a figure hang on one threshold of the judgement? Each is moved by about a quarter, up and down.
 
     python -m tests.benchmarks.bench_sensitivity [DIRECTORY]
     make bench-sensitivity OPTIONS='--only blame verdicts'
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 def moves(only: Sequence[str] = ()) -> list[Move]:
-    """Return every threshold of these rooms (default: of all) twice: a quarter down, and a quarter up."""
+    """Return every threshold of these rooms (default: of all) twice: about a quarter down, and up; counts by 1."""
     return [
         Move(room, one.name, one.value, moved_value(one.value, way))
         for room in rooms()

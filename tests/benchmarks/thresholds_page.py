@@ -24,7 +24,8 @@ that concern verdicts are δ, the window, the waits for ranks and for a silence,
 ([settings](settings.md)). Some of those may be [changed while workers
 run](settings.md#changed-while-workers-run), and it is said there from which evidence on.
 
-Does a figure hang on one of them? `make bench-sensitivity` moves each by a quarter and judges the recordings anew
+Does a figure hang on one of them? `make bench-sensitivity` moves each by about a quarter (counts by 1 at
+least and never below 1, shares at most half way to 1) and judges the recordings anew
 ([benchmarks](benchmarks.md)). `python -m tests.benchmarks.thresholds_page` writes this page; a test keeps it true.
 """
 
