@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from irregulars.sinks.investigations import Answer
 
 Shape = Literal["fitting", "table", "vertical"]
-"""``fitting``: a table if the width suffices and no value has several lines; else vertical if the height does, or there
-are one or two rows; else a table with long texts cut, and of the first columns."""
+"""``fitting``: a table if the width suffices and no value has several lines; else vertical if the height does, or
+there are one or two rows; else a table with long texts cut, and of the first columns."""
 
 NULL: Final = "-"
 _GAP: Final = "  "
