@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -79,6 +79,7 @@ class SlowJob:
     """A monitor that takes its time for a round, and may raise."""
 
     is_ended = False
+    untaught_detectors: ClassVar[dict[str, str]] = {}
     add_raises: Exception | None = None
     advance_raises: Exception | None = None
 
