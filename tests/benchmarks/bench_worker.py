@@ -191,6 +191,7 @@ class Ignoring:
     """A JobMonitor that judges nothing: measured is the way from the broker to the evidence."""
 
     is_ended = False
+    untaught_detectors: ClassVar[dict[str, str]] = {}
 
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         pass
