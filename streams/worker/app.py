@@ -89,9 +89,7 @@ class WorkerApp(faust.App):
         dead_letters = DeadLetters(outbox, settings.topics)
         counters = Counters()
         writer = SinkWriter(sink, dead_letters, counters, settings.unstored_mib << 20)
-        self.gaps: Final = LogGaps(
-            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s), settings.topics
-        )
+        self.gaps: Final = LogGaps(_reader(settings), settings.topics)
         continuity = Continuity(self.gaps.first_offset, self._go_back)
         self.services: Final = Services(
             settings, outbox, dead_letters, writer, _acknowledge, self.fail, continuity, counters,
@@ -100,11 +98,7 @@ class WorkerApp(faust.App):
         self.thresholds: Final = _word_log(settings, "thresholds", decode_change)
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank, self.thresholds)
         self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
-        self.progress: Final = ProgressLog(
-            settings.topics.name("progress"),
-            LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s),
-            outbox,
-        )
+        self.progress: Final = ProgressLog(settings.topics.name("progress"), _reader(settings), outbox)
         self.opinions: Final = _word_log(settings, "feedback", decode_opinion, keeps_unusable=False)
         self._teaches: Final = monitors.is_taught
         self._stored_opinions: ReadWords[Opinion] = ReadWords()
@@ -328,12 +322,15 @@ class WorkerApp(faust.App):
         except (*BROKER_TROUBLE, IllegalStateError) as error:
             LOG.debug("event=not_sought error=%s reason=%r", type(error).__name__, str(error))
 
+    @property
+    def _states(self) -> list[PartitionState[Any]]:
+        """What this worker has of both hops."""
+        return [*self.rank_stage.states.values(), *self.job_stage.states.values()]
+
     def _read_to(self) -> dict[TP, int]:
+        name = self.settings.topics.name
         return {
-            TP(self.settings.topics.name(topic), partition): at
-            for stage in (self.rank_stage, self.job_stage)
-            for partition, state in stage.states.items()
-            for topic, at in state.read_to().items()
+            TP(name(topic), state.partition): at for state in self._states for topic, at in state.read_to().items()
         }
 
     async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
@@ -359,8 +356,7 @@ class WorkerApp(faust.App):
         ServiceUnavailable
             If so: these ends are of other topics than what is known of how far they were read.
         """
-        states: list[PartitionState[Any]] = [*self.rank_stage.states.values(), *self.job_stage.states.values()]
-        anew = await self._topics.changed_since(ids, states, ends)
+        anew = await self._topics.changed_since(ids, self._states, ends)
         if anew and ids is self._topics.ids and self._generation is not None:
             LOG.warning("event=topics_changed topics=%s do='reading begins again'", ",".join(sorted(anew)))
             self._begin_again()
@@ -369,9 +365,7 @@ class WorkerApp(faust.App):
 
     async def close_gaps(self) -> None:
         """Move on over what holds no message at the ends of partitions."""
-        await self.gaps.move_on(
-            [*self.rank_stage.states.values(), *self.job_stage.states.values()], self._newest_ends
-        )
+        await self.gaps.move_on(self._states, self._newest_ends)
 
     async def revoke(self, revoked: set[TP]) -> None:
         """Write a last snapshot of what goes, and forget it; Faust's rebalances revoke everything."""
@@ -462,5 +456,9 @@ def _acknowledge(event: Any) -> None:
 def _word_log(
     settings: WorkerSettings, name: str, decode: Callable[[bytes | None], W], *, keeps_unusable: bool = True
 ) -> WordLog[W]:
-    reader = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
-    return WordLog(settings.topics.name(name), name, reader, decode, keeps_unusable=keeps_unusable)
+    return WordLog(settings.topics.name(name), name, _reader(settings), decode, keeps_unusable=keeps_unusable)
+
+
+def _reader(settings: WorkerSettings) -> LogReader:
+    """Make a reader for one alone: each is used in a thread of its own."""
+    return LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)

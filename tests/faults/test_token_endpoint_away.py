@@ -20,7 +20,7 @@ from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
-from tests.integration.pipelines import COMMAND, RECORDINGS, Process
+from tests.integration.pipelines import COMMAND, RECORDINGS, Process, end, says
 from tests.integration.secured_kafka import SecuredKafka
 from tests.integration.token_endpoint import TokenServer
 from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
@@ -72,15 +72,7 @@ def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[..., Process]
         return started[-1]
 
     yield start
-    for one in started:
-        one.kill()
-        print(one.log.name, one.output()[-4000:], sep="\n")
-
-
-def says(process: Process, what: str) -> bool:
-    """Whether it has said so; a process that has ended says nothing any more."""
-    assert process.is_running, process.output()
-    return what in process.output()
+    end(started)
 
 
 def test_a_worker_waits_for_it(start: Callable[..., Process], tokens: TokenServer) -> None:

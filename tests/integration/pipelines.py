@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -167,6 +167,19 @@ class Process:
 
     def output(self) -> str:
         return self.log.read_text()
+
+
+def says(process: Process, what: str) -> bool:
+    """Whether it has said so; a process that has ended says nothing any more."""
+    assert process.is_running, process.output()
+    return what in process.output()
+
+
+def end(processes: Iterable[Process]) -> None:
+    """End those that still run; show what each said, in case that a test failed."""
+    for one in processes:
+        one.kill()
+        print(one.log.name, one.output()[-4000:], sep="\n")
 
 
 def drop(database: DatabaseSettings) -> None:

@@ -22,7 +22,7 @@ from irregulars.streams.kafka.login_password import new_producer
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
-from tests.integration.pipelines import RECORDINGS, Process
+from tests.integration.pipelines import RECORDINGS, Process, end, says
 from tests.integration.secured_kafka import SecuredKafka
 from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
 from tests.sinks import made_up_job
@@ -72,15 +72,7 @@ def start(broker: SecuredKafka, password_file: Path, tmp_path: Path) -> Iterator
         return started[-1]
 
     yield start
-    for one in started:
-        one.kill()
-        print(one.log.name, one.output()[-4000:], sep="\n")
-
-
-def says(process: Process, what: str) -> bool:
-    """Whether it has said so; a process that has ended says nothing any more."""
-    assert process.is_running, process.output()
-    return what in process.output()
+    end(started)
 
 
 def commands(folder: Path) -> dict[str, tuple[str, ...]]:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import html
 import re
 import socket
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import uvicorn
 
 from irregulars.infra.console.access.policy import AccessPolicy, make_policy
 from irregulars.infra.console.serving.app import ConsoleSettings, make_app
 from irregulars.infra.console.serving.server import config_of, listen_on
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.sinks.connection import DatabaseSettings
+from tests.infra.console.served_apps import serving
 
 NOWHERE = DatabaseSettings("http://127.0.0.1:1", "nobody", "", "none")
 """A database that does not answer: port 1 refuses at once."""
@@ -74,19 +72,9 @@ def visit(
 @contextmanager
 def visit_of(settings: ConsoleSettings, listening: socket.socket, policy: AccessPolicy) -> Iterator[Visit]:
     """Serve this console on this socket."""
-    server = uvicorn.Server(config_of(make_app(settings), policy.proxies))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.started
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=30) as client:
-            yield Visit(client, policy.token or "")
-    finally:
-        server.should_exit = True
-        thread.join(10)
+    config = config_of(make_app(settings), policy.proxies)
+    with serving(config, listening) as url, httpx.Client(base_url=url, timeout=30) as client:
+        yield Visit(client, policy.token or "")
 
 
 def text_of(answer: httpx.Response) -> str:
