@@ -1,6 +1,7 @@
 // What every page does: the theme's switch, keys, ages of moments, and the part of the page that is live.
 
 const STALE_S = 10; // what is shown is called old when nothing newer came for so long
+const SHARED_MS = 2_500; // the server shares its answers for two seconds: who asks sooner is told the old ones
 const KEEPS_PLACE = CSS.supports("overflow-anchor", "auto"); // a browser that scrolls along when something above grows
 const root = document.documentElement;
 
@@ -88,6 +89,7 @@ let tag = null;
 let shown = live?.innerHTML.trim();
 let freshAt = Date.now();
 let failure = "";
+let blamed = live?.querySelector("[data-blamed]")?.dataset.blamed;
 
 function say(text) {
   if (trouble.textContent !== text) trouble.textContent = text;
@@ -135,8 +137,12 @@ function replaceParts(html) {
 
 // Charts ask for what is new by themselves, maybe not at the first word.
 function tellNewest() {
-  const newest = live.querySelector("[data-newest]")?.dataset.newest;
-  if (newest) document.dispatchEvent(new CustomEvent("irregulars:newest", { detail: Number(newest) }));
+  const facts = live.querySelector("[data-newest]");
+  if (facts?.dataset.newest) document.dispatchEvent(new CustomEvent("irregulars:newest", { detail: Number(facts.dataset.newest) }));
+  if (facts?.dataset.blamed !== blamed) {
+    blamed = facts?.dataset.blamed;
+    setTimeout(() => document.dispatchEvent(new Event("irregulars:blamed")), SHARED_MS);
+  }
 }
 
 async function look() {

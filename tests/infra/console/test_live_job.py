@@ -38,6 +38,7 @@ BEGUN = 60
 FAULT = 100
 """Iterations after which its verdicts are stored."""
 
+VERDICTS = ("verdicts", "suspects")
 TIMES, MAP = "[data-chart=iteration_times]", "[data-chart=heat_map]"
 HIDE = "(is) => Object.defineProperty(document, 'hidden', {value: is, configurable: true})"
 TOP = "(id) => document.getElementById(id).getBoundingClientRect().top"
@@ -54,16 +55,25 @@ class Running:
 
     def store(self, past: int) -> None:
         """Store all iterations below `past` that are not stored yet, and verdicts with the iterations they end in."""
+        self.store_iterations(past)
+        if past > FAULT:
+            self.store_verdicts()
+
+    def store_iterations(self, past: int) -> None:
+        self._write({name: self._cut(name, past) for name in self.rows if name not in VERDICTS})
+        self.stored = past
+
+    def store_verdicts(self) -> None:
+        self._write({name: self.rows[name] for name in VERDICTS})
+
+    def _write(self, rows: Rows) -> None:
         sink = ClickHouseSink(self.database)
         sink.open()
-        sink.write({name: self._cut(name, past) for name in self.rows})
+        sink.write(rows)
         sink.close()
-        self.stored = past
 
     def _cut(self, name: str, past: int) -> pa.Table:
         table = self.rows[name]
-        if name in ("verdicts", "suspects"):
-            return table if past > FAULT else table.slice(0, 0)
         if "iteration" not in table.column_names:
             return table
         return table.filter(
@@ -84,7 +94,7 @@ def running(clickhouse: ClickHouseAddress) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with chromium() as browser:
-        yield browser.new_page(viewport={"width": 1000, "height": 700})
+        yield browser.new_context(viewport={"width": 1000, "height": 700}).new_page()
 
 
 def follow(page: Page, running: Running) -> list[str]:
@@ -154,7 +164,6 @@ def test_the_heat_map_asks_only_for_iterations_behind_its_own(
     page: Page, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_SETTLED_S", -1)  # else rows that were stored a moment ago are read again
-    picture = "document.querySelector('.hm-plot canvas').toDataURL()"
     asked = follow(page, running)
     for past in (90, 120):
         running.store(past)
@@ -163,15 +172,48 @@ def test_the_heat_map_asks_only_for_iterations_behind_its_own(
         page.wait_for_function(
             "performance.getEntriesByType('resource').some((one) => one.name.includes('skipped='))"
         )
-    page.wait_for_timeout(500)
     tiles = [url for url in asked if "/heat-map/tile" in url]
     assert len(tiles) <= 6, tiles
     kept = [int(found[1]) for url in tiles if (found := re.search(r"skipped=(\d+)", url))]
     assert kept, tiles
     assert not [url for url in asked if "/heat-map/rows" in url]
-    grown = page.evaluate(picture)
-    page.reload()
+    wait_until_drawn_as_at_once(page)
+
+
+def test_a_verdict_that_comes_after_its_iterations_is_marked_in_both_charts(
+    page: Page, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_SETTLED_S", -1)
+    running.store_iterations(120)
+    asked = follow(page, running)
+    page.wait_for_timeout(5_000)  # all has come, and what was asked is shared no longer
+    asked.clear()
+    running.store_verdicts()
+    wait_until_drawn_as_at_once(page)
+    assert not [url for url in asked if "/heat-map/rows" in url or "/heat-map/tile" in url]  # no cell has changed
+
+
+def wait_until_drawn_as_at_once(page: Page) -> None:
+    """Wait until both charts look as in a page that was opened after all had come."""
+    other = page.context.new_page()
+    try:
+        other.set_viewport_size(page.viewport_size)  # type: ignore[arg-type]
+        deadline_s = time.monotonic() + 30
+        while (seen := pictures(page)) != pictures_of_new(other, page.url):
+            assert time.monotonic() < deadline_s, [len(one) for one in seen]
+            page.wait_for_timeout(500)
+    finally:
+        other.close()
+
+
+def pictures_of_new(page: Page, url: str) -> list[str]:
+    page.goto(url)
+    for chart in (TIMES, MAP):
+        page.wait_for_selector(f"{chart}[data-state=painted]")
     page.locator("#hm-status", has_text="iterations 0 to 119").wait_for()
-    page.wait_for_selector(f"{MAP}[data-state=painted]")
     page.wait_for_timeout(500)
-    assert page.evaluate(picture) == grown  # as if it had been drawn at once
+    return pictures(page)
+
+
+def pictures(page: Page) -> list[str]:
+    return page.evaluate("['.it-plot', '.hm-plot'].map((plot) => document.querySelector(`${plot} canvas`).toDataURL())")  # type: ignore[no-any-return]

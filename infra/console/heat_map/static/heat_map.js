@@ -5,7 +5,7 @@ import { follow } from "./heat_map/following.js";
 import { heardKeys, heardPointers } from "./heat_map/gestures.js";
 import { coloursOf, drawCells, drawCursor, drawLegend, drawMargins, paletteOf, sized } from "./heat_map/painting.js";
 import {
-  count, duration, fetchJson, jobAddress, movesLittle, numbers, onIteration, onNewest, onScheme, query, shown, styleSheet, tellIteration,
+  count, duration, fetchJson, jobAddress, movesLittle, numbers, onBlamed, onIteration, onNewest, onScheme, query, shown, styleSheet, tellIteration,
 } from "./heat_map/shared.js";
 import { build, fillChoices, showDetails, showStrangest, showTip } from "./heat_map/telling.js";
 import { Tiles } from "./heat_map/tiles.js";
@@ -43,6 +43,7 @@ class HeatMap {
     heardPointers(this.parts.over, this);
     heardKeys(this.parts.over, this);
     onNewest((newest) => follow(this, newest));
+    onBlamed(() => follow(this, null, true));
   }
 
   // --- data

@@ -1,7 +1,7 @@
 // The chart of iteration times: mount(element) draws it into an element with data-job, data-attempt and, if it likes,
 // data-around. uPlot draws the lines (vendor/uplot); marks of irregular iterations and verdicts are ours.
 
-import { colour, count, duration, fetchJson, jobAddress, make, numbers, onIteration, onNewest, onScheme, query, styleSheet, tellIteration } from "./heat_map/shared.js";
+import { colour, count, duration, fetchJson, jobAddress, make, numbers, onBlamed, onIteration, onNewest, onScheme, query, styleSheet, tellIteration } from "./heat_map/shared.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 const FEW = 2_000;
@@ -42,6 +42,7 @@ class Times {
     onScheme(() => this.data && this.draw());
     onIteration(element, (iteration) => this.pointAt(iteration, false));
     onNewest((newest) => this.follow(newest));
+    onBlamed(() => this.follow(Infinity));
   }
 
   async load(wanted) {

@@ -6,7 +6,7 @@ import { View } from "./view.js";
 
 const PAUSE_MS = 4_000; // between two looks: with each the scale and the strangest ranks are found anew
 
-// `newest` is the newest iteration that the page knows of; `isForced`: iterations that are here were judged anew.
+// `newest` is the newest iteration that the page knows of; `isForced`: what is here was judged anew, or somebody blamed.
 export async function follow(map, newest, isForced = false) {
   const isDue = isForced || (newest > (map.data?.last ?? Infinity) && performance.now() - map.followedAt > PAUSE_MS);
   if (!isDue || document.hidden || map.drag || map.isAsking || !map.isLive) return;
@@ -15,7 +15,9 @@ export async function follow(map, newest, isForced = false) {
   const { first, version } = map.data;
   try {
     const data = await fetchJson(`${map.address}/heat-map?${query({ first, version, quantity: map.quantity })}`);
-    if (map.data.version === version && data.version !== version) await grow(map, data);
+    if (map.data.version !== version) return; // somebody has chosen another window meanwhile
+    if (data.version === version) map.take(data);
+    else await grow(map, data);
   } catch {
     // The page itself says that it is old, and asks again.
   } finally {

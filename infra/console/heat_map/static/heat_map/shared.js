@@ -106,3 +106,8 @@ export function onIteration(element, callback) {
 export function onNewest(callback) {
   document.addEventListener("irregulars:newest", ({ detail }) => callback(detail));
 }
+
+// It also tells when a verdict came or was revised: mostly some moments after the iterations that it is about.
+export function onBlamed(callback) {
+  document.addEventListener("irregulars:blamed", () => callback());
+}
