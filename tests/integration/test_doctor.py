@@ -132,9 +132,10 @@ def test_messages_that_nobody_can_use_are_told_and_where_all_are_refused_that_is
 
 
 def test_a_worker_of_another_release_is_told(pipeline: Pipeline) -> None:
-    record = {"partition": 1, "positions": {}, "release": "0.0.9"}
+    free = 2  # of the partitions 0 and 1 the worker says anew every second how far it is
+    record = {"partition": free, "positions": {}, "release": "0.0.9"}
     pipeline.bus.producer.produce(
-        pipeline.bus.topics.name("progress"), json.dumps(record).encode(), b"1", partition=0
+        pipeline.bus.topics.name("progress"), json.dumps(record).encode(), str(free).encode(), partition=0
     )
     pipeline.bus.flush()
     seen = found(pipeline.settings, "workers", group=group_of(pipeline))

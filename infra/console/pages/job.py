@@ -81,7 +81,7 @@ async def _charts(console: Console, start: JobStart, times: list[Iteration], gpu
 
 
 def _name_of(blamed: Answer) -> str:
-    """Return what is another text when another verdict has come, or one was revised: charts then look at their marks."""
+    """Return a text that is another one when a verdict has come or was revised: charts then look at their marks."""
     return f"{zlib.crc32(repr(blamed.rows).encode()):08x}"
 
 

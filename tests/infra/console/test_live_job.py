@@ -216,4 +216,5 @@ def pictures_of_new(page: Page, url: str) -> list[str]:
 
 
 def pictures(page: Page) -> list[str]:
-    return page.evaluate("['.it-plot', '.hm-plot'].map((plot) => document.querySelector(`${plot} canvas`).toDataURL())")  # type: ignore[no-any-return]
+    script = "['.it-plot', '.hm-plot'].map((plot) => document.querySelector(`${plot} canvas`).toDataURL())"
+    return page.evaluate(script)  # type: ignore[no-any-return]
