@@ -89,7 +89,7 @@ class WorkerSettings:
     session_s: float = 6.0
     data_directory: str = "irregulars-data"
     web_host: str = "127.0.0.1"
-    web_port: int = 6066
+    web_port: int = 0
     metrics_listen: str = "off"
     detectors: tuple[str, ...] = ()
     judgement: Mapping[str, Any] = field(default_factory=dict)

@@ -209,7 +209,9 @@ class Settings:
     metrics_listen: Listen = _setting(
         "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0: any free one"
     )
-    web_port: Annotated[int, Meta(ge=1, le=65_535)] = _setting(6066, "Port of Faust's own pages, on 127.0.0.1")
+    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(
+        0, "Port of Faust's own pages, on 127.0.0.1; 0: none, and nothing of ours needs them"
+    )
 
     def __post_init__(self) -> None:
         for name in FIELDS:

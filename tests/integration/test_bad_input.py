@@ -20,7 +20,7 @@ from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline
 from tests.integration.test_agent import SaslKafka
-from tests.integration.worker_runs import ROOT, free_port, wait_until
+from tests.integration.worker_runs import ROOT, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -165,7 +165,7 @@ def sasl_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslKafka]:
 def sasl_settings(broker: SaslKafka, password: str, data_dir: Path) -> Settings:
     return Settings(
         kafka_bootstrap=broker.sasl_bootstrap, kafka_user="agent", kafka_password=password, kafka_mechanism="PLAIN",
-        partitions=2, data_dir=data_dir, web_port=free_port(),
+        partitions=2, data_dir=data_dir,
     )  # fmt: skip
 
 
