@@ -130,9 +130,6 @@ class Settings:
     broker_away_s: PositiveSeconds = _setting(
         300.0, "Seconds that Kafka may be away before a worker gives up and ends"
     )
-    database_away_s: PositiveSeconds = _setting(
-        300.0, "Seconds that ClickHouse may be away when a worker starts, before that gives up and ends"
-    )
     stop_s: PositiveSeconds = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
     forget_s: PositiveSeconds = _setting(
         86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"

@@ -116,7 +116,6 @@ UNREACHABLE = {
         ("--set", "broker_away_s=5", "worker", "--no-store"),
         "a certificate). A start waits 5 s for it",
     ),
-    "worker without database": (("--set", "database_away_s=5", "worker"), "Is ClickHouse running there? A start"),
     "topics": (("topics", "check"), "Kafka at 127.0.0.1:1 must answer within 10 s"),
     "alerts": (("alerts",), "Kafka at 127.0.0.1:1 must answer within 10 s"),
     "sql": (("sql", "--wait", "1", "jobs_now"), "database must answer within 1 s"),
