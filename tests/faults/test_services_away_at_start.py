@@ -61,8 +61,8 @@ def test_a_worker_judges_and_alerts_before_its_database_is_there_and_stores_all_
     wait_until(lambda: waits(worker, "database"), "a line that the database is away")
     pipeline.replay("gloo-slow-nic")
     wait_until(lambda: bool(pipeline.revisions()), "an alert")
-    status, said = answer(f"http://{page}/readyz")
-    assert (status, said) == (503, "database must have answered since the start; it has not\n")
+    why = "database must have answered since the start; it has not\n"
+    wait_until(lambda: answer(f"http://{page}/readyz") == (503, why), "a worker that only lacks its database")
     assert answer(f"http://{page}/healthz")[0] == 200
     database.start()
     pipeline.wait_until_stored(1)
