@@ -157,7 +157,7 @@ def _unwanted(alert: Mapping[str, Any], rules: Rules) -> str | None:
     if not any(fnmatchcase(str(alert["job"]), pattern) for pattern in rules.jobs):
         return "its job is not one of those that are told"
     hours = alert.get("gpu_hours_lost")
-    loses_more = still_hangs(str(alert["kind"]), alert.get("close_reason"))  # and nothing says how much before its end
+    loses_more = still_hangs(str(alert["kind"]), alert.get("close_reason"))  # how much is told at its end
     if hours is not None and hours < rules.least_gpu_hours and not loses_more:
         return "too little was lost"
     return None
