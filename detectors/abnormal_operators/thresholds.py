@@ -7,8 +7,6 @@ from typing import Final
 
 from irregulars.thresholds import threshold
 
-_SIMULATED: Final = "chosen by hand; tests/benchmarks/bench_operators.py shows what it does"
-
 
 @dataclass(frozen=True, slots=True)
 class AbnormalThresholds:
@@ -17,7 +15,7 @@ class AbnormalThresholds:
     ratio: float = threshold(
         1.1,
         unit="ratio to the elapsed time in the replay",
-        meaning="An operator that took longer is abnormal.",
+        meaning="An operator that took longer is called abnormal. The ratio is stored; no verdict rests on it.",
         source="Holmes (NSDI 2025): the definition of an abnormal operator",
     )
 
@@ -26,37 +24,37 @@ class AbnormalThresholds:
         4.0,
         unit="standard deviations",
         meaning="A rank, a lane or a single gap that is slower by more stands out.",
-        source="chosen: hundreds of ranks and lanes are looked at, and of normal noise one in 30,000 is above",
+        source="chosen: many ranks and lanes are looked at; of normal noise one in 30,000 is above",
     )
     least_lane_log: float = threshold(
         0.05,
         unit="logarithm of a ratio",
         meaning="A lane whose transfers take longer by less is not slow, however small the noise is.",
-        source=_SIMULATED + "; transfers are noisier than work",
+        source="chosen by hand: transfers are noisier than work",
     )
     cause_ratio: float = threshold(
         0.3,
         unit="share of the iteration's excess",
         meaning="A slow rank must explain more of it: what explains less changes hardly any operator.",
-        source=_SIMULATED,
+        source="chosen by hand",
     )
     lane_ratio: float = threshold(
         0.3,
         unit="share of what a rank must explain",
         meaning="A slow lane must explain more of that.",
-        source=_SIMULATED + ": a slow NIC has several lanes",
+        source="chosen by hand: a slow NIC has several lanes",
     )
     least_excess_ratio: float = threshold(
         0.02,
         unit="share of the usual iteration",
         meaning="A smaller excess of the iteration counts as this.",
-        source="chosen: healthy iterations vary by a percent or two",
+        source="chosen: about the noise of healthy iterations",
     )
     few_transfers: int = threshold(
         3,
         unit="transfers of a lane in the iteration",
         meaning="A lane of fewer may have met a spike, and must explain as much as a rank.",
-        source="chosen: a healthy job has spikes of single transfers, two at once hardly ever",
+        source="chosen: of fewer, single spikes are much",
     )
 
     # The job's own pace, which no rank is blamed for
@@ -78,7 +76,7 @@ class AbnormalThresholds:
         2.0,
         unit="standard deviations",
         meaning="In a mean, values farther from the median count as if they were so far.",
-        source="Huber, Robust Estimation of a Location Parameter, 1964; he takes 1 to 2, and outliers are few",
+        source="Huber, Robust Estimation of a Location Parameter, 1964; the value is chosen",
     )
     least_group_sigma: float = threshold(
         0.005,
@@ -90,7 +88,7 @@ class AbnormalThresholds:
         0.01,
         unit="logarithm of a ratio",
         meaning="A single gap or transfer is not taken to be less noisy.",
-        source="chosen: repeated work of a GPU varies by about a percent",
+        source="chosen: about a percent",
     )
 
 

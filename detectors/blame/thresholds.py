@@ -12,7 +12,7 @@ from irregulars.thresholds import threshold
 
 _EXCESS = "share of the iteration's excess"
 _RANKS = "share of the ranks"
-_LATENESS = "share of the latest rank's lateness"
+_LATENESS = "share of the lateness of the accused rank, or of the latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class BlameThresholds:
     most_typical: float = threshold(
         2.0, unit="times the median excess",
         meaning="An iteration weighs no more than this: what hung once for long does not recur.",
-        source="chosen: commit 176bb49, where one long hang decided what six iterations had in common",
+        source="chosen: one long hang must not decide what several iterations have in common",
     )  # fmt: skip
     min_probability: float = threshold(
         0.5, unit="probability",
-        meaning="Nobody is accused below: a wrong accusation costs more than none.",
+        meaning="Nobody is accused where all suspects together have less, or, in a review, the first of them.",
         source="formula: more probable than not",
     )  # fmt: skip
     min_alternative: float = threshold(
         0.02, unit="probability",
         meaning="An alternative below is not worth a line of the verdict.",
-        source="chosen: one in fifty, so that nobody is sent to a device that is hardly ever the one",
+        source="chosen: one in fifty",
     )  # fmt: skip
     min_named: float = threshold(
         0.25, unit="probability",
@@ -61,22 +61,22 @@ class BlameThresholds:
 
     late_share: float = threshold(
         0.5, unit=_LATENESS,
-        meaning="A rank is as late as the latest one from here on.",
-        source="chosen: half, halfway between on time and as late",
+        meaning="From here on another rank is as late.",
+        source="chosen: halfway between on time and as late",
     )  # fmt: skip
     late_together_share: float = threshold(
         0.25, unit=_LATENESS,
         meaning="From here on a rank is late with others in one iteration, or with what is accused already.",
-        source="chosen: half of late_share, since noise moves single iterations to and fro (commit f3de50c)",
+        source="chosen: half of late_share, since noise moves single iterations to and fro",
     )  # fmt: skip
     min_likeness: float = threshold(
         0.6, unit="Jaccard index",
-        meaning="A host or stage is blamed if its ranks and the late ones are this nearly the same set.",
+        meaning="A host or stage is blamed if its ranks and the late ones are more nearly the same set.",
         source="chosen: more than half, so that half of a host's ranks is not the host",
     )  # fmt: skip
     min_typical_likeness: float = threshold(
         0.5, unit="Jaccard index",
-        meaning="... and more than this nearly in the median iteration.",
+        meaning="... and more nearly than this in the median iteration.",
         source="formula: of two ranks that take turns one half is late in each iteration",
     )  # fmt: skip
     min_own_late: float = threshold(
@@ -87,7 +87,7 @@ class BlameThresholds:
     everybody_share: float = threshold(
         0.7, unit=_RANKS,
         meaning="If as many are late, it is the job that changed, and nobody is to blame.",
-        source="chosen: commit ac47e0f, longer batches make nearly all ranks late",
+        source="chosen: longer batches make nearly all ranks late",
     )  # fmt: skip
     common_ranks: int = threshold(
         16, unit="ranks",
@@ -96,8 +96,8 @@ class BlameThresholds:
     )  # fmt: skip
     max_common_share: float = threshold(
         0.7, unit=_LATENESS,
-        meaning="If all ranks are later than this, the latest does not stand out of them.",
-        source="chosen: on jobs of two simulators by other authors, where waiting looks like work (commit f4481a5)",
+        meaning="If all ranks are as late or later, nothing is taken off for what all are.",
+        source="chosen: on jobs of two simulators by other authors (commit f4481a5)",
     )  # fmt: skip
 
     # --- ranks of one host that are last in turn (`work_causes.py`) -------------------------------------------------
@@ -138,7 +138,7 @@ class BlameThresholds:
     starved_times_quickest: float = threshold(
         2.0, unit="times the largest apparent speed-up of a rank",
         meaning="... and above this: by as much as a rank seems quicker the comparison itself is wrong.",
-        source="chosen: no fault makes work quicker; twice, since the quickest is one draw (commit 6ebf6b1)",
+        source="chosen: no fault makes work quicker; twice, since the quickest is one draw",
     )  # fmt: skip
     starved_iterations: int = threshold(
         4, unit="iterations",
@@ -148,11 +148,11 @@ class BlameThresholds:
     starved_cost_share: float = threshold(
         0.05, unit="share of what the transfers lost",
         meaning="Work that lost less may be slow since the transfers are: polling takes time as well.",
-        source="chosen: a twentieth, next to nothing beside the transfers (commit 00b65ef)",
+        source="chosen: a twentieth, next to nothing beside the transfers",
     )  # fmt: skip
     in_step_sigmas: float = threshold(
         2.0, unit="times the noise of the other ranks",
-        meaning="Ranks whose lateness differs by less from iteration to iteration wait for the same thing.",
+        meaning="Ranks whose lateness differs by less within an iteration wait for the same thing.",
         source="chosen: the difference of two has 1.4 times the noise of one",
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ class BlameThresholds:
     slow_phase_share: float = threshold(
         0.07, unit="share of the usual iteration",
         meaning="A cause beside a larger one counts if it costs this much.",
-        source="chosen: slow phases of healthy hosts cost 3 to 6 % (commit 323d8dc)",
+        source="chosen: above the slow phases of healthy hosts (commit 323d8dc)",
     )  # fmt: skip
 
     # --- which lanes are slow (`slow_lanes.py`) ---------------------------------------------------------------------
@@ -169,12 +169,12 @@ class BlameThresholds:
     lane_sigmas: float = threshold(
         4.0, unit="standard errors",
         meaning="A slow lane's excess stands this far out.",
-        source="chosen: with thousands of lanes and heavy tails it keeps chance below one lane in a job",
+        source="chosen: a large job has thousands of lanes",
     )  # fmt: skip
     like_accused: float = threshold(
         0.15, unit="share of what the accused lane's slow-down predicts",
         meaning="What slows by less met the fault's traffic in the fabric; it did not cross the device.",
-        source="chosen: a seventh or so; what a device carries slows by about as much as the accused lane",
+        source="chosen: what a device carries slows by about as much as the accused lane",
     )  # fmt: skip
     telling_ratio: float = threshold(
         1.25, unit="ratio of what is predicted to what would be noticed",
@@ -184,12 +184,12 @@ class BlameThresholds:
     queue_ns: float = threshold(
         100_000.0, unit="ns for each transfer",
         meaning="Above, a lane is slow for which nothing that could be noticed is predicted.",
-        source="chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)",
+        source="chosen: a small message waits behind the traffic of a busy port (commit a900fc1)",
     )  # fmt: skip
     model_error: float = threshold(
         0.03, unit="ratio to the lane's usual time",
         meaning="Standard error of a usual time besides its noise: with lane_sigmas, drift by 12 % is not slow.",
-        source="chosen: ten iterations are few, and a job's own traffic drifts by some percent",
+        source="chosen: ten iterations are few, and a job's own traffic drifts",
     )  # fmt: skip
 
     # --- what NICs' rates say (`nic_ends.py`, `by_bandwidth.py`) ----------------------------------------------------
@@ -202,7 +202,7 @@ class BlameThresholds:
     moving_ratio: float = threshold(
         0.05, unit="ratio to the NIC's usual peak",
         meaning="A NIC that moves less on average carries acknowledgements and chatter alone.",
-        source="chosen: acknowledgements are a few percent of what they answer",
+        source="chosen: above what acknowledgements take",
     )  # fmt: skip
     min_stage_nics: int = threshold(
         3, unit="NICs",
@@ -214,13 +214,14 @@ class BlameThresholds:
 
     switch_ratio: float = threshold(
         1.5, unit="ratio to what lanes of the same role take",
-        meaning="A switch is read whose median lane takes this long.",
-        source="chosen: above noise between switches; it accuses nobody, so it may lie below a fault's factor of two",
+        meaning="The slowest switch is read if its median lane takes this long.",
+        source="chosen: it accuses nobody, so it may lie below a fault's factor",
     )  # fmt: skip
     switch_lanes: int = threshold(
         8, unit="lanes",
-        meaning="A switch that fewer pass is looked at lane by lane.",
-        source="chosen: their median has a third of the noise of one",
+        meaning="A switch that fewer pass is not looked at as a whole; of a slow one so many of the quickest are "
+        "read.",
+        source="chosen: their median has less than half of the noise of one",
     )  # fmt: skip
     switch_peers: int = threshold(
         4, unit="lanes",
@@ -229,7 +230,7 @@ class BlameThresholds:
     )  # fmt: skip
     switch_read_lanes: int = threshold(
         16, unit="lanes",
-        meaning="The slowest that are read of a slow switch, and beside it.",
+        meaning="The slowest that are read of a slow switch, and about as many beside it.",
         source="chosen: enough to tell a switch from the other ends, few enough to read",
     )  # fmt: skip
 
@@ -243,7 +244,7 @@ class BlameThresholds:
     review_seen_share: float = threshold(
         0.8, unit="share of the reviewed iterations",
         meaning="A standing fault shows in as many.",
-        source="chosen: four of five, since a fault that stands is there always and lost rows hide it now and then",
+        source="chosen: four of five, as lost rows hide a fault now and then",
     )  # fmt: skip
     stage_path_share: float = threshold(
         0.5, unit="share of the critical path's work",
@@ -258,22 +259,22 @@ class BlameThresholds:
     max_beside_ratio: float = threshold(
         0.75, unit="share of the recvs",
         meaning="If ranks work beside more open recvs, stages are compared by micro-batches, not by gaps.",
-        source="chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more",
+        source="chosen: between pipelines that post one recv early and interleaved ones (commit 8dbb9ee)",
     )  # fmt: skip
     stage_path_of_gaps: float = threshold(
         1.25, unit="times the gaps",
         meaning="A stage that has more of the path hides work: then stages can't be compared by their gaps.",
-        source="data: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work",
+        source="chosen: on drawn pipelines (commit 018ff29)",
     )  # fmt: skip
     stage_excess: float = threshold(
         1.5, unit="times what delta allows",
         meaning="A heavy stage costs more.",
-        source="data: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more",
+        source="chosen: on drawn jobs, between healthy and slow stages (commit 018ff29)",
     )  # fmt: skip
     uneven_excess: float = threshold(
         2.2, unit="times what delta allows",
         meaning="Uneven data cost more.",
-        source="chosen: somebody is always a little late, by up to 1.85 times in two reviews (commit 23b14f7)",
+        source="chosen: somebody is always a little late (commit 23b14f7)",
     )  # fmt: skip
     max_uneven_share: float = threshold(
         0.5, unit="share of what is lost to late ranks",

@@ -17,12 +17,12 @@ class IrregularThresholds:
         10,
         unit="iterations",
         meaning="Fewer say nothing of what is usual: no iteration is judged, and no rank stands out.",
-        source="chosen: warm-up and compilation of the recorded jobs are over by then, and a MAD of fewer is coarse",
+        source="chosen: a MAD of fewer is coarse",
     )
     level_iterations: int = threshold(
         20,
         unit="iterations",
-        meaning="The newest regular ones that show the level of the job, and how late its ranks are by chance.",
+        meaning="The newest ones that show the level of the job (regular ones), and how late ranks are by chance.",
         source="chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along",
     )
 
@@ -38,13 +38,14 @@ class IrregularThresholds:
     suspect_sigmas: float = threshold(
         4.0,
         unit="robust standard deviations",
-        meaning="A suspect iteration lies further than this above the level; the noise is that between neighbours.",
-        source="chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's drift",
+        meaning="An iteration that is suspect for its time alone lies further than this above the level; the noise "
+        "is that between neighbours.",
+        source="chosen: above noise_sigmas, as the noise between neighbours leaves out a job's drift",
     )
     suspect_share: float = threshold(
         0.75,
         unit="share of what δ allows",
-        meaning="A suspect iteration, or a shift, exceeds the level by more than this.",
+        meaning="Such an iteration, or a shift, exceeds the level by more than this.",
         source="chosen: faults of 10 % lie on both sides of a δ of 1.1, and all of them are to be looked into",
     )
 
@@ -53,11 +54,11 @@ class IrregularThresholds:
         5,
         unit="iterations",
         meaning="The newest ones whose median shows a shift.",
-        source="chosen: the median bears two stray iterations; a lasting 10 % then shows in a job with 9 % noise",
+        source="chosen: the median bears two stray iterations",
     )
     still_share: float = threshold(
         0.5,
-        unit="share of the excess that was noticed",
+        unit="share of what a shift must exceed, or of the lateness that lasts",
         meaning="A shift lasts, and a lasting late rank is there in an iteration, while more than this is left.",
         source="chosen: half way between what is usual and what was noticed",
     )
@@ -67,7 +68,7 @@ class IrregularThresholds:
         6.0,
         unit="robust standard deviations",
         meaning="A rank stands out if it is later than the latest rank of an iteration usually is, by this at least.",
-        source="chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no surprise",
+        source="chosen: the latest of many ranks has a heavy tail",
     )
     latest_ranks: int = threshold(
         16,
@@ -97,14 +98,14 @@ class IrregularThresholds:
         1 / 6,
         unit="share of the usual lasting lateness",
         meaning="The same where lateness lasts.",
-        source="chosen: above least_sigma_ratio, since windows overlap: 20 iterations hold hardly 4 that do not",
+        source="chosen: above least_sigma_ratio, since windows overlap",
     )
 
     # A lasting change that is nobody's fault
     drift_confidence: float = threshold(
         0.002,
         unit="probability",
-        meaning="ADWIN's δ: the chance of a false alarm at one split of its window.",
+        meaning="ADWIN's δ, its bound on false alarms.",
         source="Bifet and Gavaldà, SDM 2007; the default of River's ADWIN",
     )
     drift_checked_every: int = threshold(

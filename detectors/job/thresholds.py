@@ -17,20 +17,19 @@ class JobThresholds:
         1e-4,
         unit="ns per ns",
         meaning="Two clocks part by at most this share of the time that both measure.",
-        source="Mills, Computer Network Time Synchronization, 2nd ed. 2010, section 1.3: quartz oscillators of "
-        "servers keep +-50 ppm",
+        source="chosen: two quartz oscillators of +-50 ppm each",
     )
     least_resolution_ns: int = threshold(
         1_000,
         unit="ns",
         meaning="No log is trusted to be finer, and no time is compared as if it were shorter.",
-        source="chosen: reading a clock and recording an event take about a microsecond",
+        source="chosen: about what reading a clock and recording an event take",
     )
     min_rows_of_resolution: int = threshold(
         4,
         unit="rows of a rank",
         meaning="From fewer rows the resolution of a rank's times is not measured.",
-        source="computed: of times in whole us four are multiples of 10 us by chance once in 10^4; that does no harm",
+        source="computed: of times in whole us four are multiples of 10 us by chance once in 10^4",
     )
     clock_error_ns: int = threshold(
         100_000,
@@ -62,13 +61,13 @@ class JobThresholds:
         3.0,
         unit="robust standard deviations of single ends",
         meaning="Offsets that moved by less between two estimates did not drift.",
-        source="chosen: the usual three sigma; offsets are means of many ends, so this is on the safe side",
+        source="chosen: the usual three sigma",
     )
     least_drift_ns: int = threshold(
         10_000,
         unit="ns",
         meaning="The same, however small the noise is.",
-        source="chosen: members of a collective leave it within some microseconds of each other",
+        source="chosen: above the spread in which members leave a collective",
     )
     least_baseline_ns: int = threshold(
         1_000_000_000,

@@ -32,21 +32,19 @@ class PathThresholds:
         0.01,
         unit="share of the time since the operator before began",
         meaning="A shorter gap is what a launch takes: work, if there was any, hid behind the operator before.",
-        source="chosen: kernels are launched within microseconds, operators take a hundred times as long; "
-        "on two simulators by other authors (seeds 71, 72)",
+        source="chosen: launches take microseconds, operators much longer",
     )
     min_peers: int = threshold(
         2,
         unit="ranks, or lanes",
         meaning="Fewer in one role say nothing of one another.",
-        source="chosen: the least with which there is another one; a pipeline stage often has two ranks",
+        source="chosen: the least with which there is another one",
     )
     alike_sizes: float = threshold(
         0.1,
         unit="share of the smaller one",
         meaning="Transfers are held against others of about their size: up to so much larger.",
-        source="chosen: batches of replicas differ by a per cent or so in bytes (a simulator by another author, seed "
-        "102); what differs by a tenth in time is not slow",
+        source="chosen: batches of replicas differ by a little in bytes",
     )
     min_peers_of_any_stage: int = threshold(
         4,
@@ -60,15 +58,15 @@ class PathThresholds:
     accused_ratio: float = threshold(
         0.2,
         unit="share of the excess on the path",
-        meaning="A lane of transfers with so large a share is accused: the lanes beside it are looked at as well.",
-        source="chosen: five causes at most can have this share; fewer reads than with less",
+        meaning="A lane of transfers between hosts with so large a share is accused: the lanes beside it are "
+        "looked at as well.",
+        source="chosen: five causes at most can have this share",
     )
     slow_lane_ratio: float = threshold(
         0.25,
         unit="share of the lane's usual mean transfer",
         meaning="A lane beside an accused one that took longer by more may be slow, and is read to know.",
-        source="chosen: half of the slow-down from which blame counts a lane as slow, since summaries are bounds "
-        "from above and reading costs less than missing it",
+        source="chosen: summaries are bounds from above, and reading costs less than missing it",
     )
     slow_lane_sigmas: float = threshold(
         3.0,
@@ -94,7 +92,7 @@ class PathThresholds:
         0.6,
         unit="ratio of the smaller excess to the larger",
         meaning="Two iterations whose excesses are as near may be of one incident.",
-        source="chosen: what a fault costs varies from iteration to iteration by up to a third or so",
+        source="chosen: what a fault costs varies from iteration to iteration",
     )
     late_ratio: float = threshold(
         0.5,
