@@ -208,7 +208,9 @@ class Settings:
     console_feedback: bool = _setting(
         False, "Let people say in the console whether a verdict was right; needs the rights of the role operator"
     )
-    data_dir: Path = _setting(Path(".irregulars"), "Where a worker keeps files, and `irregulars up --keep-data` its database")
+    data_dir: Path = _setting(
+        Path(".irregulars"), "Where a worker keeps files, and `irregulars up --keep-data` its database"
+    )
     log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
     metrics_listen: Listen = _setting(
         "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0: any free one"
