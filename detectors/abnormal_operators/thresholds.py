@@ -7,6 +7,8 @@ from typing import Final
 
 from irregulars.thresholds import threshold
 
+_SIMULATED: Final = "chosen by hand; tests/benchmarks/bench_operators.py shows what it does"
+
 
 @dataclass(frozen=True, slots=True)
 class AbnormalThresholds:
@@ -24,37 +26,37 @@ class AbnormalThresholds:
         4.0,
         unit="standard deviations",
         meaning="A rank, a lane or a single gap that is slower by more stands out.",
-        source="chosen: many ranks and lanes are looked at; of normal noise one in 30,000 is above",
+        source="chosen: hundreds of ranks and lanes are looked at, and of normal noise one in 30,000 is above",
     )
     least_lane_log: float = threshold(
         0.05,
         unit="logarithm of a ratio",
         meaning="A lane whose transfers take longer by less is not slow, however small the noise is.",
-        source="chosen by hand: transfers are noisier than work",
+        source=_SIMULATED + "; transfers are noisier than work",
     )
     cause_ratio: float = threshold(
         0.3,
         unit="share of the iteration's excess",
         meaning="A slow rank must explain more of it: what explains less changes hardly any operator.",
-        source="chosen by hand",
+        source=_SIMULATED,
     )
     lane_ratio: float = threshold(
         0.3,
         unit="share of what a rank must explain",
         meaning="A slow lane must explain more of that.",
-        source="chosen by hand: a slow NIC has several lanes",
+        source=_SIMULATED + ": a slow NIC has several lanes",
     )
     least_excess_ratio: float = threshold(
         0.02,
         unit="share of the usual iteration",
         meaning="A smaller excess of the iteration counts as this.",
-        source="chosen: about the noise of healthy iterations",
+        source="chosen: healthy iterations vary by a percent or two",
     )
     few_transfers: int = threshold(
         3,
         unit="transfers of a lane in the iteration",
         meaning="A lane of fewer may have met a spike, and must explain as much as a rank.",
-        source="chosen: of fewer, single spikes are much",
+        source="chosen: a healthy job has spikes of single transfers, two at once hardly ever",
     )
 
     # The job's own pace, which no rank is blamed for
@@ -88,7 +90,7 @@ class AbnormalThresholds:
         0.01,
         unit="logarithm of a ratio",
         meaning="A single gap or transfer is not taken to be less noisy.",
-        source="chosen: about a percent",
+        source="chosen: repeated work of a GPU varies by about a percent",
     )
 
 

@@ -17,7 +17,7 @@ class IrregularThresholds:
         10,
         unit="iterations",
         meaning="Fewer say nothing of what is usual: no iteration is judged, and no rank stands out.",
-        source="chosen: a MAD of fewer is coarse",
+        source="chosen: warm-up and compilation of the recorded jobs are over by then, and a MAD of fewer is coarse",
     )
     level_iterations: int = threshold(
         20,
@@ -40,7 +40,7 @@ class IrregularThresholds:
         unit="robust standard deviations",
         meaning="An iteration that is suspect for its time alone lies further than this above the level; the noise "
         "is that between neighbours.",
-        source="chosen: above noise_sigmas, as the noise between neighbours leaves out a job's drift",
+        source="chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's drift",
     )
     suspect_share: float = threshold(
         0.75,
@@ -54,7 +54,7 @@ class IrregularThresholds:
         5,
         unit="iterations",
         meaning="The newest ones whose median shows a shift.",
-        source="chosen: the median bears two stray iterations",
+        source="chosen: the median bears two stray iterations; a lasting 10 % then shows in a job with 9 % noise",
     )
     still_share: float = threshold(
         0.5,
@@ -68,7 +68,7 @@ class IrregularThresholds:
         6.0,
         unit="robust standard deviations",
         meaning="A rank stands out if it is later than the latest rank of an iteration usually is, by this at least.",
-        source="chosen: the latest of many ranks has a heavy tail",
+        source="chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no surprise",
     )
     latest_ranks: int = threshold(
         16,
@@ -98,7 +98,7 @@ class IrregularThresholds:
         1 / 6,
         unit="share of the usual lasting lateness",
         meaning="The same where lateness lasts.",
-        source="chosen: above least_sigma_ratio, since windows overlap",
+        source="chosen: above least_sigma_ratio, since windows overlap: 20 iterations hold hardly 4 that do not",
     )
 
     # A lasting change that is nobody's fault

@@ -23,7 +23,7 @@ class JobThresholds:
         1_000,
         unit="ns",
         meaning="No log is trusted to be finer, and no time is compared as if it were shorter.",
-        source="chosen: about what reading a clock and recording an event take",
+        source="chosen: reading a clock and recording an event take about a microsecond",
     )
     min_rows_of_resolution: int = threshold(
         4,
@@ -61,13 +61,13 @@ class JobThresholds:
         3.0,
         unit="robust standard deviations of single ends",
         meaning="Offsets that moved by less between two estimates did not drift.",
-        source="chosen: the usual three sigma",
+        source="chosen: the usual three sigma; offsets are means of many ends, so this is on the safe side",
     )
     least_drift_ns: int = threshold(
         10_000,
         unit="ns",
         meaning="The same, however small the noise is.",
-        source="chosen: above the spread in which members leave a collective",
+        source="chosen: members of a collective leave it within some microseconds of each other",
     )
     least_baseline_ns: int = threshold(
         1_000_000_000,

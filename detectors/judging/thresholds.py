@@ -17,7 +17,7 @@ class JudgingThresholds:
         10,
         unit="iterations",
         meaning="The newest regular ones, whose operators show what is usual.",
-        source="chosen: more would take longer to read, and to follow a job's drift",
+        source="chosen: the medians of ten are steady; more would take longer to read, and to follow a job's drift",
     )
     min_usual_iterations: int = threshold(
         3,
@@ -51,13 +51,13 @@ class JudgingThresholds:
         50,
         unit="iterations",
         meaning="A review is due once in as many iterations, besides the one when the window has its first level.",
-        source="chosen: as many as the window holds by default",
+        source="chosen: as many as the window holds; at seconds per iteration that is every few minutes",
     )
     review_standing_every: int = threshold(
         20,
         unit="iterations",
         meaning="The same while a verdict on a standing fault is open: reviews confirm or close it.",
-        source="chosen: a repaired fault shall not stay accused for long",
+        source="chosen: more often than review_every, so that a repaired fault does not stay accused for long",
     )
     review_plan_every: int = threshold(
         10,
@@ -69,19 +69,19 @@ class JudgingThresholds:
         0.5,
         unit="share of what δ allows",
         meaning="A rank, a lane or a stage of a large job is odd, and is read for a review, if it may cost more.",
-        source="chosen: evidence alone underestimates the cost",
+        source="chosen: evidence alone underestimates the cost, so half of what a review would tell is read",
     )
     far_ratio: float = threshold(
         1.0,
         unit="share of what its role takes",
         meaning="... as is a pair that takes longer by more, whatever it costs: it tells whose NIC slows all.",
-        source="chosen: twice as long",
+        source="chosen: twice as long is no matter of distance or load; hardly a healthy pair stays so for long",
     )
     most_odd: int = threshold(
         16,
         unit="ranks or lanes",
         meaning="The oddest ones that a review of a large job reads at most.",
-        source="chosen: a host of eight and its partners",
+        source="chosen: a host of eight and its partners; following the path adds the others that matter",
     )
     peers_per_stage: int = threshold(
         16,
@@ -93,7 +93,8 @@ class JudgingThresholds:
         0.1,
         unit="share of what δ allows",
         meaning="A review does not follow the path over a wait that may cost less.",
-        source="chosen: of δ's 10 % this is 1 % of an iteration",
+        source="chosen: of δ's 10 % this is 1 % of an iteration; reading.wait_share is finer, as single iterations "
+        "are explained to the part",
     )
 
     # Hangs

@@ -33,7 +33,7 @@ class NicThresholds:
         0.01,
         unit="share of the execution's highest rate",
         meaning="At this rate or a lower one nothing but the host's own chatter moved: the NIC idled.",
-        source="chosen: EROICA takes samples of 0, but a host's NIC is hardly ever silent",
+        source="chosen: EROICA takes samples of 0, but a host's NIC is never quite silent",
     )
     min_share: float = threshold(
         0.01,
@@ -78,25 +78,25 @@ class NicThresholds:
         0.3,
         unit="ratio to the NIC's usual peak",
         meaning="A peak as low as this may be a cap, however much slower the transfer is.",
-        source="chosen: samples of 10 ms flatten usual bursts",
+        source="chosen: samples of 10 ms flatten usual bursts to about a third",
     )
     flattened: float = threshold(
         3.0,
         unit="times",
         meaning="A transfer slowed n times may keep a peak of so many n-ths of the usual one.",
-        source="chosen: the same flattening",
+        source="chosen: the same flattening by samples of 10 ms",
     )
     near_ratio: float = threshold(
         1.25,
         unit="ratio to the lowest peak of all ends",
         meaning="An end with a higher peak is not one of the lowest.",
-        source="chosen: who moves the bytes next after a capped NIC peaks a little higher",
+        source="chosen: who moves the bytes next after a capped NIC peaks 1.1 to 1.2 times as high",
     )
     alike_ratio: float = threshold(
         1.1,
         unit="ratio to the lowest peak of all ends",
         meaning="An end with a lower peak cannot be told from the lowest.",
-        source="chosen: two ports held at one rate differ by some percent",
+        source="chosen: two ports held at one rate differ by some percent, by what a shaper lets through",
     )
     higher_sigmas: float = threshold(
         2.0,
@@ -140,7 +140,7 @@ class NicThresholds:
         0.1,
         unit="probability",
         meaning="If another device is slow.",
-        source="chosen: in a ring the neighbour of a capped NIC has the same peak",
+        source="chosen: in a ring the neighbour of a capped NIC has the same peak, one of ten ends or so",
     )
     capped_by_chance: float = threshold(
         0.1,
@@ -172,13 +172,13 @@ class NicThresholds:
         50,
         unit="samples",
         meaning="Without iterations, time is cut into windows of at least so many.",
-        source="chosen: half a second at 10 ms a sample",
+        source="chosen: half a second at 10 ms a sample, which holds several bursts",
     )
     min_windows: int = threshold(
         3,
         unit="windows in a row",
         meaning="A NIC that was steady in fewer is not told: now and then each moves steadily for a moment.",
-        source="chosen: moments of steadiness are shorter",
+        source="chosen: only recordings of a slow NIC or switch have as many (bandwidth.md)",
     )
 
 

@@ -57,7 +57,7 @@ class VerdictThresholds:
         0.9, unit="probability",
         meaning="From here on a suspect is sure: accused also where no recent iteration is long, and not merged "
         "with another sure one that shares no rank with it.",
-        source="chosen: above clear_certainty, as a job has slow phases that nobody is to blame for",
+        source="chosen: above clear_certainty, as a job has slow phases that nobody is to blame for (commit 848b513)",
     )  # fmt: skip
     min_recovered: float = threshold(
         0.5, unit="share of what a cause is said to have cost",
@@ -75,7 +75,7 @@ class VerdictThresholds:
     same_share: float = threshold(
         0.5, unit="share of what the fault typically costs, or of how late its rank typically is",
         meaning="From here on an iteration that is not long by itself shows the fault of a verdict.",
-        source="chosen: half",
+        source="chosen: half; what is left of a noisy job's slow phase after a fault is no part of it",
     )  # fmt: skip
     loss_step: float = threshold(
         2.0, unit="times the loss that was last published",
@@ -114,7 +114,8 @@ class VerdictThresholds:
     spike_cost_of_one: float = threshold(
         1.0, unit="share of the usual iteration",
         meaning="... or this where a single rank is accused.",
-        source="chosen: a pause that costs less than an iteration and does not come back is nobody's task",
+        source="chosen: healthy ranks pause for a third of one (garbage collection, data loaders), and a pause that "
+        "costs less than an iteration and does not come back is nobody's task",
     )  # fmt: skip
     spike_wait: int = threshold(
         5, unit="iterations",

@@ -17,13 +17,14 @@ class RankHopThresholds:
         0.5,
         unit="share of the iteration's length",
         meaning="An iteration closes once the watermark has passed its end by this; rows that come later are late.",
-        source="chosen: a wider margin delays each verdict by as much",
+        source="chosen, not fitted: operators on a second stream may end after the iteration that they belong to, "
+        "and a wider margin delays each verdict by as much",
     )
     most_closing_margin_ns: int = threshold(
         1_000_000_000,
         unit="ns",
         meaning="The margin is never longer than this, however long the iteration is.",
-        source="chosen: it bounds how much later a job with long iterations gets its verdicts",
+        source="chosen, not fitted: it bounds how much later a job with long iterations gets its verdicts",
     )
 
     # When a rank can't have come as far as its message says (plausible_progress.py).
@@ -31,25 +32,25 @@ class RankHopThresholds:
         366,
         unit="days",
         meaning="A message whose times or watermark lie further ahead of what its rank sent before is refused once.",
-        source="chosen: a damaged number is mostly off by more",
+        source="chosen, not fitted: no job stands still for a year, and a damaged number is mostly off by decades",
     )
     most_ahead_of_clock_days: int = threshold(
         1,
         unit="days",
         meaning="Where the worker's clock is known: the same, further ahead of both that and the rank's own time.",
-        source="chosen: clocks are off by hours, rarely by a day",
+        source="chosen, not fitted: clocks are off by hours, rarely by a day; old recordings lie behind the clock",
     )
     most_skipped_iterations: int = threshold(
         1 << 20,
         unit="iterations",
         meaning="A message of iterations further ahead of the rank's newest one is refused once.",
-        source="chosen: above the number at which jobs that are continued begin",
+        source="chosen, not fitted: jobs go on at iteration 500,000, and hardly any has run for two million",
     )
     most_skipped_steps: int = threshold(
         1000,
         unit="steps",
         meaning="A job that numbers its iterations in wide steps, by samples or tokens, may skip this many of them.",
-        source="chosen: steps of millions of tokens would exceed the one above each time",
+        source="chosen, not fitted: like the one above, which a step of 4,000,000 tokens would exceed each time",
     )
 
 

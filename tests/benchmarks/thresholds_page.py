@@ -11,16 +11,17 @@ from irregulars.thresholds import Threshold
 from tests.room_thresholds import ROOT, Room, rooms
 
 PAGE: Final = ROOT / "infra" / "docs" / "thresholds.md"
+CHOSEN: Final = "chosen"
 
 _HEAD: Final = """\
 # Thresholds
 
 For whoever tunes the judgement, or doubts it.
 
-The numbers on which verdicts hang, by the room that decides by them: their meaning, and where they come from. Each
-room has them in its `thresholds.py` (priors and chances of suspects: `likelihoods.py`), with these words. "Chosen"
-means that no paper and no fit gives the value. None of them is a setting. [Settings](settings.md) that concern
-verdicts are δ, the window, the waits for ranks and for a silence, detectors, and the limits of severity; some may be
+The numbers on which verdicts hang, by the room that decides by them. Each room has them in its `thresholds.py`
+(priors and chances of suspects: `likelihoods.py`), with these words. "Chosen" means that no paper and no formula gives
+the value; the code tells why just this one. None of them is a setting. [Settings](settings.md) that concern verdicts
+are δ, the window, the waits for ranks and for a silence, detectors, and the limits of severity; some may be
 [changed while workers run](settings.md#changed-while-workers-run).
 
 Does a figure hang on one of them? `make bench-sensitivity` moves each by about a quarter (counts by 1 at
@@ -40,8 +41,13 @@ def _table(room: Room) -> str:
 
 
 def _row(one: Threshold) -> str:
-    cells = (f"`{one.name}`", _number(one.value), one.unit, one.meaning, one.source)
+    cells = (f"`{one.name}`", _number(one.value), one.unit, one.meaning, _origin(one.source))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _origin(source: str) -> str:
+    """Return where a value comes from; why it was chosen is told beside it in the code."""
+    return CHOSEN if source.startswith(CHOSEN) else source
 
 
 def _number(value: object) -> str:

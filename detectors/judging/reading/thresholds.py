@@ -17,19 +17,20 @@ class ReadingThresholds:
         512,
         unit="ranks",
         meaning="Larger jobs are not read whole, but only the ranks on which the critical path depends.",
-        source="chosen by hand: what is read and judged grows with the ranks",
+        source="chosen: a whole iteration of 512 simulated ranks is read and judged in seconds; "
+        "the localization benchmark starts there",
     )
     followed_usual_iterations: int = threshold(
         6,
         unit="iterations",
         meaning="The newest regular ones that are read of a job that is not read as a whole.",
-        source="chosen: fewer than judging's usual_iterations, since each is read for every rank that is followed",
+        source="chosen: fewer than the ten of judging, since each is read once more for every rank that is followed",
     )
     most_replayed_rows: int = threshold(
         100_000,
         unit="operators of an iteration",
         meaning="Operators of larger iterations are not judged one by one for the sinks.",
-        source="chosen: verdicts do not need it",
+        source="chosen: above it the replay takes as long as finding the culprit; verdicts do not need it",
     )
 
     # How far the path of a large job is followed
@@ -37,7 +38,7 @@ class ReadingThresholds:
         1024,
         unit="ranks",
         meaning="Ranks that are read at most to follow the critical path of one iteration.",
-        source="chosen: twice whole_ranks",
+        source="chosen: twice whole_ranks: where a thousand ranks wait for one path, it can be followed",
     )
     most_rounds: int = threshold(
         12,
@@ -55,7 +56,7 @@ class ReadingThresholds:
         2,
         unit="ranks",
         meaning="The ranks that worked longest over their usual, which are read at once beside the slowest one.",
-        source="chosen: the second makes sure where the first lost rows",
+        source="chosen: the culprit is mostly the first, and the second makes sure where the first lost rows",
     )
 
     # The budget of large jobs
@@ -64,13 +65,13 @@ class ReadingThresholds:
         unit="share of the job's operators",
         meaning="Iterations of a large job that are no more than suspect, or that an open verdict explains, may "
         "read this much of the log, or free_operators if that is more.",
-        source="chosen: less than one per cent of the log moves again",
+        source="chosen: less than one per cent of the log moves again (0.38 % in bench_bytes.py, commit e24de91)",
     )
     free_operators: int = threshold(
         500_000,
         unit="operators",
         meaning="They may read as many whatever the share says.",
-        source="chosen: at the start of a job the share is next to nothing",
+        source="chosen: at the start of a job the share is next to nothing, and a fault may be there all the same",
     )
     read_at_least: int = threshold(
         6,
@@ -82,7 +83,7 @@ class ReadingThresholds:
         10,
         unit="iterations",
         meaning="Of iterations that an open verdict explains, at most one in as many is read.",
-        source="chosen: as many as a verdict waits before it closes",
+        source="chosen: as many as a verdict waits before it closes, so that a change is seen within that time",
     )
 
 
