@@ -130,9 +130,6 @@ class Settings:
     broker_away_s: PositiveSeconds = _setting(
         300.0, "Seconds that Kafka may be away before a worker gives up and ends"
     )
-    database_away_s: PositiveSeconds = _setting(
-        300.0, "Seconds that ClickHouse may be away when a worker starts, before that gives up and ends"
-    )
     stop_s: PositiveSeconds = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
     forget_s: PositiveSeconds = _setting(
         86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"
@@ -170,10 +167,10 @@ class Settings:
         60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
     )
     notify_least_gpu_hours: NotNegative = _setting(
-        0.0, "Channels do not tell of an incident that cost fewer GPU-hours, unless they say another number"
+        0.0, "Channels do not tell of an incident that cost fewer GPU-hours, hangs aside; a channel may say another number"
     )
     notify_jobs: tuple[str, ...] = _setting(
-        ("*",), "Shell patterns: channels tell of jobs that match one of them, unless they say other patterns"
+        ("*",), "Shell patterns: channels tell of jobs that match one of them; a channel may say others"
     )
     notify_give_up_s: PositiveSeconds = _setting(
         3600.0, "Seconds from the first failure after which a notice goes to the dead letters"
@@ -215,8 +212,8 @@ class Settings:
     metrics_listen: Listen = _setting(
         "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0: any free one"
     )
-    web_port: Annotated[int, Meta(ge=1, le=65_535)] = _setting(
-        6066, "Port of Faust's own pages, on 127.0.0.1; where it is taken there are none"
+    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(
+        0, "Port of Faust's own pages, on 127.0.0.1; 0: none, and nothing of ours needs them"
     )
 
     def __post_init__(self) -> None:
