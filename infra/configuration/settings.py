@@ -167,10 +167,10 @@ class Settings:
         60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
     )
     notify_least_gpu_hours: NotNegative = _setting(
-        0.0, "Channels do not tell of an incident that cost fewer GPU-hours, hangs aside; a channel may say another number"
+        0.0, "Channels do not tell of an incident that cost fewer GPU-hours, hangs aside; a channel may say otherwise"
     )
     notify_jobs: tuple[str, ...] = _setting(
-        ("*",), "Shell patterns: channels tell of jobs that match one of them; a channel may say others"
+        ("*",), "Shell patterns: channels tell of jobs that match one of them; a channel may say otherwise"
     )
     notify_give_up_s: PositiveSeconds = _setting(
         3600.0, "Seconds from the first failure after which a notice goes to the dead letters"
