@@ -357,7 +357,6 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "questions": questions,
     "analysis": analysis,
     "screen of a link": partial(screen, "gloo-slow-link"),
-    "screen of a rank": partial(screen, "torch-slow-rank"),
     "figures": figures,
     "sizes": sizing.page_part,
 }
