@@ -75,7 +75,9 @@ class Settings:
     """
 
     kafka_bootstrap: Servers = _setting("127.0.0.1:9092", "Kafka brokers to ask first")
-    kafka_user: str | None = _setting(None, "SASL user, or client id of kafka_token_url; without it no SASL")
+    kafka_user: str | None = _setting(
+        None, "SASL user, or client id of kafka_token_url; without it no SASL but by kafka_token_file"
+    )
     kafka_password: str | None = _setting(None, "Its password or secret; in the environment", is_secret=True)
     kafka_password_file: Path | None = _setting(None, "The file that holds it, instead")
     kafka_mechanism: Annotated[str, one_of(*MECHANISMS)] = _setting("SCRAM-SHA-512", "SASL mechanism")
@@ -84,7 +86,9 @@ class Settings:
     kafka_cert_file: Path | None = _setting(None, "Our own certificate for mutual TLS (PEM)")
     kafka_key_file: Path | None = _setting(None, "Its private key (PEM, without a passphrase)")
     kafka_token_file: Path | None = _setting(None, "OAUTHBEARER: the file with a token, read again before it expires")
-    kafka_token_url: Url | None = _setting(None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user")
+    kafka_token_url: Url | None = _setting(
+        None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user, with its path; https, or on this machine"
+    )
     kafka_token_scope: str | None = _setting(None, "OAUTHBEARER: the scope to ask that endpoint for")
     topic_prefix: TopicPrefix = _setting("irregulars.", "Stands before each topic's name")
     partitions: AtLeastOne = _setting(
