@@ -130,9 +130,6 @@ class Settings:
     broker_away_s: PositiveSeconds = _setting(
         300.0, "Seconds that Kafka may be away before a worker gives up and ends"
     )
-    database_away_s: PositiveSeconds = _setting(
-        300.0, "Seconds that ClickHouse may be away when a worker starts, before that gives up and ends"
-    )
     stop_s: PositiveSeconds = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
     forget_s: PositiveSeconds = _setting(
         86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"
@@ -209,7 +206,9 @@ class Settings:
     metrics_listen: Listen = _setting(
         "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0: any free one"
     )
-    web_port: Annotated[int, Meta(ge=1, le=65_535)] = _setting(6066, "Port of Faust's own pages, on 127.0.0.1")
+    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(
+        0, "Port of Faust's own pages, on 127.0.0.1; 0: none, and nothing of ours needs them"
+    )
 
     def __post_init__(self) -> None:
         for name in FIELDS:

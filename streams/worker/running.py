@@ -69,6 +69,7 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
         (GIVE_BACK_S, app.give_back_memory),
     ):
         app.task(_repeating(app, every_s, work))
+    app.task(app.open_sink)
     return app
 
 
