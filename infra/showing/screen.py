@@ -238,7 +238,7 @@ def _missing(found: Found, periods: Periods, chain: Chain | None) -> Iterator[st
     elif not len(periods.before):
         yield "before: no regular iterations are known; it was there from the start, or they are no longer stored"
     if found.verdict.kind != "hang" and not len(found.operators["iteration"]):
-        yield "operators: none of its iterations are stored; only irregular ones are, and kept 30 days"
+        yield "operators: none of its iterations are stored; only irregular ones are, and for a while only"
     elif chain is None and found.verdict.kind != "hang":
         yield "who waited: the operators' start times are not known, or none is of an irregular iteration"
     if found.recording is not None:
