@@ -217,7 +217,7 @@ def _type(field: Mapping[str, Any]) -> str:
 
 def analysis() -> str:
     found = analyze(read_trace(ROOT / "tests" / "recordings" / "gloo-slow-nic")).to_json()
-    return block("json", json.dumps(found, ensure_ascii=False, indent=1))
+    return block("json", json.dumps(found, ensure_ascii=False, indent=2))
 
 
 def station(number: int) -> str:
@@ -357,7 +357,6 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "questions": questions,
     "analysis": analysis,
     "screen of a link": partial(screen, "gloo-slow-link"),
-    "screen of a rank": partial(screen, "torch-slow-rank"),
     "figures": figures,
     "sizes": sizing.page_part,
 }
