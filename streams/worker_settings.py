@@ -15,7 +15,7 @@ from irregulars.streams.telemetry.log_format import LEVELS
 
 _ABOVE_ZERO_S: Final = (
     "snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s", "broker_away_s",
-    "database_away_s", "stop_s", "forget_s", "stall_s",
+    "stop_s", "forget_s", "stall_s",
 )  # fmt: skip
 
 
@@ -67,8 +67,6 @@ class WorkerSettings:
         How long the broker has to answer a question, and to send what is read again.
     broker_away_s
         How long the broker may be away, at the start and later; then the worker ends.
-    database_away_s
-        How long the sink's database may be away at the start; then the worker ends. Later it waits without end.
     stop_s
         How long stopping may take; then the process ends with status 1.
     forget_s
@@ -89,7 +87,7 @@ class WorkerSettings:
     session_s: float = 6.0
     data_directory: str = "irregulars-data"
     web_host: str = "127.0.0.1"
-    web_port: int = 6066
+    web_port: int = 0
     metrics_listen: str = "off"
     detectors: tuple[str, ...] = ()
     judgement: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +99,6 @@ class WorkerSettings:
     unstored_mib: int = 256
     broker_timeout_s: float = 30.0
     broker_away_s: float = 300.0
-    database_away_s: float = 300.0
     stop_s: float = 5.0
     forget_s: float = 86_400.0
     stall_s: float = 20.0

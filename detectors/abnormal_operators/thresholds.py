@@ -17,7 +17,7 @@ class AbnormalThresholds:
     ratio: float = threshold(
         1.1,
         unit="ratio to the elapsed time in the replay",
-        meaning="An operator that took longer is abnormal.",
+        meaning="An operator that took longer is called abnormal. The ratio is stored; no verdict rests on it.",
         source="Holmes (NSDI 2025): the definition of an abnormal operator",
     )
 
@@ -78,7 +78,7 @@ class AbnormalThresholds:
         2.0,
         unit="standard deviations",
         meaning="In a mean, values farther from the median count as if they were so far.",
-        source="Huber, Robust Estimation of a Location Parameter, 1964; he takes 1 to 2, and outliers are few",
+        source="Huber, Robust Estimation of a Location Parameter, 1964; the value is chosen",
     )
     least_group_sigma: float = threshold(
         0.005,

@@ -117,7 +117,7 @@ class Likelihoods:
     )  # fmt: skip
     shares_host: float = threshold(
         0.8, unit=_SLOW,
-        meaning="Other members live on the slow NIC's host.",
+        meaning="It is a group with other members on the slow NIC's host.",
         source="chosen: a ring may enter and leave the host by another NIC",
     )  # fmt: skip
     inside: float = threshold(
@@ -155,14 +155,15 @@ class Likelihoods:
     )  # fmt: skip
     starved: float = threshold(
         0.9, unit="probability",
-        meaning="Ranks are short of processor time whose work is slow when, and only when, their transfers are.",
+        meaning="At least this: ranks whose work is slow beside their slow transfers are short of processor time.",
         source="chosen: beyond all noise (`starved_ranks.py`), and no NIC slows work (commit 6ebf6b1)",
     )  # fmt: skip
     first_suspect_odds: float = threshold(
         3.0, unit="times the odds",
         meaning="The first suspect's odds are so much better than shares and likelihoods say.",
-        source="tests/benchmarks/localization, development split: 91 of 93 first suspects were right, promised with "
-        "0.90 on average; a higher factor fits that split still better, but recordings of real jobs are less tidy",
+        source="chosen: on the development split of tests/benchmarks/localization 91 of 93 first suspects were "
+        "right, promised with 0.90 on average (commit 1ceeb88); a higher factor fits it still better, but recordings "
+        "of real jobs are less tidy",
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from irregulars.thresholds import threshold
 
 _EXCESS = "share of the iteration's excess"
 _RANKS = "share of the ranks"
-_LATENESS = "share of the latest rank's lateness"
+_LATENESS = "share of the lateness of the accused rank, or of the latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class BlameThresholds:
     )  # fmt: skip
     min_probability: float = threshold(
         0.5, unit="probability",
-        meaning="Nobody is accused below: a wrong accusation costs more than none.",
+        meaning="Nobody is accused where all suspects together have less, or, in a review, the first of them.",
         source="formula: more probable than not",
     )  # fmt: skip
     min_alternative: float = threshold(
@@ -61,7 +61,7 @@ class BlameThresholds:
 
     late_share: float = threshold(
         0.5, unit=_LATENESS,
-        meaning="A rank is as late as the latest one from here on.",
+        meaning="From here on another rank is as late.",
         source="chosen: half, halfway between on time and as late",
     )  # fmt: skip
     late_together_share: float = threshold(
@@ -71,12 +71,12 @@ class BlameThresholds:
     )  # fmt: skip
     min_likeness: float = threshold(
         0.6, unit="Jaccard index",
-        meaning="A host or stage is blamed if its ranks and the late ones are this nearly the same set.",
+        meaning="A host or stage is blamed if its ranks and the late ones are more nearly the same set.",
         source="chosen: more than half, so that half of a host's ranks is not the host",
     )  # fmt: skip
     min_typical_likeness: float = threshold(
         0.5, unit="Jaccard index",
-        meaning="... and more than this nearly in the median iteration.",
+        meaning="... and more nearly than this in the median iteration.",
         source="formula: of two ranks that take turns one half is late in each iteration",
     )  # fmt: skip
     min_own_late: float = threshold(
@@ -96,7 +96,7 @@ class BlameThresholds:
     )  # fmt: skip
     max_common_share: float = threshold(
         0.7, unit=_LATENESS,
-        meaning="If all ranks are later than this, the latest does not stand out of them.",
+        meaning="If all ranks are as late or later, nothing is taken off for what all are.",
         source="chosen: on jobs of two simulators by other authors, where waiting looks like work (commit f4481a5)",
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ class BlameThresholds:
     )  # fmt: skip
     in_step_sigmas: float = threshold(
         2.0, unit="times the noise of the other ranks",
-        meaning="Ranks whose lateness differs by less from iteration to iteration wait for the same thing.",
+        meaning="Ranks whose lateness differs by less within an iteration wait for the same thing.",
         source="chosen: the difference of two has 1.4 times the noise of one",
     )  # fmt: skip
 
@@ -214,13 +214,14 @@ class BlameThresholds:
 
     switch_ratio: float = threshold(
         1.5, unit="ratio to what lanes of the same role take",
-        meaning="A switch is read whose median lane takes this long.",
+        meaning="The slowest switch is read if its median lane takes this long.",
         source="chosen: above noise between switches; it accuses nobody, so it may lie below a fault's factor of two",
     )  # fmt: skip
     switch_lanes: int = threshold(
         8, unit="lanes",
-        meaning="A switch that fewer pass is looked at lane by lane.",
-        source="chosen: their median has a third of the noise of one",
+        meaning="A switch that fewer pass is not looked at as a whole; of a slow one so many of the quickest are "
+        "read.",
+        source="chosen: their median has less than half of the noise of one",
     )  # fmt: skip
     switch_peers: int = threshold(
         4, unit="lanes",
@@ -229,7 +230,7 @@ class BlameThresholds:
     )  # fmt: skip
     switch_read_lanes: int = threshold(
         16, unit="lanes",
-        meaning="The slowest that are read of a slow switch, and beside it.",
+        meaning="The slowest that are read of a slow switch, and about as many beside it.",
         source="chosen: enough to tell a switch from the other ends, few enough to read",
     )  # fmt: skip
 
@@ -263,12 +264,14 @@ class BlameThresholds:
     stage_path_of_gaps: float = threshold(
         1.25, unit="times the gaps",
         meaning="A stage that has more of the path hides work: then stages can't be compared by their gaps.",
-        source="data: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work",
+        source="chosen: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work "
+        "(commit 018ff29)",
     )  # fmt: skip
     stage_excess: float = threshold(
         1.5, unit="times what delta allows",
         meaning="A heavy stage costs more.",
-        source="data: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more",
+        source="chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more "
+        "(commit 018ff29)",
     )  # fmt: skip
     uneven_excess: float = threshold(
         2.2, unit="times what delta allows",

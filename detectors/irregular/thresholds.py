@@ -22,7 +22,7 @@ class IrregularThresholds:
     level_iterations: int = threshold(
         20,
         unit="iterations",
-        meaning="The newest regular ones that show the level of the job, and how late its ranks are by chance.",
+        meaning="The newest ones that show the level of the job (regular ones), and how late ranks are by chance.",
         source="chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along",
     )
 
@@ -38,13 +38,14 @@ class IrregularThresholds:
     suspect_sigmas: float = threshold(
         4.0,
         unit="robust standard deviations",
-        meaning="A suspect iteration lies further than this above the level; the noise is that between neighbours.",
+        meaning="An iteration that is suspect for its time alone lies further than this above the level; the noise "
+        "is that between neighbours.",
         source="chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's drift",
     )
     suspect_share: float = threshold(
         0.75,
         unit="share of what δ allows",
-        meaning="A suspect iteration, or a shift, exceeds the level by more than this.",
+        meaning="Such an iteration, or a shift, exceeds the level by more than this.",
         source="chosen: faults of 10 % lie on both sides of a δ of 1.1, and all of them are to be looked into",
     )
 
@@ -57,7 +58,7 @@ class IrregularThresholds:
     )
     still_share: float = threshold(
         0.5,
-        unit="share of the excess that was noticed",
+        unit="share of what a shift must exceed, or of the lateness that lasts",
         meaning="A shift lasts, and a lasting late rank is there in an iteration, while more than this is left.",
         source="chosen: half way between what is usual and what was noticed",
     )
@@ -104,7 +105,7 @@ class IrregularThresholds:
     drift_confidence: float = threshold(
         0.002,
         unit="probability",
-        meaning="ADWIN's δ: the chance of a false alarm at one split of its window.",
+        meaning="ADWIN's δ, its bound on false alarms.",
         source="Bifet and Gavaldà, SDM 2007; the default of River's ADWIN",
     )
     drift_checked_every: int = threshold(

@@ -17,8 +17,7 @@ class JobThresholds:
         1e-4,
         unit="ns per ns",
         meaning="Two clocks part by at most this share of the time that both measure.",
-        source="Mills, Computer Network Time Synchronization, 2nd ed. 2010, section 1.3: quartz oscillators of "
-        "servers keep +-50 ppm",
+        source="chosen: two quartz oscillators of +-50 ppm each",
     )
     least_resolution_ns: int = threshold(
         1_000,
@@ -30,7 +29,7 @@ class JobThresholds:
         4,
         unit="rows of a rank",
         meaning="From fewer rows the resolution of a rank's times is not measured.",
-        source="computed: of times in whole us four are multiples of 10 us by chance once in 10^4; that does no harm",
+        source="computed: of times in whole us four are multiples of 10 us by chance once in 10^4",
     )
     clock_error_ns: int = threshold(
         100_000,

@@ -56,7 +56,7 @@ class JudgingThresholds:
     review_standing_every: int = threshold(
         20,
         unit="iterations",
-        meaning="The same while a verdict on a standing fault is open, which only a review can confirm or close.",
+        meaning="The same while a verdict on a standing fault is open: reviews confirm or close it.",
         source="chosen: more often than review_every, so that a repaired fault does not stay accused for long",
     )
     review_plan_every: int = threshold(
@@ -108,7 +108,7 @@ class JudgingThresholds:
         16,
         unit="iterations",
         meaning="Of ranks that are further behind the newest, nothing is kept.",
-        source="chosen: frameworks sum gradients over at most so many iterations of a data loader",
+        source="chosen by hand: ranks are a few iterations apart",
     )
     most_lost_share: float = threshold(
         0.02,

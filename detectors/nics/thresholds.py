@@ -32,13 +32,13 @@ class NicThresholds:
     idle_ratio: float = threshold(
         0.01,
         unit="share of the execution's highest rate",
-        meaning="At a lower rate nothing but the host's own chatter moved: the NIC idled.",
+        meaning="At this rate or a lower one nothing but the host's own chatter moved: the NIC idled.",
         source="chosen: EROICA takes samples of 0, but a host's NIC is never quite silent",
     )
     min_share: float = threshold(
         0.01,
         unit="share of the iteration in which operators of the class ran",
-        meaning="Patterns of classes that ran for less are not abnormal, and are not kept.",
+        meaning="Patterns of classes that ran for no more are not abnormal, and are not kept.",
         source=_EROICA_LOCALIZATION + " (β > 0.01)",
     )
     far: float = threshold(
@@ -171,7 +171,7 @@ class NicThresholds:
     window_samples: int = threshold(
         50,
         unit="samples",
-        meaning="Without iterations, time is cut into windows of so many.",
+        meaning="Without iterations, time is cut into windows of at least so many.",
         source="chosen: half a second at 10 ms a sample, which holds several bursts",
     )
     min_windows: int = threshold(

@@ -60,15 +60,15 @@ class PathThresholds:
     accused_ratio: float = threshold(
         0.2,
         unit="share of the excess on the path",
-        meaning="A lane of transfers with so large a share is accused: the lanes beside it are looked at as well.",
+        meaning="A lane of transfers between hosts with so large a share is accused: the lanes beside it are "
+        "looked at as well.",
         source="chosen: five causes at most can have this share; fewer reads than with less",
     )
     slow_lane_ratio: float = threshold(
         0.25,
         unit="share of the lane's usual mean transfer",
         meaning="A lane beside an accused one that took longer by more may be slow, and is read to know.",
-        source="chosen: half of the slow-down from which blame counts a lane as slow, since summaries are bounds "
-        "from above and reading costs less than missing it",
+        source="chosen: summaries are bounds from above, and reading costs less than missing it",
     )
     slow_lane_sigmas: float = threshold(
         3.0,

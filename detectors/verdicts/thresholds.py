@@ -24,7 +24,7 @@ class VerdictThresholds:
     )  # fmt: skip
     seen: int = threshold(
         3, unit="iterations of the recent ones",
-        meaning="A late rank is accused when it was seen in as many.",
+        meaning="A late rank is accused when it was seen in as many, and in twice as many as all others.",
         source="chosen: single late ranks occur on every healthy job",
     )  # fmt: skip
     seen_transfer: int = threshold(
@@ -34,7 +34,8 @@ class VerdictThresholds:
     )  # fmt: skip
     seen_in_a_row: int = threshold(
         3, unit="iterations in a row",
-        meaning="As many suffice for transfers beyond noise in each, if their suspect has `clear_certainty`.",
+        meaning="As many long ones suffice for transfers beyond noise in each, if their suspect has "
+        "`clear_certainty`, or they have none.",
         source="chosen: on jobs of two simulators by other authors (commit f4481a5)",
     )  # fmt: skip
     seen_twice: int = threshold(
@@ -54,7 +55,8 @@ class VerdictThresholds:
     )  # fmt: skip
     sure_certainty: float = threshold(
         0.9, unit="probability",
-        meaning="From here on a suspect is sure: accused also where no recent iteration is long, and never merged.",
+        meaning="From here on a suspect is sure: accused also where no recent iteration is long, and not merged "
+        "with another sure one that shares no rank with it.",
         source="chosen: above clear_certainty, as a job has slow phases that nobody is to blame for (commit 848b513)",
     )  # fmt: skip
     min_recovered: float = threshold(
@@ -82,7 +84,8 @@ class VerdictThresholds:
     )  # fmt: skip
     close_quiet: int = threshold(
         10, unit="judged iterations in a row",
-        meaning="A verdict closes after as many without its cause.",
+        meaning="A verdict closes after as many without its cause; one that only reviews see, when they do not "
+        "find it.",
         source="chosen: more than the recent ones: what is seen once in six iterations stays one verdict",
     )  # fmt: skip
 
@@ -134,8 +137,8 @@ class VerdictThresholds:
     )  # fmt: skip
     uneven_seen: int = threshold(
         6, unit="suspect iterations",
-        meaning="Data are uneven if as many in a row were lost to ranks' own work, ...",
-        source="formula: of six fair draws among four ranks, five in six show three ranks or more",
+        meaning="Data are uneven if as many within twice as many iterations were lost to ranks' own work, ...",
+        source="formula: of six fair draws among four ranks, 82 % show three ranks or more, and none of them in most",
     )  # fmt: skip
     host_by_chance: float = threshold(
         0.05,
@@ -178,8 +181,8 @@ class VerdictThresholds:
     strange_seen: int = threshold(
         4, unit="iterations of strange_recent",
         meaning="A detector opens a verdict on a rank that it finds strange in as many, the newest included.",
-        source="formula: a rank that is strange in one healthy iteration of 20 (the check allows as many frames) "
-        "reaches it once in 12,000, and 3 of 6 once in 450",
+        source="formula: a rank that is strange in one healthy iteration of 20 reaches it once in 12,000, and 3 of "
+        "6 once in 450",
     )  # fmt: skip
     witness_seen: int = threshold(
         3, unit="iterations of strange_recent",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from irregulars.streams.kafka.topics import TopicSettings
 
 _SESSION_MS: Final = 10_000
 _MOST_BATCH: Final = 500
+_ASK_AGAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class ActionFeed:
         Whether it joins the group. Who only looks must not: the one that acts would lose the topic to it.
     timeout_s
         How long the broker may take to answer at the start.
+    tell
+        Takes a line when the broker is away later on, and one when it is back.
 
     Raises
     ------
@@ -65,16 +69,19 @@ class ActionFeed:
 
     def __init__(
         self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], group: str, *,
-        is_from_start: bool, is_member: bool = True, timeout_s: float = 10.0,
+        is_from_start: bool, is_member: bool = True, timeout_s: float = 10.0, tell: Callable[[str], object] = str,
     ) -> None:  # fmt: skip
         self._bootstrap: Final = bootstrap
         self._is_from_start: Final = is_from_start
         self._partitions: Final = _partitions(bootstrap, topics, security, timeout_s)
         self._unread: set[int] | None = None  # None: the topic is not ours
         self._is_new_owner = False
+        self._tell: Final = tell
+        self._ask_at_s: float | None = None  # when to ask a broker that is away; None: it is there
         self._consumer: Final = new_consumer(client_config(bootstrap, security) | {
             "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
             "auto.offset.reset": "earliest", "session.timeout.ms": _SESSION_MS,
+            "error_cb": self._note_error,
         })  # fmt: skip
         name = topics.name("actions")
         if is_member:
@@ -93,6 +100,7 @@ class ActionFeed:
                 self._unread.discard(one.partition() or 0)
             elif error.code() != KafkaError._PARTITION_EOF and (error.fatal() or not error.retriable()):
                 raise service_error(error, self._bootstrap) or ServiceUnavailable(str(error))
+        self._look_for_broker()
         is_new, self._is_new_owner = self._is_new_owner, False
         return Polled(tuple(messages), self._unread is not None and not self._unread, is_new)
 
@@ -106,6 +114,23 @@ class ActionFeed:
     def close(self) -> None:
         """Leave the group: another consumer takes over at once."""
         self._consumer.close()
+
+    def _note_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._ask_at_s is None:
+            self._ask_at_s = time.monotonic() + _ASK_AGAIN_S
+            self._tell(f"Kafka at {self._bootstrap} does not answer: nothing new is read until it does")
+
+    def _look_for_broker(self) -> None:
+        """Ask a broker that was away: where no message waits, nothing else tells that it is back."""
+        if self._ask_at_s is None or time.monotonic() < self._ask_at_s:
+            return
+        self._ask_at_s = time.monotonic() + _ASK_AGAIN_S
+        try:
+            self._consumer.list_topics(timeout=1.0)
+        except KafkaException:
+            return
+        self._ask_at_s = None
+        self._tell(f"Kafka at {self._bootstrap} answers again")
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if self._is_from_start:

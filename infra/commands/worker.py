@@ -19,7 +19,7 @@ def worker(
     metrics_listen: Annotated[
         str | None, typer.Option(help="host:port of /metrics, /healthz and /readyz; port 0: any free one; or off.")
     ] = None,
-    web_port: Annotated[int | None, typer.Option(help="Port of Faust's own pages on 127.0.0.1.")] = None,
+    web_port: Annotated[int | None, typer.Option(help="Port of Faust's own pages on 127.0.0.1; 0: none.")] = None,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
     clickhouse_url: ClickHouseUrl = None,

@@ -35,7 +35,7 @@ TimeLimit = Annotated[float, Meta(ge=0.1, le=300)]
 class HttpOptions:
     """What every channel over HTTP takes."""
 
-    timeout_s: TimeLimit = key(10.0, "Seconds for connecting, and again for the answer")
+    timeout_s: TimeLimit = key(10.0, "Seconds for connecting, and again for each part of the answer")
     ca_file: Path | None = key(None, "Certificate authority of the other side (PEM); else the system's")
     proxy: Url | None = key(None, "Proxy on the way there; variables of the environment are not asked")
 
@@ -160,7 +160,7 @@ class CommandOptions:
     """A program of this machine: the notice on its standard input."""
 
     argv: Annotated[tuple[Text, ...], Meta(min_length=1)] = key(MISSING, "Program and arguments; no shell reads them")
-    timeout_s: TimeLimit = key(30.0, "Seconds after which it, and what it started, is killed")
+    timeout_s: TimeLimit = key(30.0, "Seconds after which it, and its process group, is killed")
 
 
 def _open_command(name: str, options: CommandOptions, _where: str, _: Settings) -> Channel:

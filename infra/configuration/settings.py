@@ -75,7 +75,9 @@ class Settings:
     """
 
     kafka_bootstrap: Servers = _setting("127.0.0.1:9092", "Kafka brokers to ask first")
-    kafka_user: str | None = _setting(None, "SASL user, or client id of kafka_token_url; without it no SASL")
+    kafka_user: str | None = _setting(
+        None, "SASL user, or client id of kafka_token_url; without it no SASL but by kafka_token_file"
+    )
     kafka_password: str | None = _setting(None, "Its password or secret; in the environment", is_secret=True)
     kafka_password_file: Path | None = _setting(None, "The file that holds it, instead")
     kafka_mechanism: Annotated[str, one_of(*MECHANISMS)] = _setting("SCRAM-SHA-512", "SASL mechanism")
@@ -84,7 +86,9 @@ class Settings:
     kafka_cert_file: Path | None = _setting(None, "Our own certificate for mutual TLS (PEM)")
     kafka_key_file: Path | None = _setting(None, "Its private key (PEM, without a passphrase)")
     kafka_token_file: Path | None = _setting(None, "OAUTHBEARER: the file with a token, read again before it expires")
-    kafka_token_url: Url | None = _setting(None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user")
+    kafka_token_url: Url | None = _setting(
+        None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user, with its path; https, or on this machine"
+    )
     kafka_token_scope: str | None = _setting(None, "OAUTHBEARER: the scope to ask that endpoint for")
     topic_prefix: TopicPrefix = _setting("irregulars.", "Stands before each topic's name")
     partitions: AtLeastOne = _setting(
@@ -97,16 +101,16 @@ class Settings:
     clickhouse_password: str = _setting("", "Its password; in the environment", is_secret=True)
     clickhouse_password_file: Path | None = _setting(None, "The file that holds it, instead")
     clickhouse_reader_user: str | None = _setting(
-        None, "ClickHouse user of what only reads: `irregulars sql`, `show`, console; none: clickhouse_user"
+        None, "ClickHouse user of what only reads, like `irregulars sql`, `show`, console; none: clickhouse_user"
     )
     clickhouse_reader_password: str = _setting("", "Its password; in the environment", is_secret=True)
     clickhouse_reader_password_file: Path | None = _setting(None, "The file that holds it, instead")
     clickhouse_database: Name = _setting("irregulars", "ClickHouse database")
     keep_operators_days: Days | None = _setting(
-        None, "Days that operators and behaviour patterns are stored; none: as the tables are, at first 30"
+        None, "Days that operators, transfers and behaviour patterns are stored; none: as the tables are, at first 30"
     )
     keep_rank_iterations_days: Days | None = _setting(
-        None, "Days that a row for each rank and iteration is stored; none: as the table is, at first 30"
+        None, "Days that rows and scores of each rank and iteration are stored; none: as the tables are, at first 30"
     )
     keep_samples_days: Days | None = _setting(
         None, "Days that samples of bandwidth and of GPUs' health are stored; none: as the tables are, at first 7"
@@ -130,9 +134,6 @@ class Settings:
     broker_away_s: PositiveSeconds = _setting(
         300.0, "Seconds that Kafka may be away before a worker gives up and ends"
     )
-    database_away_s: PositiveSeconds = _setting(
-        300.0, "Seconds that ClickHouse may be away when a worker starts, before that gives up and ends"
-    )
     stop_s: PositiveSeconds = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
     forget_s: PositiveSeconds = _setting(
         86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"
@@ -149,7 +150,7 @@ class Settings:
     alert_least_severity: Annotated[str, one_of(*SEVERITIES)] = _setting(
         "ticket", "Verdicts that are less urgent are stored, and give no alert"
     )
-    alert_least_seen: AtLeastOne = _setting(3, "A note: a verdict that was seen in fewer irregular iterations")
+    alert_least_seen: AtLeastOne = _setting(3, "A note: a verdict whose cause was seen in fewer iterations")
     alert_least_lost_s: Seconds = _setting(0.1, "A note too: fewer seconds of the job's time are lost")
     alert_ticket_gpu_hours: Positive = _setting(
         1.0, "A ticket: GPU-hours that will be lost an hour from now, those lost so far included"
@@ -169,8 +170,12 @@ class Settings:
     notify_hold_s: Seconds = _setting(
         60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
     )
-    notify_least_gpu_hours: NotNegative = _setting(0.0, "Nobody is told of an incident that has cost fewer GPU-hours")
-    notify_jobs: tuple[str, ...] = _setting(("*",), "Shell patterns: people are told of jobs that match one of them")
+    notify_least_gpu_hours: NotNegative = _setting(
+        0.0, "Channels do not tell of an incident that cost fewer GPU-hours, hangs aside; a channel may say otherwise"
+    )
+    notify_jobs: tuple[str, ...] = _setting(
+        ("*",), "Shell patterns: channels tell of jobs that match one of them; a channel may say otherwise"
+    )
     notify_give_up_s: PositiveSeconds = _setting(
         3600.0, "Seconds from the first failure after which a notice goes to the dead letters"
     )
@@ -182,7 +187,7 @@ class Settings:
     )
     console_listen: HostPort = _setting("127.0.0.1:8321", "Where irregulars console listens; port 0: any free one")
     console_token_file: Path | None = _setting(
-        None, "The file with the token that lets people into the console; none: a random one is printed"
+        None, "The file with the console's token; none: a random one is printed, unless console_user_header is set"
     )
     console_user_header: str | None = _setting(
         None, "Header in which a proxy tells the console who somebody is, like X-Forwarded-User"
@@ -204,12 +209,16 @@ class Settings:
     console_feedback: bool = _setting(
         False, "Let people say in the console whether a verdict was right; needs the rights of the role operator"
     )
-    data_dir: Path = _setting(Path(".irregulars"), "Where a worker and the embedded services keep files")
+    data_dir: Path = _setting(
+        Path(".irregulars"), "Where a worker keeps files, and `irregulars up --keep-data` its database"
+    )
     log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
     metrics_listen: Listen = _setting(
         "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0: any free one"
     )
-    web_port: Annotated[int, Meta(ge=1, le=65_535)] = _setting(6066, "Port of Faust's own pages, on 127.0.0.1")
+    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(
+        0, "Port of Faust's own pages, on 127.0.0.1; 0: none, and nothing of ours needs them"
+    )
 
     def __post_init__(self) -> None:
         for name in FIELDS:

@@ -117,7 +117,6 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
         grace_s=settings.grace_s,
         session_s=settings.session_s,
         broker_away_s=settings.broker_away_s,
-        database_away_s=settings.database_away_s,
         stop_s=settings.stop_s,
         forget_s=settings.forget_s,
         recent_mib=settings.recent_mib,

@@ -100,7 +100,6 @@ class LocalServices(Service):
                 clickhouse_database=database.database,
                 session_s=_SESSION_S,
                 replicas=1,
-                web_port=free_port(),
                 metrics_listen=f"127.0.0.1:{free_port()}",
                 data_dir=directory,
             )

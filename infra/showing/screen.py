@@ -141,13 +141,16 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
     longer_ns = float(np.fmax(during_ns - before_ns, 0.0))
     chain, ways = _follow(found, periods, times, longer_ns)
+    is_at_work = verdict.state == "open" if found.is_at_work is None else found.is_at_work
+    since_ns = _since(found)
+    stands_ns = found.now_ns - since_ns if is_at_work and found.now_ns is not None and since_ns is not None else None
     return Screen(
-        verdict=verdict, is_at_work=verdict.state == "open" if found.is_at_work is None else found.is_at_work,
+        verdict=verdict, is_at_work=is_at_work,
         recording=found.recording, source=found.source, now_ns=found.now_ns,
         device=None if suspect is None else name_device(suspect),
         summary=summarise(verdict),
-        since_ns=_since(found),
-        cost=_cost(verdict),
+        since_ns=since_ns,
+        cost=_cost(verdict, stands_ns),
         iterations=found.iterations,
         before_ns=before_ns, during_ns=during_ns, without_ns=_without(verdict, before_ns, during_ns),
         chain=chain,
@@ -201,7 +204,10 @@ def _next_step(found: Found) -> str:
     return f"while it lasted: {advise(replace(verdict, state='open', close_reason=None))}"
 
 
-def _cost(verdict: Verdict) -> Cost:
+def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
+    """Return what it costs; of a hang that goes on, whose loss nobody has told yet, since it began."""
+    if verdict.kind == "hang" and not verdict.lost_s and stands_ns is not None:
+        verdict = replace(verdict, lost_s=max(stands_ns, 0) / 1e9)
     return Cost(share_lost(verdict), gpu_hours_per_hour(verdict), gpu_hours_lost(verdict), verdict.lost_s)
 
 
@@ -232,7 +238,7 @@ def _missing(found: Found, periods: Periods, chain: Chain | None) -> Iterator[st
     elif not len(periods.before):
         yield "before: no regular iterations are known; it was there from the start, or they are no longer stored"
     if found.verdict.kind != "hang" and not len(found.operators["iteration"]):
-        yield "operators: none of its iterations are stored; only irregular ones are, and kept 30 days"
+        yield "operators: none of its iterations are stored; only irregular ones are, and for a while only"
     elif chain is None and found.verdict.kind != "hang":
         yield "who waited: the operators' start times are not known, or none is of an irregular iteration"
     if found.recording is not None:

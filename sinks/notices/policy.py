@@ -15,6 +15,7 @@ from irregulars.sinks.notices.incidents import Incident
 from irregulars.sinks.notices.mutes import Mute, mute_of, past_mute_of
 from irregulars.sinks.notices.notice import Notice, NoticeEvent
 from irregulars.sinks.notices.told import Told
+from irregulars.streams.messages.at_work import still_hangs
 from irregulars.streams.messages.judgements import SEVERITIES
 
 
@@ -156,7 +157,8 @@ def _unwanted(alert: Mapping[str, Any], rules: Rules) -> str | None:
     if not any(fnmatchcase(str(alert["job"]), pattern) for pattern in rules.jobs):
         return "its job is not one of those that are told"
     hours = alert.get("gpu_hours_lost")
-    if hours is not None and hours < rules.least_gpu_hours:
+    loses_more = still_hangs(str(alert["kind"]), alert.get("close_reason"))  # how much is told at its end
+    if hours is not None and hours < rules.least_gpu_hours and not loses_more:
         return "too little was lost"
     return None
 

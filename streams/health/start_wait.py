@@ -49,7 +49,7 @@ class Need:
     Attributes
     ----------
     service
-        What is waited for, as it stands in the log: ``event=database_away``, later ``event=database_back``.
+        What is waited for, as it stands in the log: ``event=broker_away``, later ``event=broker_back``.
     ask
         Asks once, within a few seconds; raises `ServiceUnavailable` while it is away. It runs in a thread of its own:
         what nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
@@ -88,7 +88,7 @@ def wait_for(
 def _answers(need: Need, waited_s: float, away: set[str]) -> bool:
     """Ask once; tell, and keep in `away`, what is away, and tell when it is back."""
     try:
-        _in_thread(need.ask)
+        ask_in_thread(need.ask)
     except ServiceUnavailable as error:
         if waited_s >= need.most_s:
             raise ServiceUnavailable(f"{_sentence(error)} A start waits {need.most_s:g} s for it") from error
@@ -106,7 +106,8 @@ def _sentence(error: Exception) -> str:
     return said if said.endswith((".", "?")) else f"{said}."
 
 
-def _in_thread(ask: Callable[[], object]) -> None:
+def ask_in_thread(ask: Callable[[], object]) -> None:
+    """Ask in a thread of its own, so that a signal is heard meanwhile; raise what it raises."""
     answer: Future[None] = Future()
 
     def run() -> None:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import ServiceError, ServiceRefused, ServiceUnavailable
-from irregulars.streams.kafka.login_password import current
+from irregulars.streams.kafka.login_password import current, is_login_refusal, password_of
 from irregulars.streams.kafka.oauth_tokens import TokenSource
 
 REFUSALS: Final = frozenset(
@@ -71,22 +71,33 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
     while True:
         left_s = deadline - time.monotonic()
         try:
-            return admin, admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
+            metadata = admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
         except KafkaException as error:
             admin.poll(_PAUSE_S)  # delivers what the background thread has seen
             refusals = [one for one in (*errors, error.args[0]) if is_refusal(one, security)]
             if refusals or left_s <= _TRY_S:
                 told = (refusals or [error.args[0]])[0]
                 raise service_error(told, bootstrap, timeout_s, security) from error
+        else:
+            password = password_of(security)
+            if password is not None:
+                password.note_right()
+            return admin, metadata
 
 
 def is_refusal(error: KafkaError, security: Mapping[str, Any]) -> bool:
     """Whether a broker refuses us, however often we ask.
 
     Where the OAuth server is away, librdkafka has no token, or one that has expired: a log-in that fails for that may
-    be tried again.
+    be tried again. So may one with a password from a file that was right before: it is being changed.
     """
-    return error.code() in REFUSALS and not _lacks_token(error) and not _is_missed(security.get("oauth_cb"))
+    is_final = error.code() in REFUSALS and not _lacks_token(error) and not _is_missed(security.get("oauth_cb"))
+    return is_final and not _may_change(error, security)
+
+
+def _may_change(error: KafkaError, security: Mapping[str, Any]) -> bool:
+    password = password_of(security)
+    return password is not None and password.may_change and is_login_refusal(error)
 
 
 def _lacks_token(error: KafkaError) -> bool:
@@ -108,6 +119,11 @@ def service_error(
         return ServiceRefused(
             f"Kafka at {bootstrap} must accept our credentials; got {error.name()}: {error.str()}. "
             "Check user, secret, certificates and access rights (infra/docs/access.md)"
+        )
+    if _may_change(error, security):
+        return ServiceUnavailable(
+            f"Kafka at {bootstrap} must accept our login; got {error.name()}: {error.str()}. The password may be "
+            "a new one: its file is read again"
         )
     if error.code() in REFUSALS:
         return ServiceUnavailable(

@@ -67,6 +67,7 @@ class LoginPassword(str):
         made._looked_s = made._begun_s = time.monotonic()
         made._refused_s = made._told_s = float("-inf")
         made._reason = ""
+        made._was_right = False
         return made
 
     _newest: str
@@ -77,6 +78,7 @@ class LoginPassword(str):
     _refused_s: float
     _told_s: float
     _reason: str
+    _was_right: bool
 
     def __repr__(self) -> str:
         """Show nothing of it."""
@@ -123,6 +125,15 @@ class LoginPassword(str):
         if time.monotonic() > self._refused_s + within_s:
             return None
         return f"it refused the login of {self.user!r} ({self._reason}); {self.advice}"
+
+    @property
+    def may_change(self) -> bool:
+        """Whether a login that is refused now may be let in later: a file holds it, and it was right before."""
+        return self.path is not None and self._was_right
+
+    def note_right(self) -> None:
+        """Note that a broker has let us in."""
+        self._was_right = True
 
     @property
     def advice(self) -> str:

@@ -87,6 +87,7 @@ class Outbox:
 
     def __init__(self, bootstrap: str, security: Mapping[str, Any], timeout_s: float = 30.0) -> None:
         self._bootstrap: Final = bootstrap
+        self._security: Final = security
         self._timeout_s: Final = timeout_s
         self._config: Final = _producer_config(bootstrap, security, timeout_s)
         self._lock: Final = threading.Lock()
@@ -228,7 +229,7 @@ class Outbox:
         if line is not self._line:
             raise SendingGivenUp("messages must be sent before others take over; they were given up")
         if self._failure is not None:
-            raise service_error(self._failure, self._bootstrap, self._timeout_s)
+            raise service_error(self._failure, self._bootstrap, self._timeout_s, self._security)
 
 
 def _producer_config(bootstrap: str, security: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -57,15 +57,15 @@ class Verdict:
     iterations
         Range ``(first, past the last)`` of the iterations in which the cause was seen so far.
     delta
-        Irregular over regular iteration time (a ratio); NaN, in JSON null, where a hang has no end.
+        Iteration time with the cause over the usual one (a ratio); NaN, in JSON null, where that is not known.
     lost_s
         Iteration seconds lost so far.
     attempt
         Start number of the job.
     world_size
-        GPUs that waited: `lost_s` times this are the GPU seconds lost.
+        Ranks of the job, one GPU each: `lost_s` times this are the GPU seconds lost.
     time_ns
-        Event time of the newest iteration that this revision knows, ns since the epoch.
+        When the cause was last seen: start of that iteration, ns since the epoch.
     close_reason
         Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``, ``stopped`` (who sent for its
         ranks was ended before they were); `None` while open.

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from irregulars.errors import SendingGivenUp, SinkBusy, SinkRejected
+from irregulars.errors import SendingGivenUp, ServiceError, SinkBusy, SinkRejected
 from irregulars.sinks.protocol import Sink
 from irregulars.sinks.tables import SAMPLES, table_of_opinions, table_of_samples, tables_of
 from irregulars.streams.kafka.dead_letters import DeadLetters
@@ -30,6 +30,7 @@ _SHARE_OF_SAMPLES: Final = 0.25
 """Of the limit: above it samples of devices, the bulk of all rows, are left to Kafka, and verdicts have the rest."""
 
 _MAX_WAIT_S: Final = 8.0
+_OPEN_AGAIN_S: Final = 2.0
 _ROOM_S: Final = 0.05
 _SAY_AGAIN_S: Final = 60.0
 
@@ -43,7 +44,8 @@ class SinkWriter:
     end reading: back-pressure up to Kafka, where there is room. Rows that the sink will never take go to the
     dead-letter topic, as Arrow streams.
 
-    One task talks to the sink, whoever writes and flushes: a sink that is away is asked once at a time.
+    One task talks to the sink, whoever writes and flushes: a sink that is away is asked once at a time. It opens the
+    sink, too, which may be away until then.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class SinkWriter:
         self._counters: Final = counters or Counters()
         self._limit_bytes: Final = limit_bytes
         self._counters.unstored_limit_bytes = limit_bytes
+        self._counters.sink_is_missing = sink is not None
         self._queue: Final = RowQueue()
         self._flushes: list[asyncio.Future[None]] = []
         self._talking: asyncio.Task[None] | None = None
@@ -77,6 +80,11 @@ class SinkWriter:
     def has_room_for_samples(self) -> bool:
         """Whether samples may be given; else whoever has them should read them again later."""
         return self._queue.size_bytes <= _SHARE_OF_SAMPLES * self._limit_bytes
+
+    def begin(self) -> None:
+        """Begin to open the sink; whoever writes or flushes does so as well."""
+        if self._sink is not None:
+            self._talk()
 
     async def write(self, judgements: Judgements) -> None:
         """Give all rows of `judgements`; they are stored after the next `flush`. Waits where the queue is full."""
@@ -159,6 +167,9 @@ class SinkWriter:
     async def _talk_until_stored(self) -> None:
         assert self._sink is not None
         try:
+            if self._counters.sink_is_missing:
+                await self._call(partial(_open, self._sink))
+                self._counters.sink_is_missing = False
             while not self._is_closed and (self._queue.size_bytes or self._flushes):
                 await self._store_round(self._sink)
         except Exception as error:  # a bug: whoever writes or flushes next must learn of it
@@ -245,6 +256,13 @@ def _parts(judgements: Judgements) -> Iterator[Judgements]:
 
 def _samples(name: str, batches: Sequence[Batch]) -> dict[str, pa.Table]:
     return {name: table_of_samples(batches)}
+
+
+def _open(sink: Sink) -> None:
+    try:
+        sink.open()
+    except ServiceError as error:  # who is refused now was not known at the start, and may be let in later
+        raise SinkBusy(str(error), _OPEN_AGAIN_S) from error
 
 
 def _write(sink: Sink, block: Block) -> None:

@@ -60,6 +60,8 @@ class Counters:
     unstored_bytes, unstored_limit_bytes, unstored_since_s
         Rows that wait for the sink in memory; how many may; since when a row has waited (as
         `time.monotonic`), `None`: all is stored.
+    sink_is_missing
+        Whether the sink's database has not been reached since the start.
     store_is_full
         Whether judging waits, since no more rows may wait.
     restores, restore_s
@@ -87,6 +89,7 @@ class Counters:
         self.unstored_bytes = 0
         self.unstored_limit_bytes = 0
         self.unstored_since_s: float | None = None
+        self.sink_is_missing = False
         self.store_is_full = False
         self.restores: dict[str, int] = {}
         self.restore_s: dict[str, float] = {}

@@ -225,7 +225,7 @@ class Observer:
         return _verdict_page(self.why_dead())
 
     def readyz(self) -> Page:
-        """Return 200 while all partitions are restored and being read, else 503 with the reason."""
+        """Return 200 while all partitions are restored and read, and the database was reached, else 503 and why."""
         return _verdict_page(self.why_not_ready())
 
     def why_dead(self) -> str | None:
@@ -233,8 +233,11 @@ class Observer:
         return self._health.why_dead(time.monotonic())
 
     def why_not_ready(self) -> str | None:
-        """See `Health.why_not_ready`."""
-        return self._health.why_not_ready(time.monotonic())
+        """See `Health.why_not_ready`; besides, a database that was never reached may stand wrong in the settings."""
+        why = self._health.why_not_ready(time.monotonic())
+        if why is None and self.counters.sink_is_missing:
+            return "database must have answered since the start; it has not"
+        return why
 
     @property
     def loop_silent_s(self) -> float:

@@ -165,6 +165,10 @@ class WorkerApp(faust.App):
             await self._restore_stages(assignment, generation)
         return await self._positions(assignment)
 
+    async def open_sink(self) -> None:
+        """Open the sink, though no row is there yet, if it was away when the worker started."""
+        self.services.sink.begin()
+
     async def on_stop(self) -> None:
         """Write a last snapshot, so that the next worker has nothing to read twice; then let go of everything."""
         self.deadline.arm()

@@ -1,4 +1,4 @@
-"""What a worker needs before it can begin: a broker with its topics, and a database where it stores."""
+"""What a worker needs before it can begin: a broker with its topics. The database may come later."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 from functools import partial
 from typing import Final
 
+from irregulars.errors import ServiceUnavailable
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.broker_watch import QUIET_S
-from irregulars.streams.health.start_wait import Need, StopAsked, stop_raises, wait_for
+from irregulars.streams.health.start_wait import Need, StopAsked, ask_in_thread, stop_raises, wait_for
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.kafka.topics import WORKER_TOPICS
@@ -18,33 +19,44 @@ LOG: Final = logging.getLogger("irregulars.worker")
 
 
 def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
-    """Wait until they answer, and open the sink; False if a signal asks to stop meanwhile.
+    """Open the sink, and wait until the broker answers; False if a signal asks to stop meanwhile.
+
+    A database that is away is told and not waited for: alerts need none, and rows wait in memory (`SinkWriter`).
 
     Raises
     ------
     ServiceUnavailable
-        If the broker, or the OAuth server that has tokens for it, is away for ``broker_away_s``, or the sink's
-        database for ``database_away_s``.
+        If the broker, or the OAuth server that has tokens for it, is away for ``broker_away_s``.
     ServiceRefused, TopicMismatch
         If one of them refuses us, or the topics do not fit together: that does not mend itself.
     """
     try:
         with stop_raises():
-            wait_for(_needs(settings, sink))
+            if sink is not None:
+                _open(sink)
+            wait_for(_needs(settings))
     except StopAsked:
         _stop(StopDeadline(settings.stop_s))
         return False
     return True
 
 
-def _needs(settings: WorkerSettings, sink: Sink | None) -> list[Need]:
+def _open(sink: Sink) -> None:
+    try:
+        ask_in_thread(sink.open)
+    except ServiceUnavailable as error:
+        LOG.warning(
+            "event=database_away do='judging and alerts go on, and rows wait in memory until it is there' reason=%r",
+            str(error),
+        )
+
+
+def _needs(settings: WorkerSettings) -> list[Need]:
     within_s = min(settings.broker_timeout_s, QUIET_S)
     ask = partial(check_topics, settings.bootstrap, settings.topics, settings.security, within_s, WORKER_TOPICS)
     needs = [Need("broker", ask, settings.broker_away_s)]
     if "oauth_cb" in settings.security:  # before the broker, which would only say that nobody got in
         needs.insert(0, Need("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s))
-    if sink is not None:
-        needs.append(Need("database", sink.open, settings.database_away_s))
     return needs
 
 

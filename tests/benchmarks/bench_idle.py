@@ -32,7 +32,6 @@ from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.kafka_broker import KafkaBroker
-from irregulars.infra.services.loopback import free_port
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
@@ -126,7 +125,7 @@ def run(own: argparse.Namespace, folder: Path) -> dict[str, Any]:
         broker = stack.enter_context(KafkaBroker())
         settings = Settings(
             kafka_bootstrap=broker.bootstrap, topic_prefix=f"idle-{uuid4().hex[:6]}.", data_dir=folder / "data",
-            metrics_listen="127.0.0.1:0", web_port=free_port(),
+            metrics_listen="127.0.0.1:0",
         )  # fmt: skip
         if own.store:
             database = stack.enter_context(DemoDatabase(folder / "database"))

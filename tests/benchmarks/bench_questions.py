@@ -5,7 +5,7 @@
 starts a database of its own, fills it with made-up jobs (`stored_jobs`), and asks every question of
 ``sinks/sql/investigations`` as ``irregulars sql`` asks it, with the bounds that a reader has (4 GB, 4 threads).
 Prints Markdown tables. Cold: the database's files were dropped from the page cache just before. Processor: what the
-database used of it for a warm one. 100 M operators take ten to twenty minutes and 5 GB of disk.
+database used of it for a warm one. 100 M operators take some minutes and 5 GB of disk.
 
 ``--data DIR`` keeps the database there; a second run asks the same rows again. ``--json`` also writes a hash of each
 answer: two versions of the questions are the same where their hashes are.

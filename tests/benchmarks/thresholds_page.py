@@ -11,22 +11,22 @@ from irregulars.thresholds import Threshold
 from tests.room_thresholds import ROOT, Room, rooms
 
 PAGE: Final = ROOT / "infra" / "docs" / "thresholds.md"
+CHOSEN: Final = "chosen"
 
 _HEAD: Final = """\
 # Thresholds
 
 For whoever tunes the judgement, or doubts it.
 
-The numbers on which verdicts hang, by the room that decides by them: their meaning, and where they come from. Each
-room has them in its `thresholds.py` (priors and chances of suspects: `likelihoods.py`), with these words. "Chosen"
-means that no paper and no fit gives the value; the reason stands beside it. None of them is a setting: the settings
-that concern verdicts are δ, the window, the waits for ranks and for a silence, detectors, and the limits of severity
-([settings](settings.md)). Some of those may be [changed while workers
-run](settings.md#changed-while-workers-run), and it is said there from which evidence on.
+The numbers on which verdicts hang, by the room that decides by them. Each room has them in its `thresholds.py`
+(priors and chances of suspects: `likelihoods.py`), with these words. "Chosen" means that no paper and no formula
+gives the value; the code tells why just this one. None of them is a setting. [Settings](settings.md) that concern
+verdicts are δ, the window, the waits for ranks and for a silence, detectors, and the limits of severity; some may be
+[changed while workers run](settings.md#changed-while-workers-run).
 
 Does a figure hang on one of them? `make bench-sensitivity` moves each by about a quarter (counts by 1 at
 least and never below 1, shares at most half way to 1) and judges the recordings anew
-([benchmarks](benchmarks.md)). `python -m tests.benchmarks.thresholds_page` writes this page; a test keeps it true.
+([benchmarks](benchmarks.md)). `python -m tests.benchmarks.thresholds_page` writes this page.
 """
 
 
@@ -41,8 +41,13 @@ def _table(room: Room) -> str:
 
 
 def _row(one: Threshold) -> str:
-    cells = (f"`{one.name}`", _number(one.value), one.unit, one.meaning, one.source)
+    cells = (f"`{one.name}`", _number(one.value), one.unit, one.meaning, _origin(one.source))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _origin(source: str) -> str:
+    """Return where a value comes from; why it was chosen is told beside it in the code."""
+    return CHOSEN if source.startswith(CHOSEN) else source
 
 
 def _number(value: object) -> str:

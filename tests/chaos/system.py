@@ -8,13 +8,12 @@ import random
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from irregulars.infra.configuration.settings import CONFIG_VARIABLE, PREFIX, Settings
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.loopback import free_port
 from tests.chaos.clocks import Clock
 from tests.chaos.cluster import KafkaCluster
 from tests.chaos.disks import Disk
@@ -85,7 +84,7 @@ class System:
     def start_worker(self) -> Process:
         """Start one more worker."""
         arguments = ("worker", "--group", GROUP)
-        environment = replace(self.settings, web_port=free_port()).to_environment()
+        environment = self.settings.to_environment()
         if self.older is not None and self._started % 2:
             environment = environment_for(self.older, environment)
         self._started += 1

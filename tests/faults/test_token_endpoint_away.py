@@ -23,7 +23,7 @@ from tests.conftest import failing_in_one_line
 from tests.integration.pipelines import COMMAND, RECORDINGS, Process, end, says
 from tests.integration.secured_kafka import SecuredKafka
 from tests.integration.token_endpoint import TokenServer
-from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
+from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +59,7 @@ def settings(broker: SecuredKafka, tokens: TokenServer, tmp_path: Path) -> Setti
         kafka_bootstrap=broker.sasl_bootstrap, kafka_tls=True, kafka_ca_file=broker.authority.certificate,
         kafka_mechanism="OAUTHBEARER", kafka_token_url=tokens.url, kafka_user="ada", kafka_password=broker.password,
         topic_prefix=PREFIX, partitions=1, session_s=SESSION_S, snapshot_s=0.5, stop_s=60.0,
-        web_port=free_port(), metrics_listen="off", data_dir=tmp_path / "data",
+        metrics_listen="off", data_dir=tmp_path / "data",
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from irregulars.infra.configuration.wiring import database_settings
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.tables import TABLES, sort_by_key
 from irregulars.streams.messages.judgements import Verdict, decode_verdict
-from tests.integration.worker_runs import ROOT, SESSION_S, Bus, free_port, wait_until
+from tests.integration.worker_runs import ROOT, SESSION_S, Bus, wait_until
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -59,7 +59,7 @@ class Pipeline:
 
     def start(self, *arguments: str, **settings: Any) -> Process:
         """Start a command with our settings in its environment."""
-        own = replace(self.settings, web_port=free_port(), **settings)
+        own = replace(self.settings, **settings)
         self.processes.append(Process(arguments, own.to_environment(), self.folder))
         return self.processes[-1]
 

@@ -20,7 +20,7 @@ from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline
 from tests.integration.test_agent import SaslKafka
-from tests.integration.worker_runs import ROOT, free_port, wait_until
+from tests.integration.worker_runs import ROOT, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -116,7 +116,6 @@ UNREACHABLE = {
         ("--set", "broker_away_s=5", "worker", "--no-store"),
         "a certificate). A start waits 5 s for it",
     ),
-    "worker without database": (("--set", "database_away_s=5", "worker"), "Is ClickHouse running there? A start"),
     "topics": (("topics", "check"), "Kafka at 127.0.0.1:1 must answer within 10 s"),
     "alerts": (("alerts",), "Kafka at 127.0.0.1:1 must answer within 10 s"),
     "sql": (("sql", "--wait", "1", "jobs_now"), "database must answer within 1 s"),
@@ -165,7 +164,7 @@ def sasl_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslKafka]:
 def sasl_settings(broker: SaslKafka, password: str, data_dir: Path) -> Settings:
     return Settings(
         kafka_bootstrap=broker.sasl_bootstrap, kafka_user="agent", kafka_password=password, kafka_mechanism="PLAIN",
-        partitions=2, data_dir=data_dir, web_port=free_port(),
+        partitions=2, data_dir=data_dir,
     )  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
 @pytest.fixture(scope="module")
 def reader(company: Company, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """Somebody who has followed the guide up to its last step but the undoing."""
-    reader = Reader(tmp_path_factory.mktemp("guide"), {"IRREGULARS_WEB_PORT": str(free_port())})
+    reader = Reader(tmp_path_factory.mktemp("guide"), {})
     options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     java = f'{find_java()} {options} -cp "{find_jars()}/*"'
     reader.add_program("kafka-configs.sh", f'exec {java} kafka.admin.ConfigCommand "$@"')

@@ -99,10 +99,13 @@ def test_what_is_open_says_whom_since_when_and_at_what_cost(own: DatabaseSetting
 
 
 def test_a_hang_is_open_until_its_job_is_started_again(own: DatabaseSettings, client: Client) -> None:
-    hung = {"kind": "hang", "state": "closed", "close_reason": "silent", "past_last_iteration": 40,
+    hung = {"kind": "hang", "state": "closed", "close_reason": "silent", "past_last_iteration": 40, "lost_s": 0.0,
             "last_seen_at": datetime.now(UTC)}  # fmt: skip
     store(own, open_job("hung", **hung), open_job("over", **{**hung, "close_reason": "finished"}))
-    assert [row["job"] for row in answer(client, "open_now")] == ["hung"]
+    [row] = answer(client, "open_now")
+    assert row["job"] == "hung"
+    waited_h = (datetime.now(UTC).replace(tzinfo=None) - row["since"]).total_seconds() / 3600
+    assert row["gpu_hours_lost"] == pytest.approx(4 * waited_h, rel=1e-3)  # all GPUs have stood since then
     store(own, {"jobs": with_columns(MADE_UP, job="hung", attempt=1)["jobs"]})
     assert answer(client, "open_now") == []
     assert run(client, "open_now").empty == "Nothing is wrong: no verdict is open, and no job hangs."

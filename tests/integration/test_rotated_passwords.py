@@ -67,7 +67,7 @@ def start(broker: SecuredKafka, password_file: Path, tmp_path: Path) -> Iterator
     }  # fmt: skip
 
     def start(*arguments: str) -> Process:
-        own = Settings(**settings, web_port=free_port()).to_environment()
+        own = Settings(**settings).to_environment()
         started.append(Process(arguments, {**own, "PYTHONPATH": str(ROOT)}, tmp_path))
         return started[-1]
 

@@ -39,7 +39,7 @@ from tests.infra.console.visits import visit
 from tests.integration.pipelines import COMMAND, RECORDINGS, drop
 from tests.integration.secured_kafka import SecuredKafka
 from tests.integration.token_endpoint import TokenServer
-from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
+from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
 from tests.sinks.notices.alerts import alert_bytes
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -254,7 +254,7 @@ def test_the_pipeline_works_with_least_rights_and_shows_no_secret(
     secret = tmp_path / "password"
     secret.write_text(broker.password + "\n")
     common: dict[str, Any] = {"topic_prefix": "least.", "partitions": 2, "session_s": SESSION_S, "snapshot_s": 0.5,
-                              "web_port": free_port(), "data_dir": tmp_path / "data",
+                              "data_dir": tmp_path / "data",
                               "alert_least_severity": "note"}  # fmt: skip
     in_a_file = {"kafka_password": None, "kafka_password_file": secret}
     people = {

@@ -200,7 +200,6 @@ class Worker:
             "session_s": SESSION_S,
             "stop_s": 60.0,  # on a busy machine all takes several times as long
             "data_directory": str(folder / "faust"),
-            "web_port": free_port(),
             **settings,
         }
         self.log = folder / f"worker-{uuid4().hex[:6]}.log"

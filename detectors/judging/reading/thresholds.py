@@ -44,7 +44,7 @@ class ReadingThresholds:
         12,
         unit="rounds",
         meaning="Times that the graph is built anew with more ranks before following ends.",
-        source="chosen: twice the rounds that the simulated jobs of up to 8,192 ranks take",
+        source="chosen by hand, on simulated jobs",
     )
     wait_share: float = threshold(
         0.05,
@@ -63,25 +63,26 @@ class ReadingThresholds:
     read_share: float = threshold(
         0.004,
         unit="share of the job's operators",
-        meaning="Suspect iterations may read this much of the log, or free_operators if that is more.",
+        meaning="Iterations of a large job that are no more than suspect, or that an open verdict explains, may "
+        "read this much of the log, or free_operators if that is more.",
         source="chosen: less than one per cent of the log moves again (0.38 % in bench_bytes.py, commit e24de91)",
     )
     free_operators: int = threshold(
         500_000,
         unit="operators",
-        meaning="Suspect iterations may read as many whatever the share says.",
+        meaning="They may read as many whatever the share says.",
         source="chosen: at the start of a job the share is next to nothing, and a fault may be there all the same",
     )
     read_at_least: int = threshold(
         6,
         unit="iterations of each window",
-        meaning="As many suspect iterations are read in each window, whatever they cost.",
+        meaning="As many of them may be read in each window, whatever they cost.",
         source="chosen: as many as the newest iterations in which a verdict looks for its cause",
     )
     confirm_every: int = threshold(
         10,
         unit="iterations",
-        meaning="Of iterations that an open verdict explains, one in as many is read.",
+        meaning="Of iterations that an open verdict explains, at most one in as many is read.",
         source="chosen: as many as a verdict waits before it closes, so that a change is seen within that time",
     )
 

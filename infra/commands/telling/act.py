@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -146,7 +147,7 @@ def _open(
     group = group or f"{settings.topic_prefix}act-{orchestrator}"
     return ActionFeed(
         settings.kafka_bootstrap, settings.topics(), kafka_security(settings), group,
-        is_from_start=is_acting is not None, is_member=is_acting is not False,
+        is_from_start=is_acting is not None, is_member=is_acting is not False, tell=_warn,
     )  # fmt: skip
 
 
@@ -166,6 +167,10 @@ def _stopping() -> Iterator[None]:
 
     with suppress(StopAsked), stop_raises():
         yield
+
+
+def _warn(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def _say(line: str) -> None:

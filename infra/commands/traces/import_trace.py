@@ -28,7 +28,7 @@ def import_trace(
         str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector, clog or nccl-ras.")
     ],
     source: Annotated[
-        Path, typer.Argument(metavar="SRC", help="A file, or a directory with one of each rank; .gz is unpacked.")
+        Path, typer.Argument(metavar="SRC", help="A file, or a directory of files; .gz is unpacked.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT_DIR", help="The trace directory to write.")],
     job: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job; default: of SRC.")] = None,

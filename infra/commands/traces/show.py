@@ -53,10 +53,12 @@ def show(
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
     which = named_by(pasted or ())
     if which is not None and (os.path.isdir(which) or which.startswith(_PATHS)):
-        found = _of_recording(settings, Path(which), verdict_id)
+        found = _of_recording(settings, Path(which), verdict_id, json)
     else:
-        found = _of_database(settings, verdict_id or which or "", wait_s)
+        found = _of_database(settings, verdict_id or which or "", wait_s, json)
     if found is None:
+        if html is not None:
+            say(f"{html} not written: there is no verdict")
         return
     from irregulars.infra.showing.screen import gather
 
@@ -92,7 +94,7 @@ def named_by(pasted: Sequence[str]) -> str | None:
     return (found[1] if found else text) or None
 
 
-def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -> Found | None:
+def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, is_json: bool) -> Found | None:
     """Judge a recording; where nobody is to blame say so as analyze does."""
     from irregulars.infra.commands.traces.analyze import read_and_report, show_analysis
     from irregulars.infra.configuration.wiring import monitor_settings
@@ -103,7 +105,10 @@ def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -
     judgements, refused_rows = judge_trace(trace, monitor_settings(settings, has_detectors=False), fills_columns=True)
     analysis = analysis_of(trace, judgements, refused_rows)
     if not analysis.verdicts:
-        show_analysis(analysis)
+        if is_json:
+            print_json({"verdict": None, "analysis": analysis.to_json()})
+        else:
+            show_analysis(analysis)
         return None
     ids = [one.verdict_id for one in analysis.verdicts]
     if verdict_id is not None and verdict_id not in ids:
@@ -112,7 +117,7 @@ def _of_recording(settings: Settings, directory: Path, verdict_id: str | None) -
     return found_in_recording(str(directory), trace, judgements, verdict)
 
 
-def _of_database(settings: Settings, which: str, wait_s: float) -> Found | None:
+def _of_database(settings: Settings, which: str, wait_s: float, is_json: bool) -> Found | None:
     from irregulars.infra.configuration.wiring import database_settings
     from irregulars.infra.showing.from_database import find_verdict, found_in_database
     from irregulars.sinks.connection import connect, translated
@@ -130,7 +135,9 @@ def _of_database(settings: Settings, which: str, wait_s: float) -> Found | None:
         with translated(target):
             verdict = find_verdict(client, which)
             if verdict is None:
-                print(f"no verdict is stored in {source}")
+                say(f"no verdict is stored in {source}")
+                if is_json:
+                    print_json({"verdict": None})
                 return None
             return found_in_database(client, verdict, source, time.time_ns())
     finally:

@@ -51,7 +51,8 @@ async def job_page(request: Request) -> Response:
     charts = {} if is_part(request) else await _charts(console, (job, chosen.attempt), times, chosen.gpus)
     return render(
         request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:]),
-        verdicts=table_of(blamed, _VERDICT_COLUMNS), blamed=_name_of(blamed), irregular=table_of(irregular),
+        verdicts=table_of(blamed, _VERDICT_COLUMNS), blamed=_name_of(blamed),
+        verdict_count=_count_of_verdicts(blamed), irregular=table_of(irregular),
         is_running=chosen is attempts[0] and _is_running(chosen, console.silence_s), **charts,
     )  # fmt: skip
 
@@ -83,6 +84,12 @@ async def _charts(console: Console, start: JobStart, times: list[Iteration], gpu
 def _name_of(blamed: Answer) -> str:
     """Return a text that is another one when a verdict has come or was revised: charts then look at their marks."""
     return f"{zlib.crc32(repr(blamed.rows).encode()):08x}"
+
+
+def _count_of_verdicts(blamed: Answer) -> int:
+    """Of which each has a row for each of its suspects."""
+    at = blamed.columns.index("verdict_id")
+    return len({row[at] for row in blamed.rows})
 
 
 def _is_running(attempt: Attempt, silence_s: float) -> bool:

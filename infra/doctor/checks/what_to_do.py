@@ -56,7 +56,7 @@ TO_DO: Final[Mapping[str, str]] = {
     "right_missing": "By an administrator: irregulars topics grant {role} {who}",
     "no_role": "By an administrator: irregulars topics grant ROLE {who}; " + _ACCESS + "#kafka-who-may-do-what",
     # ClickHouse
-    "clickhouse_away": "Start it, or correct clickhouse_url; workers wait meanwhile: " + _OPERATING
+    "clickhouse_away": "Start it, or correct clickhouse_url; rows of workers wait meanwhile: " + _OPERATING
     + "#irregularssinkretries",
     "database_missing": "irregulars sql --create-tables makes it, as a user who may; or correct clickhouse_database",
     "database_hidden": "Correct clickhouse_database, or give the user its rights: irregulars sql --print-access",

@@ -19,6 +19,7 @@ _WORKER: Final = ("faust", "clickhouse_connect", "river")
 SECRETS: Final = (
     "kafka_password_file", "kafka_key_file", "kafka_token_file", "clickhouse_password_file",
     "clickhouse_reader_password_file", "console_token_file", "console_key_file",
+    "console_proxy_secret_file",
 )  # fmt: skip
 """Settings that name a file which nobody else should read."""
 

@@ -2,7 +2,7 @@
 
 ===========  =========================================================================================================
 ``default``  what `SimulatorSettings` says: noise of single operators
-``tidy``     no noise at all: effects can be measured to the microsecond, and any crude rule detects them
+``tidy``     no noise of work and transfers, no drift: any crude rule detects effects
 ``suite``    the noise of the simulated suite: gaps 3 %, transfers 10 %, one in 200 transfers takes several times its
              length, 10 % drift; and otherwise as untidy as recordings are: ranks and hosts of different speed,
              micro-batches of different weight, transfers that hang and are nobody's fault

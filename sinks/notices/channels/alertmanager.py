@@ -130,14 +130,13 @@ class AlertmanagerChannel:
 def annotations_of(notice: Notice) -> dict[str, str]:
     """Return what may change: texts and numbers of the newest revision, as texts."""
     alert = notice.alert
-    first = (alert.get("suspects") or [{}])[0]
     facts = {
         "summary": summary_of(notice, _LONGEST),
         "description": str(alert["evidence"])[:_LONGEST],
         "next_step": str(alert["next_step"])[:_LONGEST],
         "kind": alert["kind"],
         "device": device_of(alert),
-        "probability": first.get("probability"),
+        "probability": notice.probability,
         "delta": alert.get("delta"),
         "lost_s": alert.get("lost_s"),
         "gpu_hours_lost": alert.get("gpu_hours_lost"),

@@ -31,7 +31,15 @@ SELECT
     open_ones.kind AS kind,
     begins.started_at AS since,
     round(open_ones.delta, 2) AS times_usual,
-    round(open_ones.gpu_hours_lost, 3) AS gpu_hours_lost,
+    -- What a hang loses is counted when it is over: until then all GPUs have waited since it began.
+    round(
+        if(
+            open_ones.kind = 'hang' AND open_ones.gpu_hours_lost = 0,
+            open_ones.gpu_hours_per_hour * greatest(dateDiff('second', begins.started_at, now()), 0) / 3600,
+            open_ones.gpu_hours_lost
+        ),
+        3
+    ) AS gpu_hours_lost,
     round(open_ones.gpu_hours_per_hour, 2) AS gpu_hours_per_hour,
     open_ones.verdict_id AS verdict_id
 FROM open_ones

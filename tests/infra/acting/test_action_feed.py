@@ -138,23 +138,35 @@ def test_a_topic_of_several_partitions_is_refused(kafka_bootstrap: str, topic_pr
 
 
 def test_a_consumer_outlasts_a_broker_that_is_away_for_a_while(kafka_broker: KafkaBroker, topic_prefix: str) -> None:
-    topics = TopicSettings(topic_prefix, 1)
+    topics, told = TopicSettings(topic_prefix, 1), list[str]()
     create_topics(kafka_broker.bootstrap, topics)
     with (
         closing(open_channel(kafka_broker.bootstrap, topics)) as channel,
-        closing(ActionFeed(kafka_broker.bootstrap, topics, {}, topic_prefix, is_from_start=True)) as feed,
+        closing(
+            ActionFeed(kafka_broker.bootstrap, topics, {}, topic_prefix, is_from_start=True, tell=told.append)
+        ) as feed,
     ):
         channel.deliver(notice_of())
         assert len(read(feed)[0]) == 1
         kafka_broker.stop()
         assert feed.poll(2.0).messages == ()
         kafka_broker.start()
+        wait_for(feed, lambda: len(told) == 2)
+        assert told[0].startswith(f"Kafka at {kafka_broker.bootstrap} does not answer: nothing new is read")
+        assert told[1] == f"Kafka at {kafka_broker.bootstrap} answers again"
         channel.deliver(notice_of(replace(VERDICT, revision=2)))
         found: list[Message] = []
         deadline = time.monotonic() + DEADLINE_S
         while not any(decode_actions(one.value()).revision == 2 for one in found):
             assert time.monotonic() < deadline
             found += feed.poll(0.5).messages
+
+
+def wait_for(feed: ActionFeed, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        feed.poll(0.5)
 
 
 def test_a_broker_that_is_away_is_said(topics: TopicSettings) -> None:

@@ -217,7 +217,7 @@ def _type(field: Mapping[str, Any]) -> str:
 
 def analysis() -> str:
     found = analyze(read_trace(ROOT / "tests" / "recordings" / "gloo-slow-nic")).to_json()
-    return block("json", json.dumps(found, ensure_ascii=False, indent=1))
+    return block("json", json.dumps(found, ensure_ascii=False, indent=2))
 
 
 def station(number: int) -> str:
@@ -255,11 +255,21 @@ def notice_message(channel: str) -> str:
     if channel == "webhook":
         said = notice_json(notice)
         said["alert"] = _first(said["alert"], 6)
-        return block("json", json.dumps(said, ensure_ascii=False, indent=1))
+        return block("json", json.dumps(_short(said), ensure_ascii=False, indent=1))
     if channel == "slack":
-        return block("json", json.dumps({"channel": "C024BE91L", **message_of(notice)}, ensure_ascii=False, indent=1))
+        sent = {"channel": "C024BE91L", **message_of(notice)}
+        return block("json", json.dumps(_short(sent), ensure_ascii=False, indent=1))
     event = {"routing_key": "…", **events_of(notice)[0]}
-    return block("json", json.dumps(event, ensure_ascii=False, indent=1))
+    return block("json", json.dumps(_short(event), ensure_ascii=False, indent=1))
+
+
+def _short(value: Any) -> Any:
+    """The same with long texts cut: the page shows them whole once."""
+    if isinstance(value, dict):
+        return {name: _short(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    return f"{value[:80]}…" if isinstance(value, str) and len(value) > 80 else value
 
 
 def _first(values: Mapping[str, Any], count: int) -> dict[str, Any]:
@@ -347,7 +357,6 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "questions": questions,
     "analysis": analysis,
     "screen of a link": partial(screen, "gloo-slow-link"),
-    "screen of a rank": partial(screen, "torch-slow-rank"),
     "figures": figures,
     "sizes": sizing.page_part,
 }

@@ -18,12 +18,12 @@ AGENT = ROOT / "infra" / "node" / "irregulars-agent.service"
 
 NOBODY = {
     "IRREGULARS_KAFKA_BOOTSTRAP": "127.0.0.1:1", "IRREGULARS_CLICKHOUSE_URL": "http://127.0.0.1:1",
-    "IRREGULARS_BROKER_AWAY_S": "1", "IRREGULARS_DATABASE_AWAY_S": "1", "IRREGULARS_METRICS_LISTEN": "off",
+    "IRREGULARS_BROKER_AWAY_S": "1", "IRREGULARS_METRICS_LISTEN": "off",
 }  # fmt: skip
 """No service is there: all that a program needs of its own it has imported before it says so."""
 
 SAYS = {
-    "worker": "database must answer",
+    "worker": "A start waits 1 s for it",
     "console": "console_token_file must be a readable file",
     "act": "--server must be given",
     "agent": "agent's socket must be a path",

@@ -165,12 +165,11 @@ def test_the_worker_s_pages_are_where_kubelet_and_prometheus_look() -> None:
         assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port)
 
 
-def test_the_start_is_given_as_long_as_kafka_and_clickhouse_may_be_away() -> None:
+def test_the_start_is_given_as_long_as_kafka_may_be_away() -> None:
     probe = named(rendered("small"), "Deployment", "irregulars-worker")["spec"]["template"]["spec"]["containers"][0][
         "startupProbe"
     ]
-    away_s = Settings().broker_away_s + Settings().database_away_s
-    assert probe["periodSeconds"] * probe["failureThreshold"] > away_s
+    assert probe["periodSeconds"] * probe["failureThreshold"] > Settings().broker_away_s
 
 
 def test_notify_s_and_the_agent_s_files_are_read_as_theirs(tmp_path: Path) -> None:

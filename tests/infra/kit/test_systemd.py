@@ -83,7 +83,7 @@ def test_two_workers_of_a_machine_share_no_port_and_no_folder() -> None:
         load_settings(environment=Unit(WORKER.path, port).environment, config=Path("/dev/null"))
         for port in ("9465", "9467")
     )
-    for name in ("metrics_listen", "web_port", "data_dir"):
+    for name in ("metrics_listen", "data_dir"):
         assert getattr(one, name) != getattr(other, name)
     assert one.metrics_listen == Settings().metrics_listen
     assert WORKER.one("StateDirectory") == one.data_dir.name

@@ -84,6 +84,15 @@ def test_what_a_hang_has_lost_is_not_told_as_nothing() -> None:
     assert "0 GPU-hours lost" not in text
 
 
+def test_what_a_hang_loses_while_it_lasts_is_the_time_since_it_began() -> None:
+    hang = verdict_of(kind="hang", state="closed", close_reason="silent", delta=float("nan"), lost_s=0.0)
+    begun = iterations_of([100.0] * 61, 61)
+    text = text_of(Found(hang, iterations=begun, now_ns=3_660 * 10**9, is_at_work=True))
+    assert "on 4 GPUs; 4.0 GPU-hours lost so far" in text
+    text = text_of(Found(hang, iterations=begun, now_ns=3_660 * 10**9, is_at_work=False))
+    assert "on 4 GPUs; how long it stood is not known" in text
+
+
 def test_a_detector_s_verdict_is_named_as_in_its_alert_and_says_why_it_is_a_ticket() -> None:
     text = text_of(Found(verdict_of(kind="custom", detector="quiet_loss", lost_s=0.0, delta=1.03)))
     assert "Verdict quiet_loss (detector) in job (open, ticket)" in text

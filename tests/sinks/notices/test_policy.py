@@ -82,6 +82,12 @@ def test_a_job_that_hangs_is_told_as_a_page_and_as_over_a_day_later() -> None:
     assert tell_all(ledger, T0 + 2 * DAY) == []
 
 
+def test_a_hang_is_told_however_little_it_has_lost_when_its_verdict_comes() -> None:
+    ledger = ledger_of(hold_s=0.0, least_gpu_hours=1000.0)
+    ledger.take_alert(hang(), T0)
+    assert said(tell_all(ledger, T0)) == [("opened", "page")]
+
+
 @pytest.mark.parametrize("close_reason", ["recovered", "restarted", "finished"])
 def test_a_hang_is_over_when_its_worker_says_so(close_reason: str) -> None:
     ledger = ledger_of(hold_s=0.0)

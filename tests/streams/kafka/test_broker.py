@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import KafkaError
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
 from irregulars.infra.services.loopback import free_port
 from irregulars.streams.kafka.broker import REFUSALS, client_config, open_admin, service_error
+from irregulars.streams.kafka.login_password import LoginPassword
 
 
 @pytest.mark.parametrize("code", sorted(REFUSALS))
@@ -13,6 +16,16 @@ def test_a_refusal_names_the_address_and_what_to_check(code: int) -> None:
     error = service_error(KafkaError(code), "broker:9092", 3.0)
     assert isinstance(error, ServiceRefused)
     assert str(error).startswith("Kafka at broker:9092 must accept our credentials; got ")
+
+
+def test_a_password_from_a_file_that_was_right_before_may_be_refused_for_a_while(tmp_path: Path) -> None:
+    refused, denied = KafkaError(KafkaError._AUTHENTICATION), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    for password, is_final in ((LoginPassword("x", "ada", tmp_path), False), (LoginPassword("x", "ada", None), True)):
+        security = {"sasl.password": password}
+        assert isinstance(service_error(refused, "broker:9092", security=security), ServiceRefused)
+        password.note_right()
+        assert isinstance(service_error(refused, "broker:9092", security=security), ServiceRefused) == is_final
+        assert isinstance(service_error(denied, "broker:9092", security=security), ServiceRefused)
 
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN])

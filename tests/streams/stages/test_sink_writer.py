@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from irregulars.errors import SinkBusy, SinkError, SinkRejected
+from irregulars.errors import ServiceRefused, ServiceUnavailable, SinkBusy, SinkError, SinkRejected
 from irregulars.sinks.memory import MemorySink
 from irregulars.sinks.protocol import Rows
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.stages import sink_writer
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.telemetry.counters import Counters
 from tests.sinks import made_up_job
@@ -54,6 +55,25 @@ class ScriptedSink(MemorySink):
 
     def flush(self) -> None:
         self._play()
+
+
+class AwaySink(MemorySink):
+    """Can't be opened as often as it is told to; who writes to it before that is in error."""
+
+    def __init__(self, *away: Exception) -> None:
+        super().__init__()
+        self.away = list(away)
+        self.is_open = False
+
+    def open(self) -> None:
+        if self.away:
+            raise self.away.pop(0)
+        super().open()
+        self.is_open = True
+
+    def write(self, rows: Rows) -> None:
+        assert self.is_open
+        super().write(rows)
 
 
 @pytest.fixture
@@ -120,6 +140,40 @@ def test_rows_are_taken_while_the_sink_is_busy_until_the_queue_is_full(letters: 
     writer.close()
     assert (counters.store_is_full, counters.unstored_bytes, counters.unstored_since_s) == (False, 0, None)
     assert (sink.read("verdicts").num_rows, sink.read("bandwidth").num_rows, letters.sent) == (1, 120, [])
+
+
+def test_a_sink_that_is_away_at_the_start_is_opened_later_and_gets_all(
+    letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_writer, "_OPEN_AGAIN_S", 0.01)
+    sink = AwaySink(ServiceUnavailable("nobody is there"), ServiceRefused("not with this password"))
+    counters = Counters()
+
+    async def work() -> None:
+        writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
+        await writer.write(made_up_job.judgements())
+        assert counters.sink_is_missing
+        await asyncio.wait_for(writer.flush(), 5.0)
+        writer.close()
+
+    asyncio.run(work())
+    assert not counters.sink_is_missing
+    assert sink.read("verdicts").num_rows
+    assert letters.sent == []
+
+
+def test_a_sink_is_opened_though_there_is_nothing_to_write(letters: Letters) -> None:
+    sink, counters = AwaySink(), Counters()
+
+    async def work() -> None:
+        writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
+        writer.begin()
+        await asyncio.sleep(0.5)
+        writer.close()
+
+    asyncio.run(work())
+    assert sink.is_open
+    assert not counters.sink_is_missing
 
 
 def test_a_flush_ends_however_much_comes_meanwhile(run_with: RunWith) -> None:

@@ -45,6 +45,14 @@ def test_where_nobody_is_to_blame_it_says_what_analyze_says(run: Run) -> None:
     assert "Nobody to blame." in out
 
 
+def test_scripts_get_json_and_nobody_a_page_where_nobody_is_to_blame(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("show", str(RECORDINGS / "gloo-clean"), "--json", "--html", "page.html")
+    assert (status, err) == (0, "irregulars: page.html not written: there is no verdict\n")
+    found = json.loads(out)
+    assert (found["verdict"], found["analysis"]["job"], found["analysis"]["verdicts"]) == (None, "gloo-clean", [])
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_an_unknown_verdict_of_a_recording_is_one_line(run: Run) -> None:
     status, out, err = run("show", str(RECORDINGS / "gloo-slow-rank"), "--verdict", "no")
     assert (status, out) == (2, "")

@@ -119,7 +119,7 @@ export function showDetails(parts, map, bin, cell) {
   const incidents = (cell.verdicts || []).map((one) =>
     make("div", {}, make("a", { href: `${element.dataset.incidents || "/incidents/"}${encodeURIComponent(one.verdict_id)}` },
       `${one.kind.replaceAll("_", " ")}: ${one.name} (${one.state})`)));
-  if (cell.operators === undefined) facts.push(["Stored", "nothing any more: rows of ranks are kept 30 days"]);
+  if (cell.operators === undefined) facts.push(["Stored", "nothing any more: rows of ranks are kept for a while only"]);
   parts.details.replaceChildren(make("section", { class: "hm-details" },
     make("h3", {}, `Rank ${order.ranks[bin.row]} in iteration ${iterations[bin.column].toLocaleString("en")}`),
     make("dl", {}, ...facts.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]),
