@@ -97,7 +97,7 @@ class Settings:
     replicas: AtLeastOne = _setting(1, "Copies of each partition; 3 in production")
     clickhouse_url: Url = _setting("http://127.0.0.1:8123", "ClickHouse over HTTP")
     clickhouse_ca_file: Path | None = _setting(None, "Certificate authority of ClickHouse (PEM); else the system's")
-    clickhouse_user: str = _setting("default", "ClickHouse user who writes, of the workers")
+    clickhouse_user: str = _setting("default", "ClickHouse user of workers, and of all else that writes")
     clickhouse_password: str = _setting("", "Its password", is_secret=True)
     clickhouse_password_file: Path | None = _setting(None, "The file that holds it, instead")
     clickhouse_reader_user: str | None = _setting(
@@ -131,12 +131,15 @@ class Settings:
         5.0, "Seconds between snapshots of what has changed; more where they take long"
     )
     session_s: Annotated[float, Meta(ge=6, le=MAX_SECONDS)] = _setting(
-        6.0, "Seconds without a sign of life after which a worker's partitions go to others"
+        6.0,
+        "Seconds without a sign of life after which a worker's partitions, or irregulars notify's work, go to others",
     )
     broker_away_s: PositiveSeconds = _setting(
         300.0, "Seconds that Kafka may be away before a worker gives up and ends"
     )
-    stop_s: PositiveSeconds = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
+    stop_s: PositiveSeconds = _setting(
+        5.0, "Seconds that a worker may take to stop, or it ends with status 1; notify waits so long for its tries"
+    )
     forget_s: PositiveSeconds = _setting(
         86_400.0,
         "Seconds without a message, not even a heartbeat, until the state of a rank, or of its group, is forgotten",
