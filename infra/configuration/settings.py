@@ -47,9 +47,7 @@ def _matching(pattern: str, description: str) -> Meta:
 
 
 Servers = Annotated[str, _matching(r"[^\s,]+:\d+(,[^\s,]+:\d+)*", "host:port, several with commas between")]
-Url = Annotated[
-    str, _matching(r"https?://[^\s/@]+(/\S*)?", "http:// or https:// and a host, without credentials")
-]
+Url = Annotated[str, _matching(r"https?://[^\s/@]+(/\S*)?", "http:// or https:// and a host, without credentials")]
 TopicPrefix = Annotated[str, _matching(r"[A-Za-z0-9._-]{0,100}", "at most 100 of the signs A-Z a-z 0-9 . _ -")]
 Name = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name: letters, digits and _, no digit first")]
 Listen = Annotated[str, _matching(r"off|[^\s/@]+:\d{1,5}", "host:port, or off")]
