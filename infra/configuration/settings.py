@@ -181,7 +181,7 @@ class Settings:
         ("*",), "Shell patterns: channels tell of jobs that match one of them; a channel may say otherwise"
     )
     notify_give_up_s: PositiveSeconds = _setting(
-        3600.0, "Seconds from the first failure after which a notice goes to the dead letters"
+        3600.0, "Seconds from the first failure for which a notice is tried at most; then it goes to the dead letters"
     )
     notify_listen: Listen = _setting(
         "127.0.0.1:9466", "Where /metrics and /healthz of irregulars notify are; port 0: any free one"
