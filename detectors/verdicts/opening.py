@@ -11,7 +11,7 @@ Any of these rules suffices; the numbers are those of `thresholds.VERDICTS`:
 | in all of the last 6, none of them long | any | beyond noise, and it is sure whose (0.9) |
 | in 4 of the last 6 looked into, of 20 | transfers that come and go | beyond noise, clear whose, nothing as long |
 
-A cause counts in an iteration if it explains most of what that took longer (`Observation.is_mainly`).
+A cause counts in an iteration if it explains half of what that took longer, or enough (`Observation.is_mainly`).
 """
 
 from __future__ import annotations
