@@ -25,6 +25,7 @@ from irregulars.streams.telemetry.observer import OBSERVE_S
 from irregulars.streams.telemetry.worker_pages import serve_pages
 from irregulars.streams.worker.agents import add_agents
 from irregulars.streams.worker.app import LOOK_S, WorkerApp
+from irregulars.streams.worker.missing_topics import MissingTopics
 from irregulars.streams.worker.monitors import Monitors, make_monitors
 from irregulars.streams.worker.needed_services import wait_for_services
 from irregulars.streams.worker_settings import WorkerSettings
@@ -54,7 +55,9 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
     # Faust's annotation asks for a handler that takes any positional arguments; it gives two.
     app.on_partitions_revoked.connect(_on_revoked, weak=False)  # type: ignore[arg-type]
     app.on_partitions_assigned.connect(_on_assigned, weak=False)  # type: ignore[arg-type]
+    missing = MissingTopics(settings)
     for every_s, work in (
+        (missing.every_s, missing.look),
         (settings.snapshot_s, app.start_snapshots),
         (settings.evidence_linger_s, app.rank_stage.settle_all),
         (EVERY_S, app.tell_progress),

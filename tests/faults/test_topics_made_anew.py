@@ -111,3 +111,15 @@ def test_topics_made_anew_while_a_worker_runs_are_read_from_their_beginning(
     assert worker.stop() == 0
     for topic in ("verdicts", "alerts"):
         assert twice(bus.verdict_ids(topic)) == []
+
+
+@pytest.mark.parametrize("topic", ["evidence", "job_snapshots"])
+def test_a_topic_that_stays_away_is_told_and_ends_the_worker(bus: Bus, start_worker: StartWorker, topic: str) -> None:
+    worker = start_worker(broker_away_s=8.0)
+    require_told(bus, run(bus, "before", SHORT), worker)
+    delete(bus, topic)
+    wait_until(lambda: not worker.is_running, "the end of the worker")
+    said = worker.output()
+    assert said.count("event=topics_missing") == 1
+    assert f"got none named {bus.topics.name(topic)}" in said
+    assert "Traceback" not in said
