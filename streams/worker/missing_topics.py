@@ -55,7 +55,7 @@ class MissingTopics:
             await asyncio.get_running_loop().run_in_executor(None, self._ask)
         except TopicMismatch as error:
             self._note(error)
-        except ServiceError:  # the watch of the broker tells of that; a refused login ends no connection that is there
+        except ServiceError:  # the broker's watch tells of that; what is connected stays connected
             return
         else:
             self._looks = 0

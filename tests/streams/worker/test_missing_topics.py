@@ -1,4 +1,4 @@
-"""Topics that are missing end a worker in the end; a broker that does not answer, or refuses us, is others' affair."""
+"""Missing topics end a worker in the end; a broker that does not answer, or refuses us, is no affair of theirs."""
 
 from __future__ import annotations
 
