@@ -42,7 +42,7 @@ def find_arrivals_of_partners(
 ) -> tuple[Ints, Ints]:
     """Find when the last partner that each row waited for arrived, and which row that is (itself if nobody).
 
-    A collective in which all wait for all, and a recv, end after all partners have arrived, whatever the clocks say.
+    A collective in which all wait for all, and a recv, end after all partners have arrived, up to `clock_error_ns`.
     A buffered send returns before its receiver arrives, and the root of a broadcast before its leaves do: partners
     that arrived after such a row had ended were not waited for.
 

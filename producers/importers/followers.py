@@ -20,7 +20,7 @@ from irregulars.producers.importers.importing import read_capture, read_dump_fil
 from irregulars.producers.importers.kineto.job import job_of_captures
 from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES
 from irregulars.producers.importers.nccl_inspector.live import LiveLog
-from irregulars.producers.importers.shared.files import Directory, rank_of_name
+from irregulars.producers.importers.shared.files import GZIP_MAGIC, Directory, rank_of_name
 from irregulars.producers.importers.shared.imported import ImportedJob
 
 _LOG: Final = logging.getLogger("irregulars.following")
@@ -290,6 +290,8 @@ class LogReader:
             try:
                 with path.open("rb") as stream:
                     first = stream.readline(MAX_LINE_BYTES)
+                    if first.startswith(GZIP_MAGIC):  # its rows were read as they were written, before it was packed
+                        continue
                     if first.endswith(b"\n"):
                         named.append((f"{os.fstat(stream.fileno()).st_ino}-{crc32(first):08x}", path))
                     elif len(first) == MAX_LINE_BYTES and path not in self._foreign:

@@ -96,7 +96,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_flight_recorder(files: list[Path], job: str) -> ImportedJob:
-    """Read dumps, pickles or JSON; the number at the end of a file's name is the rank."""
+    """Read dumps, pickles or JSON; a file's name tells the rank."""
     dumps = [dump for dump in (read_dump_file(path) for path in files) if dump is not None]
     if not dumps:
         raise InputError(f"{files[0].parent}: must hold dumps with their rank at the end of the name, as _dump_3; "

@@ -27,9 +27,7 @@ def import_trace(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="kineto, flight-recorder, nccl-inspector, clog or nccl-ras.")
     ],
-    source: Annotated[
-        Path, typer.Argument(metavar="SRC", help="A file, or a directory with one of each rank; .gz is unpacked.")
-    ],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A file, or a directory of files; .gz is unpacked.")],
     out: Annotated[Path, typer.Argument(metavar="OUT_DIR", help="The trace directory to write.")],
     job: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job; default: of SRC.")] = None,
     hosts: Annotated[
@@ -136,7 +134,7 @@ def _show(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
     if summary["unusable_rows"]:
         console.print(f"Left out: {counted(summary['unusable_rows'], 'row')} with impossible values", markup=False)
     if not summary["iterations_marked"]:
-        console.print("Iterations: analyze and replay infer them from the operators.", markup=False)
+        console.print("Iterations: they are inferred from the operators when it is read.", markup=False)
     for note in summary["notes"]:
         console.print(f"Note: {note}.", markup=False)
     console.print(f"Next: {program()} analyze {out}", markup=False)

@@ -15,7 +15,7 @@ from typing import IO, Final, cast
 from irregulars.errors import InputError
 
 _LOG: Final = logging.getLogger("irregulars.following")
-_GZIP_MAGIC: Final = b"\x1f\x8b"
+GZIP_MAGIC: Final = b"\x1f\x8b"
 _ENDINGS: Final = frozenset({".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".trace"})
 _RANK_WORD: Final = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _HOST_NAME: Final = re.compile(
@@ -59,7 +59,7 @@ def open_plain(path: Path) -> Iterator[IO[bytes]]:
     """
     try:
         with path.open("rb") as raw:
-            is_packed = raw.read(2) == _GZIP_MAGIC
+            is_packed = raw.read(2) == GZIP_MAGIC
             raw.seek(0)
             yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_packed else raw
     except (OSError, EOFError, zlib.error) as error:

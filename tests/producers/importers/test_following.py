@@ -162,6 +162,21 @@ def test_rotation_loses_nothing_and_repeats_nothing(folder: Path, is_copied: boo
     assert sorted(c >> 4 for c in sequences(records)) == [*range(40), *range(50 if is_copied else 40, 56)]
 
 
+def test_a_log_that_is_packed_when_it_is_rotated_is_no_heap_of_unusable_lines(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "host-pid0.log"
+    path.write_bytes(log_of(0, 0, 40))
+    source = opened("nccl-inspector", folder, ends_when_idle=False)
+    records = drain(source, lambda polled: rows_of(polled) == 40)
+    (folder / "host-pid0.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.write_bytes(log_of(0, 50, 55))
+    records += drain(source, lambda polled: rows_of(polled) == 5)
+    source.close()
+    assert sorted(c >> 4 for c in sequences(records)) == [*range(40), *range(50, 55)]
+    assert caplog.records == []
+
+
 def test_a_log_that_is_missed_while_it_is_renamed_is_not_read_again(folder: Path) -> None:
     logs = [folder / f"host-pid{rank}.log" for rank in (0, 1)]
     for rank, path in enumerate(logs):
