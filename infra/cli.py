@@ -225,7 +225,7 @@ def _name(command: Any) -> str:
 
 
 def main() -> None:
-    """Run the command line: status 0, or 2 when a call, an input or a service is unusable, or 130 after Ctrl-C."""
+    """Run the command line: status 0 or what a command says, 2 when something is unusable, 130 after Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name may hold half of a surrogate pair, which UTF-8 can't
             stream.reconfigure(errors="backslashreplace")

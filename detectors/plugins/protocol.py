@@ -118,7 +118,7 @@ class Detector(Protocol):
     def learn(self, frame: Frame) -> None:
         """Take the frame as an example of what is regular; keeps no reference to its arrays.
 
-        The only method that changes state. A detector of ranks learns the iterations that were not judged irregular.
+        `score` changes no state, this does. A detector of ranks learns the iterations that were not judged irregular.
         The first hop does not know yet which ones are: a detector of operators learns those that took the rank no
         longer than δ times its own recent mean (`streams.rank_hop.taught_detectors`).
         """

@@ -134,7 +134,7 @@ def _show(out: Path, summary: dict[str, Any], late: list[LateRank]) -> None:
     if summary["unusable_rows"]:
         console.print(f"Left out: {counted(summary['unusable_rows'], 'row')} with impossible values", markup=False)
     if not summary["iterations_marked"]:
-        console.print("Iterations: analyze and replay infer them from the operators.", markup=False)
+        console.print("Iterations: they are inferred from the operators when it is read.", markup=False)
     for note in summary["notes"]:
         console.print(f"Note: {note}.", markup=False)
     console.print(f"Next: {program()} analyze {out}", markup=False)
