@@ -45,7 +45,7 @@ class TorchOptions:
     """
 
     path: Path = Path("/run/irregulars/agent.sock")
-    mode: Annotated[int, Meta(ge=0o600, le=0o777)] = 0o600
+    mode: int = 0o600
 
 
 def _open_torch(options: TorchOptions, state_path: Path) -> Source:
