@@ -51,7 +51,7 @@ def test_what_is_wrong_with_it_is_one_line(run: Run, text: str, complaint: str) 
         ("kind = 'kineto'\njob = 'j'", "key directory must be there; got none (agent.toml, sources 1)"),
         (
             "kind = 'torch'\nmode = '0660'",
-            "mode must be an integer from 384 to 511; got '0660' (agent.toml, sources 1, key mode)",
+            "mode must be an integer; got '0660' (agent.toml, sources 1, key mode)",
         ),
         (
             "kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'",
