@@ -154,8 +154,12 @@ class Settings:
     alert_least_severity: Annotated[str, one_of(*SEVERITIES)] = _setting(
         "ticket", "Verdicts that are less urgent give no alert"
     )
-    alert_least_seen: AtLeastOne = _setting(3, "A note: a verdict (no hang) whose cause was seen in fewer iterations")
-    alert_least_lost_s: Seconds = _setting(0.1, "A note too (no hang): fewer seconds of the job's time are lost")
+    alert_least_seen: AtLeastOne = _setting(
+        3, "A note: a verdict (no hang, not a detector's) whose cause was seen in fewer iterations"
+    )
+    alert_least_lost_s: Seconds = _setting(
+        0.1, "A note too (no hang, not a detector's): fewer seconds of the job's time are lost"
+    )
     alert_ticket_gpu_hours: Positive = _setting(
         1.0, "A ticket: GPU-hours that will be lost an hour from now, those lost so far included"
     )
