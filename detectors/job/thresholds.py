@@ -22,7 +22,8 @@ class JobThresholds:
     least_resolution_ns: int = threshold(
         1_000,
         unit="ns",
-        meaning="No log is trusted to be finer, and no time is compared as if it were shorter.",
+        meaning="No log is trusted to be finer; a shorter elapsed time is held against the replay's as if it took "
+        "this.",
         source="chosen: reading a clock and recording an event take about a microsecond",
     )
     min_rows_of_resolution: int = threshold(
@@ -34,7 +35,7 @@ class JobThresholds:
     clock_error_ns: int = threshold(
         100_000,
         unit="ns",
-        meaning="Moments of different hosts compare to better than this.",
+        meaning="Moments of different hosts are taken to compare to better than this.",
         source="the promise of the trace format (trace-directory.md, clock)",
     )
 
@@ -86,8 +87,8 @@ class JobThresholds:
     stray_transfers: float = threshold(
         1.5,
         unit="transfers (participation number)",
-        meaning="If the excess of a lane is spread over fewer of its transfers, one of them hung, and the lane is "
-        "not slow.",
+        meaning="If the excess of a lane of several transfers is spread over fewer, one of them hung; that alone "
+        "does not show that the lane is slow.",
         source="chosen: half way between one transfer and two",
     )
 

@@ -85,7 +85,7 @@ class PathThresholds:
     most_verified: int = threshold(
         16,
         unit="lanes",
-        meaning="Of the lanes that may be slow beside an accused one, the slowest so many are read.",
+        meaning="Of the lanes that may be slow beside an accused one, so many that stand out most are read.",
         source="chosen: both directions of a host's eight NICs",
     )
 

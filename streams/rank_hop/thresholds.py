@@ -31,7 +31,8 @@ class RankHopThresholds:
     most_ahead_days: int = threshold(
         366,
         unit="days",
-        meaning="A message whose times or watermark lie further ahead of what its rank sent before is refused once.",
+        meaning="A message all of whose times, or whose watermark alone, lie further ahead of what its rank sent "
+        "before is refused once; single rows that do are left out.",
         source="chosen, not fitted: no job stands still for a year, and a damaged number is mostly off by decades",
     )
     most_ahead_of_clock_days: int = threshold(
@@ -43,7 +44,8 @@ class RankHopThresholds:
     most_skipped_iterations: int = threshold(
         1 << 20,
         unit="iterations",
-        meaning="A message of iterations further ahead of the rank's newest one is refused once.",
+        meaning="A message all of whose iterations are further ahead of the rank's newest one is refused once; "
+        "single rows that are are left out.",
         source="chosen, not fitted: jobs go on at iteration 500,000, and hardly any has run for two million",
     )
     most_skipped_steps: int = threshold(
