@@ -23,7 +23,7 @@ class BlameThresholds:
 
     match_share: float = threshold(
         0.25, unit=_EXCESS,
-        meaning="A cause is seen in an iteration if it explains at least this much of it.",
+        meaning="A cause shows in an iteration if it explains at least this much of it.",
         source="chosen: three causes and noise may share an iteration",
     )  # fmt: skip
     min_cause_share: float = threshold(

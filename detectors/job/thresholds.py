@@ -16,7 +16,7 @@ class JobThresholds:
     drift_ratio: float = threshold(
         1e-4,
         unit="ns per ns",
-        meaning="Two clocks part by at most this share of the time that both measure.",
+        meaning="Two clocks are taken to part by at most this share of the time that both measure.",
         source="chosen: two quartz oscillators of +-50 ppm each",
     )
     least_resolution_ns: int = threshold(
@@ -79,7 +79,7 @@ class JobThresholds:
     most_drift_ratio: float = threshold(
         2e-4,
         unit="ns per ns",
-        meaning="A clock that moved faster was set by somebody, and does not drift.",
+        meaning="A clock that moved faster is taken to be set by somebody, and not to drift.",
         source="computed: twice drift_ratio, since both clocks and both estimates may be off",
     )
 

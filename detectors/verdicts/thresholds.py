@@ -77,11 +77,11 @@ class VerdictThresholds:
 
     same_share: float = threshold(
         0.5, unit="share of what the fault typically costs, or of how late its rank typically is",
-        meaning="From here on an iteration that is not long by itself shows the fault of a verdict.",
+        meaning="Only from here on an iteration that is not long by itself shows the fault of a verdict.",
         source="chosen: half; what is left of a noisy job's slow phase after a fault is no part of it",
     )  # fmt: skip
     loss_step: float = threshold(
-        2.0, unit="times the loss that was last published",
+        2.0, unit="times the loss that was last published (of custom verdicts the iterations)",
         meaning="A revision says that a verdict goes on from here on.",
         source="chosen: doubling, so that a fault that lasts a month has some twenty revisions",
     )  # fmt: skip
