@@ -16,8 +16,8 @@ class RankHopThresholds:
     closing_margin_ratio: float = threshold(
         0.5,
         unit="share of the iteration's length",
-        meaning="A rank's iteration closes once the watermarks that are waited for have passed its end by this; later "
-        "rows are late.",
+        meaning="A rank's iteration closes once the watermarks that are waited for have passed its end by this; "
+        "later rows are late.",
         source="chosen, not fitted: operators on a second stream may end after the iteration that they belong to, "
         "and a wider margin delays each verdict by as much",
     )
