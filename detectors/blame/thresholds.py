@@ -249,7 +249,7 @@ class BlameThresholds:
     )  # fmt: skip
     stage_path_share: float = threshold(
         0.5, unit="share of the critical path's work",
-        meaning="A stage that slows the job, and whose work on micro-batches is not known, has as much ...",
+        meaning="A stage that a review finds, and whose work on micro-batches is not known, has as much ...",
         source="chosen: half",
     )  # fmt: skip
     stage_path_times: float = threshold(
@@ -270,7 +270,7 @@ class BlameThresholds:
     )  # fmt: skip
     stage_excess: float = threshold(
         1.5, unit="times what delta allows",
-        meaning="A heavy stage costs more.",
+        meaning="A heavy stage that a review finds costs more.",
         source="chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more "
         "(commit 018ff29)",
     )  # fmt: skip
