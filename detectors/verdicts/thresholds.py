@@ -24,8 +24,8 @@ class VerdictThresholds:
     )  # fmt: skip
     seen: int = threshold(
         3, unit="iterations of the recent ones",
-        meaning="A late rank was seen often enough when it was seen in as many and, unless data are uneven, in "
-        "twice as many as all others.",
+        meaning="While data are even, a late rank was seen often enough when it was seen in as many, and in twice as "
+        "many as all others.",
         source="chosen: single late ranks occur on every healthy job",
     )  # fmt: skip
     seen_transfer: int = threshold(
@@ -122,7 +122,7 @@ class VerdictThresholds:
     )  # fmt: skip
     spike_wait: int = threshold(
         5, unit="iterations",
-        meaning="A spike is decided as much later, or when the job ends.",
+        meaning="A spike is decided as much later, or when the job ends or falls silent.",
         source="chosen: with them it is one of the recent ones, in which a cause that lasts is seen again",
     )  # fmt: skip
 
