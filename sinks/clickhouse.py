@@ -101,6 +101,7 @@ class ClickHouseSink:
         with self._lock:
             if self._client is not None:
                 return
+            self._settings = self._settings.with_new_password() or self._settings  # it may have been away for long
             client = connect(self._settings, is_creating=True)
             with translated(self._settings):
                 migrate(client)

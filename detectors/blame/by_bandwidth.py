@@ -1,4 +1,4 @@
-"""What the bandwidth of NICs tells where no operator has a time: a NIC whose rate is steady and capped.
+"""What the bandwidth of NICs tells where no rank logged an operator: a NIC whose rate is steady and capped.
 
 Without operators nobody knows who waited for whom, so nothing is said of ranks, links and communicators. A slow NIC
 still shows: it moves steadily all through a slow iteration, at less than its usual peak, while its peers burst and

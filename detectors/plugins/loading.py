@@ -31,7 +31,7 @@ from irregulars.detectors.plugins.protocol import (
     strange_from,
 )
 from irregulars.errors import PluginError
-from irregulars.streams.messages.evidence import DETECTOR_NAME
+from irregulars.streams.messages.evidence import DETECTOR_NAME, MOST_DETECTORS
 from irregulars.streams.messages.json_fields import first_line
 from irregulars.validation import nearest
 
@@ -153,7 +153,8 @@ def load_from_here(text: str, *, is_checked: bool | None = None) -> MakeDetector
 def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> dict[str, tuple[MakeDetector, ...]]:
     """Load several detectors and sort them by level: keys ``operator`` and ``rank``. Raises as `load_detector`.
 
-    What they make is `Comparable`: all have names, no two the same, and score on one scale.
+    What they make is `Comparable`: all have names, no two the same, and score on one scale. More detectors of
+    operators than evidence has columns for are refused.
     """
     makers: list[MakeDetector] = []
     taken: set[str] = set()
@@ -163,7 +164,10 @@ def load_detectors(texts: Sequence[str], *, is_checked: bool | None = None) -> d
             Comparable.made_by, make, _free_name(make(), text, taken), parse_detector(text).opens_verdicts
         )
         makers.append(named)
-    return {level: tuple(make for make in makers if make().level == level) for level in ("operator", "rank")}
+    found = {level: tuple(make for make in makers if make().level == level) for level in ("operator", "rank")}
+    if (count := len(found["operator"])) > MOST_DETECTORS:
+        raise PluginError(f"detectors of operators must be at most {MOST_DETECTORS}; got {count}")
+    return found
 
 
 class Comparable:

@@ -53,7 +53,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "row-order": Change("the files have their rows in another order", rows.mix_rows),
     "row-copies": Change("1 % of the rows are there twice", rows.copy_rows),
     "row-loss": Change("0.5 % of the rows are missing", rows.lose_rows),
-    "ranks-permuted": Change("ranks other than 0 have other numbers", names.permute_ranks),
+    "ranks-permuted": Change("ranks other than 0 get numbers drawn anew", names.permute_ranks),
     "ranks-dealt": Change("ranks are numbered as cards are dealt to three hands", names.deal_ranks),
     "devices-renamed": Change("hosts, NICs and switches have other names", names.rename_devices),
     "communicators-renamed": Change("communicators have other ids", names.rename_communicators),

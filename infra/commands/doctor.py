@@ -54,8 +54,8 @@ def doctor(
     from irregulars.infra.doctor.diagnosis import diagnose
 
     question = _question(only or (), group, role, within_s)
-    found = _settings(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, clickhouse_url=clickhouse_url,
-                      clickhouse_database=database)  # fmt: skip
+    found = _settings(context, role, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
+                      clickhouse_url=clickhouse_url, clickhouse_database=database)  # fmt: skip
     begin_s = time.monotonic()
     with open_console(is_error=True).status("looking") as status:
         findings = diagnose(found, question, status.update)
@@ -76,12 +76,14 @@ def _question(only: Sequence[str], group: str, role: str | None, within_s: float
     return Question(group, role, only, within_s)
 
 
-def _settings(context: typer.Context, **flags: str | None) -> LenientSettings:
+def _settings(context: typer.Context, role: str | None, **flags: str | None) -> LenientSettings:
+    from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES
     from irregulars.infra.configuration.lenient import load_leniently
 
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
-    return load_leniently({**invocation.assignments, **given}, invocation.config)
+    others = (*TABLES, *ARRAYS) if role == "agent" else ()  # of the agent's own file
+    return load_leniently({**invocation.assignments, **given}, invocation.config, others=others)
 
 
 def _print_json(findings: list[Finding], took_s: float) -> None:

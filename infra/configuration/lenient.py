@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,17 @@ class LenientSettings:
 
 
 def load_leniently(
-    flags: Mapping[str, object], config: Path | None, environment: Mapping[str, str] = os.environ
+    flags: Mapping[str, object],
+    config: Path | None,
+    environment: Mapping[str, str] = os.environ,
+    others: Collection[str] = (),
 ) -> LenientSettings:
     """Read the settings as `load_settings` does, without those of file and environment that it would refuse.
+
+    Parameters
+    ----------
+    others
+        Names in the file that are no settings: somebody else reads them.
 
     Raises
     ------
@@ -63,13 +71,14 @@ def load_leniently(
             if config is not None:
                 raise
             unreadable.append(str(error))
-    faults = single_faults(values, file, environment)
+    faults = single_faults({name: value for name, value in values.items() if name not in others}, file, environment)
     usable = {name: text for name, text in environment.items() if name not in faults}
     if unreadable:
         usable[CONFIG_VARIABLE] = os.devnull
     refused = (*unreadable, *faults.values())
     try:
-        settings = load_settings(flags, config, usable, others=[name for name in faults if name in values])
+        left_out = (*others, *(name for name in faults if name in values))
+        settings = load_settings(flags, config, usable, left_out)
     except InputError as error:  # each for itself is right, and they don't fit together
         return LenientSettings(None, (*refused, str(error)), file, tuple(values))
     return LenientSettings(settings, refused, file, tuple(values))

@@ -33,7 +33,9 @@ class ChannelTable:
         MISSING, "Its name in metrics, the log and the topic `notices`; renamed, it knows nothing"
     )
     least_severity: Annotated[str, one_of("ticket", "page")] = key("ticket", "It is not told of what is less urgent")
-    least_gpu_hours: NotNegative | None = key(None, "Nor of what has cost less; default: `notify_least_gpu_hours`")
+    least_gpu_hours: NotNegative | None = key(
+        None, "Nor of what is known to have cost less, hangs aside; default: `notify_least_gpu_hours`"
+    )
     jobs: tuple[str, ...] | None = key(None, "Jobs of which it is told, shell patterns; default: `notify_jobs`")
 
 

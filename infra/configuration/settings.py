@@ -47,9 +47,7 @@ def _matching(pattern: str, description: str) -> Meta:
 
 
 Servers = Annotated[str, _matching(r"[^\s,]+:\d+(,[^\s,]+:\d+)*", "host:port, several with commas between")]
-Url = Annotated[
-    str, _matching(r"https?://[^\s/@]+(/\S*)?", "http://host:port or https://host:port, without credentials")
-]
+Url = Annotated[str, _matching(r"https?://[^\s/@]+(/\S*)?", "http:// or https:// and a host, without credentials")]
 TopicPrefix = Annotated[str, _matching(r"[A-Za-z0-9._-]{0,100}", "at most 100 of the signs A-Z a-z 0-9 . _ -")]
 Name = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name: letters, digits and _, no digit first")]
 Listen = Annotated[str, _matching(r"off|[^\s/@]+:\d{1,5}", "host:port, or off")]
@@ -78,7 +76,7 @@ class Settings:
     kafka_user: str | None = _setting(
         None, "SASL user, or client id of kafka_token_url; without it no SASL but by kafka_token_file"
     )
-    kafka_password: str | None = _setting(None, "Its password or secret; in the environment", is_secret=True)
+    kafka_password: str | None = _setting(None, "Its password or secret", is_secret=True)
     kafka_password_file: Path | None = _setting(None, "The file that holds it, instead")
     kafka_mechanism: Annotated[str, one_of(*MECHANISMS)] = _setting("SCRAM-SHA-512", "SASL mechanism")
     kafka_tls: bool = _setting(False, "TLS to the brokers")
@@ -97,13 +95,13 @@ class Settings:
     replicas: AtLeastOne = _setting(1, "Copies of each partition; 3 in production")
     clickhouse_url: Url = _setting("http://127.0.0.1:8123", "ClickHouse over HTTP")
     clickhouse_ca_file: Path | None = _setting(None, "Certificate authority of ClickHouse (PEM); else the system's")
-    clickhouse_user: str = _setting("default", "ClickHouse user who writes, of the workers")
-    clickhouse_password: str = _setting("", "Its password; in the environment", is_secret=True)
+    clickhouse_user: str = _setting("default", "ClickHouse user of workers, and of all else that writes")
+    clickhouse_password: str = _setting("", "Its password", is_secret=True)
     clickhouse_password_file: Path | None = _setting(None, "The file that holds it, instead")
     clickhouse_reader_user: str | None = _setting(
         None, "ClickHouse user of what only reads, like `irregulars sql`, `show`, console; none: clickhouse_user"
     )
-    clickhouse_reader_password: str = _setting("", "Its password; in the environment", is_secret=True)
+    clickhouse_reader_password: str = _setting("", "Its password", is_secret=True)
     clickhouse_reader_password_file: Path | None = _setting(None, "The file that holds it, instead")
     clickhouse_database: Name = _setting("irregulars", "ClickHouse database")
     keep_operators_days: Days | None = _setting(
@@ -125,18 +123,24 @@ class Settings:
     )
     silence_s: PositiveSeconds = _setting(
         600.0,
-        "Seconds without a word after which a job's verdicts close, and it is asked whether it hangs",
+        "Seconds without operators or iterations after which a job's verdicts close, and whether it hangs is asked",
     )
-    snapshot_s: PositiveSeconds = _setting(5.0, "Seconds between snapshots of a monitor")
+    snapshot_s: PositiveSeconds = _setting(
+        5.0, "Seconds between snapshots of what has changed; more where they take long"
+    )
     session_s: Annotated[float, Meta(ge=6, le=MAX_SECONDS)] = _setting(
-        6.0, "Seconds without a sign of life after which a worker's partitions go to others"
+        6.0,
+        "Seconds without a sign of life after which a worker's partitions, or irregulars notify's work, go to others",
     )
     broker_away_s: PositiveSeconds = _setting(
         300.0, "Seconds that Kafka may be away before a worker gives up and ends"
     )
-    stop_s: PositiveSeconds = _setting(5.0, "Seconds that a worker may take to stop; then it ends with status 1")
+    stop_s: PositiveSeconds = _setting(
+        5.0, "Seconds that a worker may take to stop, or it ends with status 1; notify waits so long for its tries"
+    )
     forget_s: PositiveSeconds = _setting(
-        86_400.0, "Seconds without a word, not even a heartbeat, after which a rank's state is forgotten"
+        86_400.0,
+        "Seconds without a message, not even a heartbeat, until the state of a rank, or of its group, is forgotten",
     )
     recent_mib: MebiBytes = _setting(
         64, "MiB of newest operators that a worker keeps, so that it need not ask Kafka for them again"
@@ -148,10 +152,14 @@ class Settings:
         ("peers",), "Detectors: entry points or package.module:Name, each with options in brackets"
     )
     alert_least_severity: Annotated[str, one_of(*SEVERITIES)] = _setting(
-        "ticket", "Verdicts that are less urgent are stored, and give no alert"
+        "ticket", "Verdicts that are less urgent give no alert"
     )
-    alert_least_seen: AtLeastOne = _setting(3, "A note: a verdict whose cause was seen in fewer iterations")
-    alert_least_lost_s: Seconds = _setting(0.1, "A note too: fewer seconds of the job's time are lost")
+    alert_least_seen: AtLeastOne = _setting(
+        3, "A note: a verdict (no hang, not a detector's) whose cause was seen in fewer iterations"
+    )
+    alert_least_lost_s: Seconds = _setting(
+        0.1, "A note too (no hang, not a detector's): fewer seconds of the job's time are lost"
+    )
     alert_ticket_gpu_hours: Positive = _setting(
         1.0, "A ticket: GPU-hours that will be lost an hour from now, those lost so far included"
     )
@@ -159,7 +167,7 @@ class Settings:
         360.0, "A ticket too: seconds of the job's time that will be lost by then, whatever its size"
     )
     alert_page_gpu_hours: Positive = _setting(
-        12.0, "A page: GPU-hours that will be lost an hour from now, if all three limits are reached"
+        12.0, "A page: GPU-hours that will be lost an hour from now; all three limits must be reached"
     )
     alert_page_share: Share = _setting(0.05, "A page: share of the job's time that is lost")
     alert_page_after_s: Seconds = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
@@ -177,7 +185,7 @@ class Settings:
         ("*",), "Shell patterns: channels tell of jobs that match one of them; a channel may say otherwise"
     )
     notify_give_up_s: PositiveSeconds = _setting(
-        3600.0, "Seconds from the first failure after which a notice goes to the dead letters"
+        3600.0, "Seconds from the first failure for which a notice is tried at most; then it goes to the dead letters"
     )
     notify_listen: Listen = _setting(
         "127.0.0.1:9466", "Where /metrics and /healthz of irregulars notify are; port 0: any free one"
@@ -422,7 +430,7 @@ def settings_table() -> str:
 
 
 def _shown_default(one: Field[Any]) -> str:
-    if one.default in (None, ""):
+    if one.default in (None, "", ()):
         return "none"
     if isinstance(one.default, bool):
         return f"`{str(one.default).lower()}`"

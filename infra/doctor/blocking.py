@@ -18,13 +18,12 @@ LOG: Final = logging.getLogger("irregulars.doctor")
 
 BLOCKING: Final = frozenset(
     {
-        "kafka_away", "kafka_refuses", "topic_missing", "partitions_differ", "no_leader",
-        "no_worker", "partitions_unread", "behind", "judging_behind", "not_announced", "none_closes", "no_marks",
-        "all_refused",
+        "topic_missing", "partitions_differ", "no_leader", "no_worker", "partitions_unread", "behind",
+        "judging_behind", "not_announced", "none_closes", "no_marks", "all_refused",
     }
 )  # fmt: skip
-"""Codes of findings for which no alert comes, of some job or of all. Topics that are hidden from us are none: whoever
-only reads alerts sees no others, and they may well be there."""
+"""Codes of findings for which no alert comes, of some job or of all. A broker that can't be used blocks by any code.
+Topics that are hidden from us are none: whoever only reads alerts sees no others, and they may well be there."""
 
 FIRST_S: Final = 60.0
 EVERY_S: Final = 60.0
@@ -111,6 +110,8 @@ def watch(settings: Settings, group: str, say: Callable[[str], None], every_s: f
 
 def is_blocking(one: Finding) -> bool:
     """Whether no alert comes for it, of some job or of all."""
+    if (one.group, one.subject) == ("kafka", "broker"):
+        return one.level == "problem"
     return one.code in BLOCKING and one.level != "unknown" and (one.level == "problem" or one.code == "none_closes")
 
 

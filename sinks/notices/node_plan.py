@@ -105,11 +105,13 @@ def plan_nodes(
     release = {host: why for host, mark in marks.items() if host not in kept and (why := _why_release(mark, by_tag))}
     judged = [(one, _why_left(one, done, limits, now_ns)) for one in standing if one.host not in marks]
     ready = sorted((one for one, why in judged if why is None), key=_worth, reverse=True)
-    first_of_host = list({one.host: one for one in reversed(ready)}.values())[::-1]
+    first_of_host: dict[str, Proposal] = {}
+    for one in ready:
+        first_of_host.setdefault(one.host, one)
     free = max(limits.most_nodes - len(marks) + len(release), 0)
     left = tuple((one, why) for one, why in judged if why is not None)
     accused = {one.host: one for one in standing if _accuses(one, limits)}
-    return NodePlan(tuple(first_of_host), free, release, left, accused)
+    return NodePlan(tuple(first_of_host.values()), free, release, left, accused)
 
 
 def _is_cordon(action: Action) -> bool:

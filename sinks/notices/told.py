@@ -26,8 +26,8 @@ class Told:
         Which incident, and the channel's name.
     state
         ``trying``: it is being told that it opened; ``open``: it has heard that; ``doubtful``: the try was given
-        up, and may have arrived; ``refused``: the channel wants none of it; ``closed``: it has heard of the end, or
-        will not any more.
+        up, and may have arrived; ``refused``: it was given up, and did not arrive; ``closed``: it has heard of the
+        end, or will not any more.
     event, revision, severity
         Of the newest notice: of which revision of the verdict, and how urgent it was told to be.
     job

@@ -67,7 +67,8 @@ hop, whose name follows. A row of a rank without that detector has NaN."""
 DETECTOR_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,62}")
 """What a detector may be called: a letter, then letters, digits and ``_.:-``, at most 63 in all."""
 
-_MOST_DETECTORS: Final = 16  # of which a message has columns: whatever comes is kept for each rank and iteration
+MOST_DETECTORS: Final = 16
+"""Detectors of operators of which a message has columns: whatever comes is kept for each rank and iteration."""
 
 CLASS_COLUMNS: Final[Mapping[str, Any]] = {
     "communicator": pa.uint16(),  # index into the batch's names
@@ -371,8 +372,8 @@ def _decode_rows(value: bytes) -> Evidence:
 def _detector_scores(batch: Any) -> list[str]:
     """Return the names of the columns of detectors, which must be few, called as detectors may be, and finite."""
     names = [name for name in batch.schema.names if name.startswith(DETECTOR_SCORE)]
-    if len(names) > _MOST_DETECTORS or len(set(names)) < len(names):
-        raise RecordError(f"columns of detectors must be at most {_MOST_DETECTORS}, each once; got {len(names)}")
+    if len(names) > MOST_DETECTORS or len(set(names)) < len(names):
+        raise RecordError(f"columns of detectors must be at most {MOST_DETECTORS}, each once; got {len(names)}")
     for name in names:
         if not DETECTOR_NAME.fullmatch(name.removeprefix(DETECTOR_SCORE)) or batch.column(name).type != pa.float32():
             raise RecordError(f"column {name!r} must be float32, of a detector whose name matches "

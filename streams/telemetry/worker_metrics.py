@@ -103,10 +103,11 @@ METRICS: Final = (
     WorkerMetric("ranks", "gauge", (), "Ranks in partitions of this worker that were announced and have not ended",
                  _one(lambda seen: seen.view.ranks)),
     WorkerMetric("lag_messages", "gauge", ("topic", "partition"),
-                 "Messages of a held partition that are not yet in a monitor; of evidence: not yet judged",
+                 "Messages of a held partition that are not read yet; of evidence: not yet in a job's monitor",
                  lambda seen: [((at.topic, str(at.partition)), lag) for at, lag in seen.view.lags.items()]),
     WorkerMetric("behind_seconds", "gauge", ("hop", "partition"),
-                 "Everything sent before so long ago is in the monitors of a held partition; hop job: from all ranks",
+                 "All sent before so long ago was read in a held partition; "
+                 "hop job: of all ranks, with the evidence of it",
                  lambda seen: [((hop, str(number)), s) for (hop, number), s in seen.view.behind_s.items()]),
     WorkerMetric("batches_total", "counter", ("topic",), "Messages that went into monitors",
                  _by(INPUTS, lambda seen: seen.counters.batches)),
@@ -149,7 +150,7 @@ METRICS: Final = (
                  _by(HOPS, lambda seen: seen.counters.restore_s)),
     WorkerMetric("thresholds_revision", "gauge", (),
                  "Offset on thresholds up to which changes hold in all held partitions; "
-                 "less than elsewhere: not read yet",
+                 "less than elsewhere: newer ones do not hold here yet",
                  _one(lambda seen: seen.counters.thresholds_revision)),
     WorkerMetric("state_bytes", "gauge", ("hop",),
                  "Stored states of the monitors that are held; summed about each 15 s",

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import Final
 
-from irregulars.errors import ServiceUnavailable, TopicMismatch
+from irregulars.errors import ServiceError, TopicMismatch
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.kafka.topics import WORKER_TOPICS
 from irregulars.streams.worker_settings import WorkerSettings
@@ -53,10 +53,10 @@ class MissingTopics:
         """
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._ask)
-        except ServiceUnavailable:  # the watch of the broker tells of that
-            return
         except TopicMismatch as error:
             self._note(error)
+        except ServiceError:  # the broker's watch tells of that; what is connected stays connected
+            return
         else:
             self._looks = 0
 

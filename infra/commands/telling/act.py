@@ -52,7 +52,7 @@ def slurm(
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
 ) -> None:
-    """Drain the node of an accused device, with a reason, and take the drain off when the verdict is withdrawn.
+    """Drain the node of an accused device, with a reason, and take the drain off when the proposal is withdrawn.
 
     Jobs on the node go on. A node that carries somebody else's reason is never touched.
 
@@ -83,7 +83,7 @@ def kubernetes(
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
 ) -> None:
-    """Cordon the node of an accused device, show it as a condition, and undo both when the verdict is withdrawn.
+    """Cordon the node of an accused device, show it as a condition, and undo both when the proposal is withdrawn.
 
     Pods on the node go on. A node that somebody else cordoned stays cordoned. The rights that it needs are in
     infra/kit/kubernetes/components/actor.

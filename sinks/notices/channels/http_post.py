@@ -88,7 +88,8 @@ class HttpPost:
     secrets
         What must stand in no error, beside the URL's path where that is secret.
     is_url_secret
-        Whether the URL is one: then no more than its host is named, and it must be https, except on this machine.
+        Whether the URL is one: then no more than its host is named, and it must be https, except on this machine and
+        without a proxy.
 
     Raises
     ------
@@ -109,6 +110,7 @@ class HttpPost:
         self._secrets: Final = tuple(secrets)
         self._is_url_secret: Final = is_url_secret
         self._must_be_safe: Final = bool(secrets) or is_url_secret
+        self._has_proxy: Final = settings.proxy is not None
         self._timeout: Final = Timeout(connect=settings.timeout_s, read=settings.timeout_s)
         self._pool: Final = _pool(settings)
         self._checked_url()
@@ -168,8 +170,8 @@ class HttpPost:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
             raise InputError("url must be http://host or https://host, without credentials; got another one")
-        if self._must_be_safe and parts.scheme == "http" and not _is_here(parts.hostname):
-            rule = "https where a secret is sent, except to this machine"
+        if self._must_be_safe and parts.scheme == "http" and (self._has_proxy or not _is_here(parts.hostname)):
+            rule = "https where a secret is sent, except to this machine without a proxy"
             raise InputError(f"url must be {rule}; got http ({parts.hostname})")
         return url
 

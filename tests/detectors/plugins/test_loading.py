@@ -76,6 +76,12 @@ def test_ours_are_found_by_dotted_path_in_both_spellings_and_pass_options() -> N
         assert detector.warm_up == 5
 
 
+def test_more_detectors_of_operators_than_evidence_has_columns_for_are_refused() -> None:
+    assert len(load_detectors(["baseline"] * 16 + ["peers"])["operator"]) == 16
+    with pytest.raises(PluginError, match="detectors of operators must be at most 16; got 17"):
+        load_detectors(["baseline"] * 17)
+
+
 def test_ours_are_found_by_entry_point() -> None:
     makers = load_detectors(["baseline", "peers"])
     assert [type(make().detector) for make in makers["operator"]] == [RobustBaseline]  # type: ignore[attr-defined]

@@ -44,3 +44,12 @@ def test_a_file_that_is_no_toml_is_told_and_one_of_the_call_refused(tmp_path: Pa
 def test_a_flag_is_of_the_call() -> None:
     with pytest.raises(InputError, match="flag for detla"):
         load_leniently({"detla": "2"}, None, {})
+
+
+def test_names_that_somebody_else_reads_are_not_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text('topic_prefix = "a."\n[nics]\nperiod_ms = 10\n[[sources]]\nkind = "torch"\n')
+    found = load_leniently({}, path, {}, others=("nics", "sources"))
+    assert found.settings is not None
+    assert (found.refused, found.settings.topic_prefix) == ((), "a.")
+    assert len(load_leniently({}, path, {}).refused) == 2

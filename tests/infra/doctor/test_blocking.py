@@ -36,6 +36,12 @@ def test_whoever_may_read_alerts_alone_is_not_told_that_none_come() -> None:
     assert is_blocking(MISSING)
 
 
+@pytest.mark.parametrize("code", ["kafka_away", "kafka_unreachable", "kafka_refuses", "log_in_refused"])
+def test_a_broker_that_can_t_be_used_blocks_whatever_the_cause(code: str) -> None:
+    assert is_blocking(finding("problem", "kafka", "broker", "no broker can be reached", code))
+    assert not is_blocking(finding("warning", "kafka", "broker", "answered in 3 s", "kafka_slow"))
+
+
 def test_it_looks_by_itself_while_the_block_runs_and_ends_with_it() -> None:
     said = threading.Event()
     with BlockWatch(lambda: [MISSING], lambda _: said.set(), first_s=0.01, every_s=0.01) as watch:

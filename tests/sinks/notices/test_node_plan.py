@@ -52,6 +52,11 @@ def test_no_more_nodes_than_allowed_and_the_costliest_first() -> None:
     assert hosts(plan(*messages, most=0)) == []
 
 
+def test_a_node_of_two_incidents_stands_where_the_costlier_one_does() -> None:
+    costly, cheap = message("node-1", "v1", delta=4.0), message("node-1", "v2", delta=1.1)
+    assert hosts(plan(costly, cheap, message("node-2", "v3", delta=2.0))) == ["node-1"]
+
+
 def test_nodes_that_are_cordoned_already_count() -> None:
     first, second = message("node-1", "v1"), message("node-2", "v2")
     marks = {"node-1": first.actions[0].action_id}

@@ -151,8 +151,8 @@ def test_a_sink_that_is_away_at_the_start_is_opened_later_and_gets_all(
 
     async def work() -> None:
         writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
-        await writer.write(made_up_job.judgements())
         assert counters.sink_is_missing
+        await writer.write(made_up_job.judgements())
         await asyncio.wait_for(writer.flush(), 5.0)
         writer.close()
 
@@ -168,7 +168,7 @@ def test_a_sink_is_opened_though_there_is_nothing_to_write(letters: Letters) -> 
     async def work() -> None:
         writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
         writer.begin()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.0)
         writer.close()
 
     asyncio.run(work())

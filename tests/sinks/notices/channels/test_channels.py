@@ -318,6 +318,11 @@ def test_a_secret_goes_nowhere_in_the_clear(url: str) -> None:
     assert "secret@" not in str(caught.value)
 
 
+def test_a_secret_for_this_machine_goes_through_no_proxy_in_the_clear() -> None:
+    with Receiver() as proxy, pytest.raises(InputError, match="except to this machine without a proxy"):
+        WebhookChannel("hook", lambda: "http://localhost:9/x", HttpSettings(proxy=proxy.url), token=lambda: SECRET)
+
+
 def test_a_certificate_is_verified_and_an_authority_of_one_s_own_can_be_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

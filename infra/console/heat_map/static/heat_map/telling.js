@@ -37,7 +37,7 @@ export function build(element, map) {
     make("div", { class: "hm-legend" }, parts.legend, parts.explained,
       make("span", { class: "hm-missing" }, "not stored"),
       make("span", { "data-sign": "▼" }, "irregular iteration"),
-      make("span", { "data-sign": "▶" }, "accused (▷ second suspect)"),
+      make("span", { "data-sign": "▶" }, "accused (▷ not the first suspect)"),
       make("span", { "data-sign": "◯" }, "numbered as in the table below")),
     parts.plot, parts.status, make("p", { class: "hm-help", id: "hm-help" }, HELP), parts.details, parts.table,
   );
