@@ -6,7 +6,7 @@ are the agent's own. An unknown key, a wrong type or a value out of bounds is an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -64,7 +64,7 @@ class SpoolTable:
 
     directory: Path = key(Path("/var/lib/irregulars/spool"), "Where messages wait while Kafka is away")
     limit_mib: Annotated[int, Meta(ge=2, le=1 << 20)] = key(
-        1024, "At most so much, MiB; above it the oldest are dropped and counted"
+        1024, "About so much, MiB; above it the oldest are dropped and counted"
     )
     memory_mib: Annotated[int, Meta(ge=2, le=1024)] = key(
         4, "In flight, and as much again before it goes to disk, MiB"
@@ -131,7 +131,8 @@ def read_agent_file(path: Path) -> AgentFile:
     Raises
     ------
     InputError
-        If the file can't be read, or a key is unknown, missing, of the wrong type or out of bounds.
+        If the file can't be read, two sources have one name, or a key is unknown, missing, of the wrong type or out
+        of bounds.
     """
     found = read_toml(path, "agent's file")
     values: dict[str, Any] = {}
@@ -140,7 +141,16 @@ def read_agent_file(path: Path) -> AgentFile:
             values[name] = read_table(found[name], table, f"{path}, table {name}")
     values["ranks"] = tuple(read_table(one, RankTable, where) for one, where in _array(found, "ranks", path))
     values["sources"] = tuple(_source(one, where) for one, where in _array(found, "sources", path))
+    _require_distinct(values["sources"])
     return AgentFile(**values)
+
+
+def _require_distinct(sources: Iterable[SourceTable]) -> None:
+    names: set[str] = set()
+    for one in sources:
+        if one.name in names:
+            raise InputError(f"name must be another than those before; got {one.name!r} ({one.where}, key name)")
+        names.add(one.name)
 
 
 _Table = TypeVar("_Table")

@@ -58,11 +58,18 @@ def _open_torch(options: TorchOptions, state_path: Path) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
-    """Files that a tool writes into a directory, followed as they grow; `world_size` is what NCCL Inspector lacks."""
+    """Files that a tool writes into a directory, followed as they grow."""
 
     directory: Path
     job: JobName = key(MISSING, "Training job")
     world_size: Annotated[int, Meta(ge=1, le=1 << 20)] | None = key(None, "Ranks of the job")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectorOptions(FollowOptions):
+    """Logs of NCCL Inspector, which do not tell how many ranks the job has."""
+
+    world_size: Annotated[int, Meta(ge=1, le=1 << 20)] = key(MISSING, "Ranks of the job")
 
 
 def _follow(kind: str) -> Callable[[FollowOptions, Path], Source]:
@@ -110,7 +117,8 @@ KINDS: Final[Mapping[str, tuple[type, Callable[[Any, Path], Source]]]] = {
     "replay": (ReplayOptions, _open_replay),
     "torch": (TorchOptions, _open_torch),
     "nccl-ras": (RasOptions, _open_ras),
-    **{kind: (FollowOptions, _follow(kind)) for kind in ("kineto", "flight-recorder", "nccl-inspector", "clog")},
+    **{kind: (FollowOptions, _follow(kind)) for kind in ("kineto", "flight-recorder", "clog")},
+    "nccl-inspector": (InspectorOptions, _follow("nccl-inspector")),
 }
 
 

@@ -99,8 +99,6 @@ def _count_gpus() -> int:
 def _open_sources(file: AgentFile, stack: ExitStack) -> dict[str, Source]:
     opened: dict[str, Source] = {}
     for table in file.sources:
-        if table.name in opened:
-            raise InputError(f"name must be another than those before; got {table.name!r} ({table.where}, key name)")
         opened[table.name] = open_source(table, file.spool.directory / "sources")
         stack.callback(opened[table.name].close)
     return opened

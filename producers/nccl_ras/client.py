@@ -79,7 +79,7 @@ class _Conversation:
         if accepted.upper() != b"OK":
             raise InputError(
                 f"{self._where}: RAS must answer in JSON, as NCCL does since 2.28.7; got {accepted[:60]!r} "
-                "(an older NCCL tells no counts of single ranks)"
+                "(an older NCCL answers in text alone)"
             )
         self._send("STATUS")
         return self._read_to_end()

@@ -65,10 +65,11 @@ class DeviceSource:
     def poll(self, max_records: int) -> Sequence[Record]:
         """Return the samples as batches, once a second."""
         now_s = self._clock_s()
-        if now_s >= self._next_s:
+        is_health_due = now_s >= self._next_health_s
+        if now_s >= self._next_s or is_health_due:  # states come with what feeds take: none must be left behind
             self._next_s = now_s + self._batch_s
             self._gather()
-        if now_s >= self._next_health_s:
+        if is_health_due:
             self._next_health_s = now_s + self._health_s
             self._gather_health()
         return self._take(max_records)

@@ -82,8 +82,9 @@ class TraceDirectory:
                     path, world_size = part_path(self._directory, record.attempt, record.rank), record.world_size
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)
-                if path is not None and not isinstance(record, Heartbeat):  # the end says what was lost
-                    _append(path, encode_frame(record))
+                if path is not None:  # what was lost is told at once too: a rank that is killed writes no end
+                    frame = Lost(source.lost_rows) if isinstance(record, Heartbeat) else record
+                    _append(path, encode_frame(frame))
                     self.delivered_rows += _operators(record)
             if path is not None:
                 self._note_open(source, path)

@@ -22,7 +22,7 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.printing import counted, printable
 from irregulars.producers.publishing.batches import event_times_ns
-from irregulars.producers.torch_hook.leaving.frames import END_BYTES, End, Frame, Waiting, is_ended, read_frames
+from irregulars.producers.torch_hook.leaving.frames import END_BYTES, End, Frame, Lost, Waiting, is_ended, read_frames
 from irregulars.producers.trace.writer import write_trace
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.records import UNKNOWN, Batch
@@ -88,7 +88,7 @@ def _announcements(part: Path) -> Iterator[Announcement]:
     newest, lost_rows = None, 0
     for frame in _frames(part):
         newest = frame if isinstance(frame, Announcement) else newest
-        lost_rows = frame.lost_rows if isinstance(frame, End) else lost_rows
+        lost_rows = frame.lost_rows if isinstance(frame, (Lost, End)) else lost_rows
     if newest is not None:
         yield replace(newest, lost_rows=lost_rows)
 

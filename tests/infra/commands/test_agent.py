@@ -53,6 +53,14 @@ def test_what_is_wrong_with_it_is_one_line(run: Run, text: str, complaint: str) 
             "kind = 'torch'\nmode = '0660'",
             "mode must be an integer; got '0660' (agent.toml, sources 1, key mode)",
         ),
+        (
+            "kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'",
+            "key world_size must be there; got none (agent.toml, sources 1)",
+        ),
+        (
+            "kind = 'torch'\n[[sources]]\nkind = 'torch'\npath = 'other'",
+            "name must be another than those before; got 'torch' (agent.toml, sources 2, key name)",
+        ),
     ],
 )
 def test_checking_looks_at_sources_too(run: Run, text: str, complaint: str) -> None:

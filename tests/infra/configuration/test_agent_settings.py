@@ -138,7 +138,7 @@ def test_anybody_s_source_is_named_by_its_place(path: Path) -> None:
     [
         ("kind = 'reply'", InputError, r"kind must be one of replay, torch, .*; got 'reply' .*key kind"),
         ("kind = 'replay'", InputError, r"key directory must be there; got none \(.*, sources 1\)"),
-        ("kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'", InputError, r"world_size must be given"),
+        ("kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'", InputError, r"key world_size must be there"),
         ("kind = 'replay'\ndirectory = 3", InputError, r"directory must be a path; got 3"),
         ("kind = 'no.such:Thing'", PluginError, r"must be one that can be imported.*ModuleNotFoundError: No module"),
         ("kind = 'tests.benchmarks.agent_load:Operators'\nx = 1", PluginError, r"TypeError: .*unexpected keyword"),

@@ -110,6 +110,31 @@ def test_states_of_a_gpu_become_rows_and_what_was_not_said_is_unknown(clock: Clo
     np.testing.assert_array_equal(found.columns["power_w"], [np.nan, np.nan])
 
 
+def test_no_state_is_left_out_since_the_feed_that_brings_it_is_taken_first(clock: Clock) -> None:
+    waiting: list[HealthSample] = []
+    taken: list[HealthSample] = []
+
+    class Feed(Scripted):
+        def take(self) -> list[Samples]:
+            taken.extend(waiting)
+            waiting.clear()
+            return []
+
+    def health() -> list[HealthSample]:
+        states = taken.copy()
+        taken.clear()
+        return states
+
+    source = DeviceSource([Feed()], health, clock_s=clock, now_ns=clock.now_ns)
+    rows = 0
+    for step in range(1, 401):  # polls of 70 ms: both periods drift apart
+        clock.now_s += 0.07
+        if step % 2 == 0 and step <= 300:
+            waiting.append(HealthSample(ONE, "gpu1", clock.now_ns(), {"temperature_c": 60.0}))
+        rows += sum(len(record) for record in source.poll(10_000) if isinstance(record, Batch))
+    assert rows == 150
+
+
 def test_a_long_batch_is_handed_out_in_portions(clock: Clock) -> None:
     source = DeviceSource([Scripted([samples(ONE, "mlx5_0", list(range(1, 101)))])], clock_s=clock)
     parts = second(source, clock, 30)

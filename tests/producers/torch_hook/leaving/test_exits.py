@@ -112,6 +112,25 @@ def test_rows_dropped_by_a_full_ring_are_counted_in_the_trace(tmp_path: Path) ->
     assert len(trace.commops[0]) == 64
 
 
+def test_rows_that_a_killed_rank_had_dropped_are_counted_too(tmp_path: Path) -> None:
+    rank, looks = Rank(0), itertools.count()
+    rank.train(1)
+    for _ in range(100):
+        rank.operate(0)
+
+    def be_killed_soon(seconds: float) -> bool:
+        if next(looks) == 2:
+            raise KeyboardInterrupt
+        time.sleep(0.03)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        TraceDirectory(tmp_path).run(rank.source, be_killed_soon)
+    assert assemble(tmp_path) == 1
+    (announced,) = read_trace(tmp_path).announcements
+    assert announced.lost_rows == rank.source.lost_rows > 0
+
+
 def test_the_agent_receives_what_each_rank_sends(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     source = SocketSource(path, ranks=2)
