@@ -83,7 +83,9 @@ class Settings:
     kafka_ca_file: Path | None = _setting(None, "Certificate authority of the brokers (PEM); else the system's")
     kafka_cert_file: Path | None = _setting(None, "Our own certificate for mutual TLS (PEM)")
     kafka_key_file: Path | None = _setting(None, "Its private key (PEM, without a passphrase)")
-    kafka_token_file: Path | None = _setting(None, "OAUTHBEARER: the file with a token, which is read again to renew it")
+    kafka_token_file: Path | None = _setting(
+        None, "OAUTHBEARER: the file with a token, which is read again to renew it"
+    )
     kafka_token_url: Url | None = _setting(
         None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user, with its path; https, or on this machine"
     )
@@ -222,7 +224,8 @@ class Settings:
     )
     log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
     metrics_listen: Listen = _setting(
-        "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0, or one that is taken: any free one"
+        "127.0.0.1:9465",
+        "Where a worker's pages /metrics, /healthz and /readyz are; port 0, or one that is taken: any free one",
     )
     web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(
         0, "Port of Faust's own pages, on 127.0.0.1; 0: none"
