@@ -1,4 +1,4 @@
-"""Topics that are deleted while a worker runs: they are told within seconds, and end it when they stay away."""
+"""Topics that are deleted while a worker runs: they are told, and end it when nobody makes them anew."""
 
 from __future__ import annotations
 
