@@ -231,7 +231,8 @@ def run(client: Client, name: str, parameters: Mapping[str, object] | None = Non
     wanted = [name for name, value in values.items() if value == NEWEST]
     values |= (chosen := look_up(client, wanted, values))
     if None in chosen.values():  # nothing is stored that could be the newest
-        return Answer(_columns(client, investigation, values), (), {}, investigation.empty)
+        known = {name: value for name, value in chosen.items() if value is not None}
+        return Answer(_columns(client, investigation, values), (), known, investigation.empty)
     limit = values["limit"]
     assert isinstance(limit, int)  # each question has one: a test says so
     one_more = {"limit": min(limit + 1, _BOUNDS["UInt32"][1])}  # so that we know whether there are more

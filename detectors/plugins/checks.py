@@ -146,7 +146,7 @@ def check_score_changes_nothing(make: MakeDetector) -> None:
 
 
 def check_one_nan_never_poisons(make: MakeDetector) -> None:
-    """Unknown values, in one row or in all, leave no trace in what is said of later frames."""
+    """Unknown values, in one row or in all, take no opinion away in later frames."""
     clean, spoiled = warm_detector(make), warm_detector(make)
     for iteration, rows in enumerate((slice(1, 2), slice(None))):
         frame = blank(sample_frame(spoiled.level, 500 + iteration), np.arange(48)[rows])
@@ -200,7 +200,7 @@ def check_no_aliasing(make: MakeDetector) -> None:
 
 
 def check_pickle_round_trip(make: MakeDetector) -> None:
-    """A detector restored from a snapshot goes on as the one that was saved."""
+    """A detector that is made of a pickle goes on as the one that was pickled."""
     for original in (make(), warm_detector(make)):
         restored: Detector = pickle.loads(pickle.dumps(original))
         for frame in frames_for(original, 5, first=900):

@@ -1,7 +1,7 @@
 """What a detector is: the plug-in protocol, and the columns that it may read.
 
-A detector gives every row of a frame a number, higher where it is stranger. It never decides: thresholds and
-persistence belong to the monitor, which calls in this order: score, judge, learn.
+A detector gives every row of a frame a number, higher where it is stranger. It never decides: how often a row must be
+strange, and what follows, belongs to the monitor, which calls in this order: score, judge, learn.
 
 Detectors score on scales of their own: standard deviations, probabilities. One may state with an attribute
 ``strange_from`` (a number above 0) from which score on a row is strange on its scale; monitors get scores divided by
@@ -93,8 +93,8 @@ class Detector(Protocol):
     """A plug-in that scores. No base class is needed; `plugins.checks.check_detector` says whether one is right.
 
     Constructors take keyword-only scalars with defaults. A detector pickles, keeps its state bounded, and asks no
-    clock, file, network or global random state. A worker's snapshots hold what its `state` returns; a detector
-    without one begins cold after a restart.
+    clock, network or global random state, and no file but one that does not change, as a trained model. A worker's
+    snapshots hold what its `state` returns; a detector without one begins cold after a restart.
     """
 
     @property

@@ -10,7 +10,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -149,7 +149,8 @@ def _text(value: Any, unit: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):
-        return value.replace(tzinfo=None).isoformat(" ", unit) + "Z"
+        utc = value if value.tzinfo is None else value.astimezone(UTC)  # a column may have a zone of its own
+        return utc.replace(tzinfo=None).isoformat(" ", unit) + "Z"
     if isinstance(value, list | tuple):
         return f"[{', '.join(_text(one, unit) for one in value)}]"
     return printable_lines(value)

@@ -92,7 +92,10 @@ def cost_text(screen: Screen) -> str:
     """Say what it costs an hour, and what it cost so far."""
     cost, verdict = screen.cost, screen.verdict
     if verdict.kind == "custom" and not cost.lost_s:
-        return "none counted: no iteration with it was irregular; a detector's verdict is a ticket at least"
+        return (
+            "none counted: no iteration with it was irregular without another verdict; "
+            "a detector's verdict is a ticket at least"
+        )
     parts = []
     lasted = "" if screen.is_at_work else " while it lasted"
     if cost.gpu_hours_per_hour is not None:

@@ -27,7 +27,7 @@ from irregulars.streams.messages.records import UNKNOWN, Batch, decode_batch, en
 _LOG: Final = logging.getLogger("irregulars.iterations")
 
 PAUSE_S: Final = 30.0
-"""After so long without operators of a job, what is held back leaves without numbers: it may hang."""
+"""After so long without operators of a job, what is held back leaves: it may hang."""
 
 LEARNING_S: Final = 2.0
 LEARNING_RATIO: Final = 0.02

@@ -74,8 +74,8 @@ class OnlineInference:
 
     Notes
     -----
-    The first iteration is 0 where the beginning of the job passes here. Otherwise the number is that of the anchor's
-    collectives so far divided by those of an iteration: the same on all nodes that join later, whenever they do.
+    The first iteration is 0 where the cadence is learned with the job's first operators. Otherwise the number is that
+    of the anchor's collectives so far divided by those of an iteration: what was given before goes on.
     """
 
     def __init__(self, limits: InferenceLimits | None = None, *, is_counted_apart: bool = False) -> None:

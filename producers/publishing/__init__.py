@@ -1,4 +1,4 @@
-"""From a source to Kafka: batches, the agent that polls, the publisher that waits instead of dropping.
+"""From a source to Kafka: batches, the agent that polls, the publisher, the spool.
 
 Start at `sources.py` (what a source is), then `agent.py` and `publisher.py`; `spool.py` keeps messages on disk while
 Kafka is away.

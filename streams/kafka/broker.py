@@ -137,6 +137,17 @@ def service_error(
     )
 
 
+def no_answer(bootstrap: str, timeout_s: float) -> ServiceUnavailable:
+    """Return our exception for a request of the admin client that was still open when its time was over.
+
+    The broker at `bootstrap` may answer all the same, and name another that this machine can't reach.
+    """
+    return ServiceUnavailable(
+        f"Kafka at {bootstrap} must answer within {timeout_s:g} s; got nothing. "
+        "Check that this machine reaches the addresses that the brokers name (advertised.listeners)"
+    )
+
+
 def _make_admin(config: dict[str, Any], bootstrap: str) -> AdminClient:
     try:
         return AdminClient(current(config))

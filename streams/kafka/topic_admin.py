@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic  # `admin` has it too, but does not tell type checkers
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.broker import open_admin, service_error
+from irregulars.streams.kafka.broker import no_answer, open_admin, service_error
 from irregulars.streams.kafka.topic_configuration import alter_topics
 from irregulars.streams.kafka.topics import (
     CLEANING,
@@ -179,6 +179,8 @@ def delete_topics(bootstrap: str, names: Sequence[str], security: Mapping[str, A
             future.result(timeout=timeout_s)
         except KafkaException as error:
             raise service_error(error.args[0], bootstrap, timeout_s) from error
+        except TimeoutError as error:
+            raise no_answer(bootstrap, timeout_s) from error
 
 
 def topic_config(topic: Topic) -> dict[str, str]:
@@ -210,6 +212,8 @@ def _is_created(future: Any, bootstrap: str, timeout_s: float) -> bool:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:  # another process was faster
             return False
         raise service_error(error.args[0], bootstrap, timeout_s) from error
+    except TimeoutError as error:
+        raise no_answer(bootstrap, timeout_s) from error
     return True
 
 

@@ -1,4 +1,4 @@
-"""Topics that are deleted while a worker runs: they are told at once, and end it when nobody makes them anew."""
+"""Topics that are deleted while a worker runs: they are told, and end it when nobody makes them anew."""
 
 from __future__ import annotations
 

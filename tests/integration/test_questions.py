@@ -391,6 +391,8 @@ def test_without_a_job_it_is_the_newest_one_and_that_is_told(recorded: Client) -
     assert found.chosen == {"job": "pp4dp2-hang-inside"}
     assert found.rows == run(recorded, "slowest_iterations", {"job": "pp4dp2-hang-inside", "limit": 3}).rows
     assert run(recorded, "slowest_iterations", {"job": NIC}).chosen == {}
+    nothing = run(recorded, "ranks_of_iteration")  # the newest job has no irregular iteration
+    assert (nothing.rows, nothing.chosen) == ((), {"job": "pp4dp2-hang-inside"})
 
 
 def test_the_newest_irregular_iteration_is_of_the_attempt_that_is_asked_for(

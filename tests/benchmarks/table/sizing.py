@@ -172,7 +172,7 @@ def inputs(figures: Mapping[str, float]) -> str:
         "rank_second": ("`s`", "CPU of a rank's snapshots in a second", "µs"),
         "operator_compressed": ("`k`", "an operator on Kafka, compressed", "bytes"),
         "evidence_bytes": ("`e`", "evidence of a rank and iteration", "bytes"),
-        "read_share": ("`r`", "operators that are read back, and stored", "%"),
+        "read_share": ("`r`", "operators that are read back, taken for stored", "%"),
         "stored_bytes": ("`d`", "a row in ClickHouse", "bytes"),
         "idle": ("`m`", "memory of a worker with little to do", "MiB"),
         "rank_state": ("`q`", "state of a rank in it", "KiB"),

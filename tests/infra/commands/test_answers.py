@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -128,3 +128,8 @@ def test_a_single_column_is_cut_where_nothing_else_helps() -> None:
     told = lines(Answer(("節",), tuple(("節" * 30,) for _ in range(9))), 20, 5)
     assert told[1] == "節" * 9 + "…"
     assert "texts are cut" in " ".join(told)
+
+
+def test_a_time_in_a_zone_of_its_own_is_shown_in_utc() -> None:
+    berlin = datetime(2026, 11, 21, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
+    assert lines(Answer(("at",), ((berlin,),)), 80) == ["at", "2026-11-21 02:04:05Z"]
