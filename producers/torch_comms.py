@@ -14,8 +14,8 @@ script marks::
         with torch_comms.iteration(number):
             train(batch)
 
-Nothing here raises into training once `start` has returned: what goes wrong is counted, and said once in the log
-``irregulars.torch``. Needs the extra ``torch``. Costs and limits: infra/docs/torch.md.
+What goes wrong in the hooks is kept from training, and told in the log ``irregulars.torch``; a phase, kind or group
+that does not exist raises. Needs the extra ``torch``. Costs and limits: infra/docs/torch.md.
 """
 
 from __future__ import annotations
