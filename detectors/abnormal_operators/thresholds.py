@@ -25,7 +25,7 @@ class AbnormalThresholds:
     sigmas: float = threshold(
         4.0,
         unit="standard deviations",
-        meaning="A rank, a lane or a single gap that is slower by more stands out.",
+        meaning="A rank, a lane or a single gap must be slower by more to stand out.",
         source="chosen: hundreds of ranks and lanes are looked at, and of normal noise one in 30,000 is above",
     )
     least_lane_log: float = threshold(
@@ -37,7 +37,7 @@ class AbnormalThresholds:
     cause_ratio: float = threshold(
         0.3,
         unit="share of the iteration's excess",
-        meaning="A slow rank must explain more of it: what explains less changes hardly any operator.",
+        meaning="A slow rank must explain more of it.",
         source=_SIMULATED,
     )
     lane_ratio: float = threshold(

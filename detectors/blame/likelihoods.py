@@ -35,7 +35,7 @@ class Likelihoods:
     )  # fmt: skip
     prior_switch: float = threshold(
         0.3, unit=_PRIOR,
-        meaning="A switch is to blame, with all that its ranks send.",
+        meaning="A switch is to blame.",
         source="chosen: there are fewer switches than NICs",
     )  # fmt: skip
     prior_communicator: float = threshold(
@@ -88,7 +88,7 @@ class Likelihoods:
     )  # fmt: skip
     switch_ports: float = threshold(
         0.5, unit=_WAY,
-        meaning="A switch that is slow slows all that its ranks send.",
+        meaning="A switch that is slow slows all that passes it.",
         source="chosen: half; with switch_uplink the sum is 1",
     )  # fmt: skip
     switch_uplink: float = threshold(
@@ -102,17 +102,17 @@ class Likelihoods:
 
     accused: float = threshold(
         0.95, unit=_SLOW,
-        meaning="The hypothesis is about this very lane.",
+        meaning="The hypothesis is about this very lane, or about a member of it that logs nothing.",
         source="chosen: it was looked into since it was slow",
     )  # fmt: skip
     passes: float = threshold(
         0.97, unit=_SLOW,
-        meaning="It is a pair on the slow NIC.",
+        meaning="It is a pair that passes the slow NIC, in the slow direction.",
         source="chosen: a message has no way around its NIC, and of 128 members of a group each has such pairs",
     )  # fmt: skip
     crosses: float = threshold(
         0.9, unit=_SLOW,
-        meaning="It crosses the device.",
+        meaning="It crosses the device in another way, as a group of ranks crosses a NIC.",
         source="chosen: a little less sure than the accused lane itself",
     )  # fmt: skip
     shares_host: float = threshold(
@@ -122,7 +122,7 @@ class Likelihoods:
     )  # fmt: skip
     inside: float = threshold(
         0.2, unit=_SLOW,
-        meaning="It stays inside a host, and a NIC or switch of that host is slow.",
+        meaning="It stays inside a host, and a NIC or switch of one of its ranks is slow.",
         source="chosen: gloo, and NCCL without P2P, send it over the NIC; NVLink does not",
     )  # fmt: skip
     has_both_ends: float = threshold(
@@ -132,7 +132,7 @@ class Likelihoods:
     )  # fmt: skip
     untouched: float = threshold(
         0.05, unit=_SLOW,
-        meaning="The device does not touch it.",
+        meaning="What is slow of the device does not touch it.",
         source="chosen: several times what noise alone leaves beyond lane_sigmas, as one fault makes others wait",
     )  # fmt: skip
     nobody: float = threshold(

@@ -23,7 +23,7 @@ class BlameThresholds:
 
     match_share: float = threshold(
         0.25, unit=_EXCESS,
-        meaning="A cause is seen in an iteration if it explains at least this much of it.",
+        meaning="A cause shows in an iteration if it explains at least this much of it.",
         source="chosen: three causes and noise may share an iteration",
     )  # fmt: skip
     min_cause_share: float = threshold(
@@ -33,12 +33,12 @@ class BlameThresholds:
     )  # fmt: skip
     max_causes: int = threshold(
         3, unit="causes",
-        meaning="As many are looked for at once.",
+        meaning="At most as many are looked for at once.",
         source="chosen: more faults at once than two are rare, and each needs its share of the excess",
     )  # fmt: skip
     most_typical: float = threshold(
         2.0, unit="times the median excess",
-        meaning="An iteration weighs no more than this: what hung once for long does not recur.",
+        meaning="An iteration weighs no more than this.",
         source="chosen: commit 176bb49, where one long hang decided what six iterations had in common",
     )  # fmt: skip
     min_probability: float = threshold(
@@ -48,12 +48,12 @@ class BlameThresholds:
     )  # fmt: skip
     min_alternative: float = threshold(
         0.02, unit="probability",
-        meaning="An alternative below is not worth a line of the verdict.",
+        meaning="An alternative below, before first_suspect_odds, gets no line of the verdict.",
         source="chosen: one in fifty, so that nobody is sent to a device that is hardly ever the one",
     )  # fmt: skip
     min_named: float = threshold(
         0.25, unit="probability",
-        meaning="Below, no member of a slow communicator stands out, and it accuses nobody.",
+        meaning="Below, no device stands out of a slow communicator, and it accuses nobody.",
         source="chosen: in a ring of four equal members each has as much by chance",
     )  # fmt: skip
 
@@ -71,7 +71,8 @@ class BlameThresholds:
     )  # fmt: skip
     min_likeness: float = threshold(
         0.6, unit="Jaccard index",
-        meaning="A host or stage is blamed if its ranks and the late ones are more nearly the same set.",
+        meaning="Ranks late together are laid on a host or stage only if its ranks and they are more nearly the "
+        "same set",
         source="chosen: more than half, so that half of a host's ranks is not the host",
     )  # fmt: skip
     min_typical_likeness: float = threshold(
@@ -81,12 +82,12 @@ class BlameThresholds:
     )  # fmt: skip
     min_own_late: float = threshold(
         0.2, unit="share of the late ranks",
-        meaning="Nobody is blamed whose ranks are fewer: what made the others late is not that device.",
+        meaning="No device is blamed for ranks that are late together if its own are fewer.",
         source="chosen: one rank may be late with four others by chance",
     )  # fmt: skip
     everybody_share: float = threshold(
         0.7, unit=_RANKS,
-        meaning="If as many are late, it is the job that changed, and nobody is to blame.",
+        meaning="If as many are late together, and more than one, nobody is to blame (a host in turns aside).",
         source="chosen: commit ac47e0f, longer batches make nearly all ranks late",
     )  # fmt: skip
     common_ranks: int = threshold(
@@ -119,7 +120,7 @@ class BlameThresholds:
     )  # fmt: skip
     max_turn_share: float = threshold(
         0.6, unit="share of what the host's ranks lost",
-        meaning="A rank with more of it is slow by itself.",
+        meaning="If a rank has more of it, they do not take turns.",
         source="chosen: more than half",
     )  # fmt: skip
     taking_turns_share: float = threshold(
@@ -160,7 +161,7 @@ class BlameThresholds:
 
     slow_phase_share: float = threshold(
         0.07, unit="share of the usual iteration",
-        meaning="A cause beside a larger one counts if it costs this much.",
+        meaning="A cause that explains less than half of an iteration's excess counts if it costs this much.",
         source="chosen: slow phases of healthy hosts cost 3 to 6 % (commit 323d8dc)",
     )  # fmt: skip
 
@@ -168,12 +169,12 @@ class BlameThresholds:
 
     lane_sigmas: float = threshold(
         4.0, unit="standard errors",
-        meaning="A slow lane's excess stands this far out.",
+        meaning="A lane beside the accused one is slow only if its excess stands this far out.",
         source="chosen: with thousands of lanes and heavy tails it keeps chance below one lane in a job",
     )  # fmt: skip
     like_accused: float = threshold(
         0.15, unit="share of what the accused lane's slow-down predicts",
-        meaning="What slows by less met the fault's traffic in the fabric; it did not cross the device.",
+        meaning="A lane that slows by less is not counted as slow with the accused one.",
         source="chosen: a seventh or so; what a device carries slows by about as much as the accused lane",
     )  # fmt: skip
     telling_ratio: float = threshold(
@@ -183,7 +184,7 @@ class BlameThresholds:
     )  # fmt: skip
     queue_ns: float = threshold(
         100_000.0, unit="ns for each transfer",
-        meaning="Above, a lane is slow for which nothing that could be noticed is predicted.",
+        meaning="A lane for which nothing that could be noticed is predicted is slow only above this.",
         source="chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)",
     )  # fmt: skip
     model_error: float = threshold(
@@ -201,7 +202,7 @@ class BlameThresholds:
     )  # fmt: skip
     moving_ratio: float = threshold(
         0.05, unit="ratio to the NIC's usual peak",
-        meaning="A NIC that moves less on average carries acknowledgements and chatter alone.",
+        meaning="A NIC that moves less on average, one way, is not taken to carry a collective's bytes.",
         source="chosen: acknowledgements are a few percent of what they answer",
     )  # fmt: skip
     min_stage_nics: int = threshold(
@@ -230,7 +231,7 @@ class BlameThresholds:
     )  # fmt: skip
     switch_read_lanes: int = threshold(
         16, unit="lanes",
-        meaning="The slowest that are read of a slow switch, and about as many beside it.",
+        meaning="The slowest that are read of a slow switch, and at most about as many beside it.",
         source="chosen: enough to tell a switch from the other ends, few enough to read",
     )  # fmt: skip
 
@@ -248,7 +249,7 @@ class BlameThresholds:
     )  # fmt: skip
     stage_path_share: float = threshold(
         0.5, unit="share of the critical path's work",
-        meaning="A stage that slows the job has as much ...",
+        meaning="A stage that a review finds, and whose work on micro-batches is not known, has as much ...",
         source="chosen: half",
     )  # fmt: skip
     stage_path_times: float = threshold(
@@ -269,18 +270,18 @@ class BlameThresholds:
     )  # fmt: skip
     stage_excess: float = threshold(
         1.5, unit="times what delta allows",
-        meaning="A heavy stage costs more.",
+        meaning="A heavy stage that a review finds costs more.",
         source="chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more "
         "(commit 018ff29)",
     )  # fmt: skip
     uneven_excess: float = threshold(
         2.2, unit="times what delta allows",
-        meaning="Uneven data cost more.",
+        meaning="Uneven data that a review finds cost more.",
         source="chosen: somebody is always a little late, by up to 1.85 times in two reviews (commit 23b14f7)",
     )  # fmt: skip
     max_uneven_share: float = threshold(
         0.5, unit="share of what is lost to late ranks",
-        meaning="If one rank has as much, it is that rank and not the data.",
+        meaning="If one rank has as much, a review does not blame the data.",
         source="formula: the majority",
     )  # fmt: skip
 

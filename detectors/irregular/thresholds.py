@@ -38,8 +38,8 @@ class IrregularThresholds:
     suspect_sigmas: float = threshold(
         4.0,
         unit="robust standard deviations",
-        meaning="An iteration that is suspect for its time alone lies further than this above the level; the noise "
-        "is that between neighbours.",
+        meaning="While no verdict is open, a regular iteration that is suspect for its time alone lies further than "
+        "this above the level; the noise is that between neighbours.",
         source="chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's drift",
     )
     suspect_share: float = threshold(
@@ -59,7 +59,7 @@ class IrregularThresholds:
     still_share: float = threshold(
         0.5,
         unit="share of what a shift must exceed, or of the lateness that lasts",
-        meaning="A shift lasts, and a lasting late rank is there in an iteration, while more than this is left.",
+        meaning="A shift lasts (a window at most), and a lasting late rank is there, while more than this is left.",
         source="chosen: half way between what is usual and what was noticed",
     )
 
@@ -67,13 +67,13 @@ class IrregularThresholds:
     late_sigmas: float = threshold(
         6.0,
         unit="robust standard deviations",
-        meaning="A rank stands out if it is later than the latest rank of an iteration usually is, by this at least.",
+        meaning="A rank stands out if it exceeds its usual lateness by this more than the latest rank usually does.",
         source="chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no surprise",
     )
     latest_ranks: int = threshold(
         16,
         unit="ranks",
-        meaning="The latest ones of an iteration whose lateness is kept; no other was later than the last of them.",
+        meaning="The latest ones of an iteration whose lateness is kept.",
         source="chosen: more than the ranks of one host, all of which a fault of the host makes late",
     )
     lasting_window: int = threshold(

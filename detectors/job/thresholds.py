@@ -16,13 +16,14 @@ class JobThresholds:
     drift_ratio: float = threshold(
         1e-4,
         unit="ns per ns",
-        meaning="Two clocks part by at most this share of the time that both measure.",
+        meaning="Two clocks are taken to part by at most this share of the time that both measure.",
         source="chosen: two quartz oscillators of +-50 ppm each",
     )
     least_resolution_ns: int = threshold(
         1_000,
         unit="ns",
-        meaning="No log is trusted to be finer, and no time is compared as if it were shorter.",
+        meaning="No log is trusted to be finer; a shorter elapsed time is held against the replay's as if it took "
+        "this.",
         source="chosen: reading a clock and recording an event take about a microsecond",
     )
     min_rows_of_resolution: int = threshold(
@@ -34,7 +35,7 @@ class JobThresholds:
     clock_error_ns: int = threshold(
         100_000,
         unit="ns",
-        meaning="Moments of different hosts compare to better than this.",
+        meaning="Moments of different hosts are taken to compare to better than this.",
         source="the promise of the trace format (trace-directory.md, clock)",
     )
 
@@ -78,7 +79,7 @@ class JobThresholds:
     most_drift_ratio: float = threshold(
         2e-4,
         unit="ns per ns",
-        meaning="A clock that moved faster was set by somebody, and does not drift.",
+        meaning="A clock that moved faster is taken to be set by somebody, and not to drift.",
         source="computed: twice drift_ratio, since both clocks and both estimates may be off",
     )
 
@@ -86,8 +87,8 @@ class JobThresholds:
     stray_transfers: float = threshold(
         1.5,
         unit="transfers (participation number)",
-        meaning="If the excess of a lane is spread over fewer of its transfers, one of them hung, and the lane is "
-        "not slow.",
+        meaning="If the excess of a lane of several transfers is spread over fewer, one of them hung; that alone "
+        "does not show that the lane is slow.",
         source="chosen: half way between one transfer and two",
     )
 

@@ -36,7 +36,8 @@ class JudgingThresholds:
     late_cost_share: float = threshold(
         0.5,
         unit="share of what is worth a look",
-        meaning="A rank that stands out makes an iteration suspect if the job took longer by more than this.",
+        meaning="A rank that stands out makes an iteration suspect only if the job took longer by more than this, "
+        "or if it is late again and again while a verdict is open.",
         source="chosen: lateness that the job hardly feels is hidden behind somebody else's",
     )
 
@@ -68,7 +69,8 @@ class JudgingThresholds:
     odd_share: float = threshold(
         0.5,
         unit="share of what δ allows",
-        meaning="A rank, a lane or a stage of a large job is odd, and is read for a review, if it may cost more.",
+        meaning="A rank, a lane or a stage of a large job is odd, and reason for a review to read, if it may cost "
+        "more.",
         source="chosen: evidence alone underestimates the cost, so half of what a review would tell is read",
     )
     far_ratio: float = threshold(
@@ -80,7 +82,7 @@ class JudgingThresholds:
     most_odd: int = threshold(
         16,
         unit="ranks or lanes",
-        meaning="The oddest ones that a review of a large job reads at most.",
+        meaning="With as many of the oddest at most a review of a large job begins to read.",
         source="chosen: a host of eight and its partners; following the path adds the others that matter",
     )
     peers_per_stage: int = threshold(
@@ -101,13 +103,14 @@ class JudgingThresholds:
     newest_iterations: int = threshold(
         2,
         unit="iterations",
-        meaning="The newest ones of each rank, in which a hang is looked for when a job ends or falls silent.",
+        meaning="The newest ones of each rank, in which a hang is looked for when a job ends, is started again, "
+        "falls silent or stands still.",
         source="chosen: ranks may stand on both sides of the border between two iterations",
     )
     most_apart: int = threshold(
         16,
         unit="iterations",
-        meaning="Of ranks that are further behind the newest, nothing is kept.",
+        meaning="To find a hang, nothing is kept of ranks that are further behind the newest.",
         source="chosen by hand: ranks are a few iterations apart",
     )
     most_lost_share: float = threshold(

@@ -26,13 +26,14 @@ class NicThresholds:
     kept_ratio: float = threshold(
         0.8,
         unit="share of the bytes of an execution",
-        meaning="The busy part of an execution must hold at least so many.",
+        meaning="The busy part of an execution, with the idle ends that are then taken off, must hold at least so "
+        "many.",
         source=_EROICA_1,
     )
     idle_ratio: float = threshold(
         0.01,
         unit="share of the execution's highest rate",
-        meaning="At this rate or a lower one nothing but the host's own chatter moved: the NIC idled.",
+        meaning="At this rate or a lower one the NIC idled.",
         source="chosen: EROICA takes samples of 0, but a host's NIC is never quite silent",
     )
     min_share: float = threshold(
@@ -65,7 +66,7 @@ class NicThresholds:
     capped_ratio: float = threshold(
         0.8,
         unit="ratio to the NIC's usual peak",
-        meaning="A peak, or a steady rate, above it is no cap.",
+        meaning="If the lowest peak of all ends is above it, none is capped; nor is an end whose steady rate is.",
         source="chosen: bursts vary by a tenth or two on their own",
     )
     most_alike_ratio: float = threshold(
@@ -177,7 +178,7 @@ class NicThresholds:
     min_windows: int = threshold(
         3,
         unit="windows in a row",
-        meaning="A NIC that was steady in fewer is not told: now and then each moves steadily for a moment.",
+        meaning="A NIC that was steady in fewer is not told.",
         source="chosen: only recordings of a slow NIC or switch have as many (bandwidth.md)",
     )
 

@@ -31,7 +31,7 @@ class PathThresholds:
     launch_ratio: float = threshold(
         0.01,
         unit="share of the time since the operator before began",
-        meaning="A shorter gap is what a launch takes: work, if there was any, hid behind the operator before.",
+        meaning="A shorter gap is taken for a launch: work, if there was any, hid behind the operator before.",
         source="chosen: kernels are launched within microseconds, operators take a hundred times as long; "
         "on two simulators by other authors (seeds 71, 72)",
     )
@@ -85,7 +85,7 @@ class PathThresholds:
     most_verified: int = threshold(
         16,
         unit="lanes",
-        meaning="Of the lanes that may be slow beside an accused one, the slowest so many are read.",
+        meaning="Of the lanes that may be slow beside an accused one, so many that stand out most are read.",
         source="chosen: both directions of a host's eight NICs",
     )
 

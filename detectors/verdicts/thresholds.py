@@ -19,17 +19,18 @@ class VerdictThresholds:
 
     recent: int = threshold(
         6, unit="judged iterations",
-        meaning="The newest ones, in which a cause must be seen often enough.",
+        meaning="The newest ones, in which it counts how often a cause was seen.",
         source="chosen: twice `seen`, so that a fault may leave every second iteration alone",
     )  # fmt: skip
     seen: int = threshold(
         3, unit="iterations of the recent ones",
-        meaning="A late rank is accused when it was seen in as many, and in twice as many as all others.",
+        meaning="While data are even, a late rank was seen often enough when it was seen in as many, and in twice as "
+        "many as all others.",
         source="chosen: single late ranks occur on every healthy job",
     )  # fmt: skip
     seen_transfer: int = threshold(
         4, unit="iterations of the recent ones",
-        meaning="Slow transfers are accused when they were seen in as many.",
+        meaning="Slow transfers were seen often enough when they were seen in as many.",
         source="chosen: one more than `seen`, since single transfers hang (a lost packet) even more often",
     )  # fmt: skip
     seen_in_a_row: int = threshold(
@@ -40,7 +41,8 @@ class VerdictThresholds:
     )  # fmt: skip
     seen_twice: int = threshold(
         2, unit="long iterations",
-        meaning="A rank that stands out in as many suffices if nothing else made an iteration of late as long.",
+        meaning="A rank that stands out in as many suffices if no other rank's work made an iteration of late as "
+        "long.",
         source="chosen: pauses hit ever different ranks, hardly the same one twice",
     )  # fmt: skip
     memory: int = threshold(
@@ -55,13 +57,14 @@ class VerdictThresholds:
     )  # fmt: skip
     sure_certainty: float = threshold(
         0.9, unit="probability",
-        meaning="From here on a suspect is sure: accused also where no recent iteration is long, and not merged "
-        "with another sure one that shares no rank with it.",
+        meaning="From here on a suspect is sure: it may be accused though no recent iteration is long, and is not "
+        "merged with another sure one that shares no rank with it.",
         source="chosen: above clear_certainty, as a job has slow phases that nobody is to blame for (commit 848b513)",
     )  # fmt: skip
     min_recovered: float = threshold(
         0.5, unit="share of what a cause is said to have cost",
-        meaning="As much must come back when an iteration is run again with its device as usual.",
+        meaning="As much must come back when an iteration is run again with its device as usual, where that can be "
+        "told.",
         source="formula: most of it; who brings back less is late beside something that is as late",
     )  # fmt: skip
     few_others: int = threshold(
@@ -74,18 +77,18 @@ class VerdictThresholds:
 
     same_share: float = threshold(
         0.5, unit="share of what the fault typically costs, or of how late its rank typically is",
-        meaning="From here on an iteration that is not long by itself shows the fault of a verdict.",
+        meaning="Only from here on an iteration that is not long by itself shows the fault of a verdict.",
         source="chosen: half; what is left of a noisy job's slow phase after a fault is no part of it",
     )  # fmt: skip
     loss_step: float = threshold(
-        2.0, unit="times the loss that was last published",
+        2.0, unit="times the loss that was last published (of custom verdicts the iterations)",
         meaning="A revision says that a verdict goes on from here on.",
         source="chosen: doubling, so that a fault that lasts a month has some twenty revisions",
     )  # fmt: skip
     close_quiet: int = threshold(
         10, unit="judged iterations in a row",
-        meaning="A verdict closes after as many without its cause; one that only reviews see, when they do not "
-        "find it.",
+        meaning="A verdict closes after as many without its cause, those aside that could not tell; one that only "
+        "reviews see, when they do not find it.",
         source="chosen: more than the recent ones: what is seen once in six iterations stays one verdict",
     )  # fmt: skip
 
@@ -93,12 +96,12 @@ class VerdictThresholds:
 
     spike_sigmas: float = threshold(
         8.0, unit="standard deviations",
-        meaning="A single iteration accuses if it stands this far out of the noise.",
+        meaning="A single iteration accuses only if it stands this far out of the noise.",
         source="chosen: twice what makes an iteration suspect",
     )  # fmt: skip
     spike_transfers: float = threshold(
         3.0, unit="transfers (participation number)",
-        meaning="... and its excess is spread over as many: one that hangs for a moment is no device's fault.",
+        meaning="... and its excess, where it is one of transfers, is spread over as many.",
         source="chosen: two may hang at once by chance",
     )  # fmt: skip
     spike_share: float = threshold(
@@ -119,7 +122,7 @@ class VerdictThresholds:
     )  # fmt: skip
     spike_wait: int = threshold(
         5, unit="iterations",
-        meaning="A spike is decided as much later, when it is known that it was one.",
+        meaning="A spike is decided as much later, or when the job ends or falls silent.",
         source="chosen: with them it is one of the recent ones, in which a cause that lasts is seen again",
     )  # fmt: skip
 
@@ -131,13 +134,14 @@ class VerdictThresholds:
         source="chosen: the window of delta-irregularity",
     )  # fmt: skip
     event_alike: float = threshold(
-        1 / 3, unit="ratio of the smaller to the larger",
-        meaning="Two events are of one size from here on.",
+        1 / 3, unit="ratio to the least that a cause explains of an iteration",
+        meaning="From here on the loss of another iteration counts as one that is as large.",
         source="chosen: pauses of garbage collection vary threefold; same_share is about one and the same fault",
     )  # fmt: skip
     uneven_seen: int = threshold(
         6, unit="suspect iterations",
-        meaning="Data are uneven if as many within twice as many iterations were lost to ranks' own work, ...",
+        meaning="Suspect iterations show uneven data if as many within twice as many were lost to ranks' own work, "
+        "...",
         source="formula: of six fair draws among four ranks, 82 % show three ranks or more, and none of them in most",
     )  # fmt: skip
     host_by_chance: float = threshold(
@@ -161,7 +165,7 @@ class VerdictThresholds:
     )  # fmt: skip
     shared_hang_probability: float = threshold(
         0.5, unit="probability",
-        meaning="Promised where all ranks of an operator are inside and none came out.",
+        meaning="Promised where ranks wait for one another, or all of an operator are inside and none came out.",
         source="chosen: what connects them may as well be to blame",
     )  # fmt: skip
 
@@ -180,13 +184,14 @@ class VerdictThresholds:
     )  # fmt: skip
     strange_seen: int = threshold(
         4, unit="iterations of strange_recent",
-        meaning="A detector opens a verdict on a rank that it finds strange in as many, the newest included.",
+        meaning="A detector with a say accuses a rank that it finds strange in as many, the newest included, "
+        "unless a verdict of another kind does.",
         source="formula: a rank that is strange in one healthy iteration of 20 reaches it once in 12,000, and 3 of "
         "6 once in 450",
     )  # fmt: skip
     witness_seen: int = threshold(
         3, unit="iterations of strange_recent",
-        meaning="Evidence names the detectors that find a suspect strange in as many.",
+        meaning="Evidence names the witnesses among detectors that find a suspect strange in as many.",
         source="chosen: as many as a late rank must be seen; the suspect is accused already",
     )  # fmt: skip
     custom_probability: float = threshold(

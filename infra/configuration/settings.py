@@ -73,9 +73,7 @@ class Settings:
     """
 
     kafka_bootstrap: Servers = _setting("127.0.0.1:9092", "Kafka brokers to ask first")
-    kafka_user: str | None = _setting(
-        None, "SASL user, or client id of kafka_token_url; without it no SASL but by kafka_token_file"
-    )
+    kafka_user: str | None = _setting(None, "SASL user, or client id of kafka_token_url")
     kafka_password: str | None = _setting(None, "Its password or secret", is_secret=True)
     kafka_password_file: Path | None = _setting(None, "The file that holds it, instead")
     kafka_mechanism: Annotated[str, one_of(*MECHANISMS)] = _setting("SCRAM-SHA-512", "SASL mechanism")
@@ -83,23 +81,23 @@ class Settings:
     kafka_ca_file: Path | None = _setting(None, "Certificate authority of the brokers (PEM); else the system's")
     kafka_cert_file: Path | None = _setting(None, "Our own certificate for mutual TLS (PEM)")
     kafka_key_file: Path | None = _setting(None, "Its private key (PEM, without a passphrase)")
-    kafka_token_file: Path | None = _setting(None, "OAUTHBEARER: the file with a token, read again before it expires")
+    kafka_token_file: Path | None = _setting(
+        None, "OAUTHBEARER: the file with a token, which is read again to renew it"
+    )
     kafka_token_url: Url | None = _setting(
         None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user, with its path; https, or on this machine"
     )
     kafka_token_scope: str | None = _setting(None, "OAUTHBEARER: the scope to ask that endpoint for")
     topic_prefix: TopicPrefix = _setting("irregulars.", "Stands before each topic's name")
-    partitions: AtLeastOne = _setting(
-        8, "Partitions of the topics that ranks write, of evidence and of snapshots; all others have one"
-    )
+    partitions: AtLeastOne = _setting(8, "Partitions of the topics that ranks write, of evidence and of snapshots")
     replicas: AtLeastOne = _setting(1, "Copies of each partition; 3 in production")
     clickhouse_url: Url = _setting("http://127.0.0.1:8123", "ClickHouse over HTTP")
     clickhouse_ca_file: Path | None = _setting(None, "Certificate authority of ClickHouse (PEM); else the system's")
-    clickhouse_user: str = _setting("default", "ClickHouse user of workers, and of all else that writes")
+    clickhouse_user: str = _setting("default", "ClickHouse user of workers, and of what else writes")
     clickhouse_password: str = _setting("", "Its password", is_secret=True)
     clickhouse_password_file: Path | None = _setting(None, "The file that holds it, instead")
     clickhouse_reader_user: str | None = _setting(
-        None, "ClickHouse user of what only reads, like `irregulars sql`, `show`, console; none: clickhouse_user"
+        None, "ClickHouse user for reading, as by `irregulars sql`, `show`, console; none: clickhouse_user"
     )
     clickhouse_reader_password: str = _setting("", "Its password", is_secret=True)
     clickhouse_reader_password_file: Path | None = _setting(None, "The file that holds it, instead")
@@ -140,11 +138,9 @@ class Settings:
     )
     forget_s: PositiveSeconds = _setting(
         86_400.0,
-        "Seconds without a message, not even a heartbeat, until the state of a rank, or of its group, is forgotten",
+        "Seconds without a message until the state of a rank, or of its group, is forgotten",
     )
-    recent_mib: MebiBytes = _setting(
-        64, "MiB of newest operators that a worker keeps, so that it need not ask Kafka for them again"
-    )
+    recent_mib: MebiBytes = _setting(64, "MiB of newest operators that a worker keeps in memory")
     unstored_mib: Annotated[int, Meta(ge=1, le=1 << 20)] = _setting(
         256, "MiB of rows that wait in a worker's memory while ClickHouse is away, before judging waits as well"
     )
@@ -173,11 +169,9 @@ class Settings:
     alert_page_after_s: Seconds = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
     runbook_url: Url | None = _setting(
         None,
-        "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it, the kind behind #",
+        "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it",
     )
-    notify_hold_s: Seconds = _setting(
-        60.0, "Seconds for which a page is told as a ticket at most: an incident that ends by then pages nobody"
-    )
+    notify_hold_s: Seconds = _setting(60.0, "Seconds for which a page is told as a ticket first")
     notify_least_gpu_hours: NotNegative = _setting(
         0.0, "Channels do not tell of an incident that cost fewer GPU-hours, hangs aside; a channel may say otherwise"
     )
@@ -201,7 +195,7 @@ class Settings:
         None, "Header in which a proxy tells the console who somebody is, like X-Forwarded-User"
     )
     console_proxies: tuple[str, ...] = _setting(
-        (), "Addresses or networks of the proxies that are believed (X-Forwarded-For too); all others are not"
+        (), "Addresses or networks of the proxies that are believed (X-Forwarded-For too)"
     )
     console_proxy_secret_file: Path | None = _setting(
         None, "The file with the secret that a proxy must send in X-Proxy-Secret; none: its address is enough"
@@ -222,11 +216,10 @@ class Settings:
     )
     log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
     metrics_listen: Listen = _setting(
-        "127.0.0.1:9465", "Where a worker's pages /metrics, /healthz and /readyz are; port 0: any free one"
+        "127.0.0.1:9465",
+        "Where a worker's pages /metrics, /healthz and /readyz are; port 0, or one that is taken: any free one",
     )
-    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(
-        0, "Port of Faust's own pages, on 127.0.0.1; 0: none, and nothing of ours needs them"
-    )
+    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(0, "Port of Faust's own pages, on 127.0.0.1; 0: none")
 
     def __post_init__(self) -> None:
         for name in FIELDS:
@@ -290,8 +283,7 @@ def load_settings(
     Raises
     ------
     InputError
-        If a file can't be read, a name is unknown, or a value has the wrong type or breaks its rule; the text names
-        the file or variable and the key.
+        If a file can't be read, a name is unknown, or a value has the wrong type or breaks its rule.
     """
     values = (
         _from_file(settings_file(config, environment), others)

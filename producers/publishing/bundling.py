@@ -1,7 +1,7 @@
 """Gathers the batches of a group's ranks into bundles, so that a host's ranks cost one message and not eight.
 
-A batch waits for those of the other ranks, no longer than a quarter of a second: ranks of a synchronous job have
-theirs within milliseconds of each other.
+A batch waits for those of the other ranks, until an agent that looks again finds it older than a quarter of a second:
+ranks of a synchronous job have theirs within milliseconds of each other.
 """
 
 from __future__ import annotations

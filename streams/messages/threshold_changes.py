@@ -56,7 +56,7 @@ class ThresholdChange:
     job
         The training job; None: all of them. What is said of one job beats what is said of all.
     from_ns
-        It holds for iterations that start at this event time or later, ns since the epoch; None: at once.
+        It holds for iterations that start at this event time or later, ns since the epoch; None: whenever they start.
 
     Raises
     ------

@@ -16,7 +16,8 @@ class RankHopThresholds:
     closing_margin_ratio: float = threshold(
         0.5,
         unit="share of the iteration's length",
-        meaning="An iteration closes once the watermark has passed its end by this; rows that come later are late.",
+        meaning="A rank's iteration closes once the watermarks that are waited for have passed its end by this; "
+        "later rows are late.",
         source="chosen, not fitted: operators on a second stream may end after the iteration that they belong to, "
         "and a wider margin delays each verdict by as much",
     )
@@ -31,7 +32,8 @@ class RankHopThresholds:
     most_ahead_days: int = threshold(
         366,
         unit="days",
-        meaning="A message whose times or watermark lie further ahead of what its rank sent before is refused once.",
+        meaning="A message all of whose times, or whose watermark alone, lie further ahead of what its rank sent "
+        "before is refused once; single rows that do are left out.",
         source="chosen, not fitted: no job stands still for a year, and a damaged number is mostly off by decades",
     )
     most_ahead_of_clock_days: int = threshold(
@@ -43,7 +45,8 @@ class RankHopThresholds:
     most_skipped_iterations: int = threshold(
         1 << 20,
         unit="iterations",
-        meaning="A message of iterations further ahead of the rank's newest one is refused once.",
+        meaning="A message all of whose iterations are further ahead of the rank's newest one is refused once; "
+        "single rows that are are left out.",
         source="chosen, not fitted: jobs go on at iteration 500,000, and hardly any has run for two million",
     )
     most_skipped_steps: int = threshold(

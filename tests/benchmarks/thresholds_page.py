@@ -18,9 +18,9 @@ _HEAD: Final = """\
 
 For whoever tunes the judgement, or doubts it.
 
-The numbers on which verdicts hang, by the room that decides by them. Each room has them in its `thresholds.py`
-(priors and chances of suspects: `likelihoods.py`), with these words. "Chosen" means that no paper and no formula
-gives the value; the code tells why just this one. None of them is a setting. [Settings](settings.md) that concern
+The numbers that judgement hangs on, by the room that decides by them. Each room has them in its `thresholds.py`
+(`detectors/blame` in `likelihoods.py` too), with these words. "Chosen" means that no paper and no formula
+gives the value; the code tells more. None of them is a setting. [Settings](settings.md) that concern
 verdicts are δ, the window, the waits for ranks and for a silence, detectors, and the limits of severity; some may be
 [changed while workers run](settings.md#changed-while-workers-run).
 

@@ -16,7 +16,8 @@ class ReadingThresholds:
     whole_ranks: int = threshold(
         512,
         unit="ranks",
-        meaning="Larger jobs are not read whole, but only the ranks on which the critical path depends.",
+        meaning="To explain an iteration of a larger job not all ranks are read, but those on which its critical "
+        "path depends, and some beside them.",
         source="chosen: a whole iteration of 512 simulated ranks is read and judged in seconds; "
         "the localization benchmark starts there",
     )
@@ -29,7 +30,7 @@ class ReadingThresholds:
     most_replayed_rows: int = threshold(
         100_000,
         unit="operators of an iteration",
-        meaning="Operators of larger iterations are not judged one by one for the sinks.",
+        meaning="If more were read of an iteration, they are not judged one by one for the sinks.",
         source="chosen: above it the replay takes as long as finding the culprit; verdicts do not need it",
     )
 
@@ -43,19 +44,20 @@ class ReadingThresholds:
     most_rounds: int = threshold(
         12,
         unit="rounds",
-        meaning="Times that the graph is built anew with more ranks before following ends.",
+        meaning="Times at most that the graph is built anew with more ranks before following ends.",
         source="chosen by hand, on simulated jobs",
     )
     wait_share: float = threshold(
         0.05,
-        unit="share of the excess that is to be explained",
+        unit="share of the iteration's excess, or of what δ allows if that is more",
         meaning="The path is not followed over a wait that may cost less.",
         source="chosen: a twentieth of the excess accuses nobody, whoever hides behind it",
     )
     first_ranks: int = threshold(
         2,
         unit="ranks",
-        meaning="The ranks that worked longest over their usual, which are read at once beside the slowest one.",
+        meaning="The ranks that worked longest over their usual (who lost no row goes first), which are read at once "
+        "beside the slowest one.",
         source="chosen: the culprit is mostly the first, and the second makes sure where the first lost rows",
     )
 
@@ -82,7 +84,7 @@ class ReadingThresholds:
     confirm_every: int = threshold(
         10,
         unit="iterations",
-        meaning="Of iterations that an open verdict explains, at most one in as many is read.",
+        meaning="Of those of them that an open verdict explains, at most one in as many is read.",
         source="chosen: as many as a verdict waits before it closes, so that a change is seen within that time",
     )
 
