@@ -170,7 +170,7 @@ def iteration(number: int | None = None) -> AbstractContextManager[None]:
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Mark a phase, ``checkpoint`` or ``eval``: iterations that hold any of it are not judged."""
+    """Mark a phase, ``checkpoint`` or ``eval``: iterations that hold any of it are not judged irregular."""
     session = _running()
     return nullcontext() if session is None else session.iterations.in_phase(name)
 
