@@ -42,7 +42,7 @@ class JobThresholds:
     collectives_per_communicator: int = threshold(
         4,
         unit="collectives",
-        meaning="The newest ones of each communicator, which are compared.",
+        meaning="Newest collectives of a communicator that are compared, at most.",
         source="chosen: the mean of four halves the noise of one; more would be older",
     )
     newest_ns: float = threshold(
@@ -106,7 +106,7 @@ class JobThresholds:
     way_back_ratio: float = threshold(
         0.95,
         unit="ratio to the messages between neighbours",
-        meaning="If the last stage and the first exchange more, the chain is no pipeline.",
+        meaning="If more messages go from the last stage to the first, or back, the chain is no pipeline.",
         source="computed: with m micro-batches and v chunks, m (v - 1) to m v; 0.95 leaves room for lost rows up to "
         "20 chunks",
     )

@@ -93,7 +93,8 @@ class JudgingThresholds:
     review_wait_share: float = threshold(
         0.1,
         unit="share of what δ allows",
-        meaning="A review does not follow the path over a wait that may cost less.",
+        meaning="In a review, a member of a large collective that may have come later by no more is not read "
+        "for that.",
         source="chosen: of δ's 10 % this is 1 % of an iteration; reading.wait_share is finer, as single iterations "
         "are explained to the part",
     )

@@ -70,7 +70,7 @@ class NicThresholds:
     most_alike_ratio: float = threshold(
         0.5,
         unit="share of all ends",
-        meaning="If more ends are low, or steady, the rates say nothing.",
+        meaning="If more ends are steady, none counts as steady; if more are low, none counts as low.",
         source="computed: what most do is what is usual",
     )
     least_capped_ratio: float = threshold(

@@ -49,7 +49,7 @@ class ReadingThresholds:
     wait_share: float = threshold(
         0.05,
         unit="share of the iteration's excess, or of what δ allows if that is more",
-        meaning="The path is not followed over a wait that may cost less.",
+        meaning="A member of a large collective that may have come later by no more is not read for that.",
         source="chosen: a twentieth of the excess accuses nobody, whoever hides behind it",
     )
     first_ranks: int = threshold(
