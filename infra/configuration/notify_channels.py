@@ -77,7 +77,7 @@ class AlertmanagerOptions(HttpOptions):
     token_env: Variable | None = key(None, "Or the variable that holds it")
     labels: Mapping[str, str] = key((), "Labels of each alert beside our own: cluster, team, …")
     expires_s: Annotated[float, Meta(ge=30, le=86_400)] = key(
-        600.0, "An open alert ends after so many seconds unless it is told again, every third of that"
+        600.0, "Seconds after which an alert ends that is not told again"
     )
 
 

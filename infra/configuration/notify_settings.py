@@ -30,12 +30,10 @@ class ChannelTable:
 
     kind: Text = key(MISSING, "What it is: one of the kinds below, or package.module:Name of somebody else's")
     name: ChannelName = key(
-        MISSING, "Its name in metrics, the log and the topic `notices`; renamed, it knows nothing"
+        MISSING, "Its name in metrics, the log and the topic `notices`; another name is another channel"
     )
     least_severity: Annotated[str, one_of("ticket", "page")] = key("ticket", "It is not told of what is less urgent")
-    least_gpu_hours: NotNegative | None = key(
-        None, "Nor of what is known to have cost less, hangs aside; default: `notify_least_gpu_hours`"
-    )
+    least_gpu_hours: NotNegative | None = key(None, "As `notify_least_gpu_hours`, which is the default")
     jobs: tuple[str, ...] | None = key(None, "Jobs of which it is told, shell patterns; default: `notify_jobs`")
 
 

@@ -73,9 +73,7 @@ class Settings:
     """
 
     kafka_bootstrap: Servers = _setting("127.0.0.1:9092", "Kafka brokers to ask first")
-    kafka_user: str | None = _setting(
-        None, "SASL user, or client id of kafka_token_url"
-    )
+    kafka_user: str | None = _setting(None, "SASL user, or client id of kafka_token_url")
     kafka_password: str | None = _setting(None, "Its password or secret", is_secret=True)
     kafka_password_file: Path | None = _setting(None, "The file that holds it, instead")
     kafka_mechanism: Annotated[str, one_of(*MECHANISMS)] = _setting("SCRAM-SHA-512", "SASL mechanism")
@@ -91,9 +89,7 @@ class Settings:
     )
     kafka_token_scope: str | None = _setting(None, "OAUTHBEARER: the scope to ask that endpoint for")
     topic_prefix: TopicPrefix = _setting("irregulars.", "Stands before each topic's name")
-    partitions: AtLeastOne = _setting(
-        8, "Partitions of the topics that ranks write, of evidence and of snapshots"
-    )
+    partitions: AtLeastOne = _setting(8, "Partitions of the topics that ranks write, of evidence and of snapshots")
     replicas: AtLeastOne = _setting(1, "Copies of each partition; 3 in production")
     clickhouse_url: Url = _setting("http://127.0.0.1:8123", "ClickHouse over HTTP")
     clickhouse_ca_file: Path | None = _setting(None, "Certificate authority of ClickHouse (PEM); else the system's")
@@ -144,9 +140,7 @@ class Settings:
         86_400.0,
         "Seconds without a message until the state of a rank, or of its group, is forgotten",
     )
-    recent_mib: MebiBytes = _setting(
-        64, "MiB of newest operators that a worker keeps in memory"
-    )
+    recent_mib: MebiBytes = _setting(64, "MiB of newest operators that a worker keeps in memory")
     unstored_mib: Annotated[int, Meta(ge=1, le=1 << 20)] = _setting(
         256, "MiB of rows that wait in a worker's memory while ClickHouse is away, before judging waits as well"
     )
@@ -177,9 +171,7 @@ class Settings:
         None,
         "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it",
     )
-    notify_hold_s: Seconds = _setting(
-        60.0, "Seconds for which a page is told as a ticket first"
-    )
+    notify_hold_s: Seconds = _setting(60.0, "Seconds for which a page is told as a ticket first")
     notify_least_gpu_hours: NotNegative = _setting(
         0.0, "Channels do not tell of an incident that cost fewer GPU-hours, hangs aside; a channel may say otherwise"
     )
@@ -227,9 +219,7 @@ class Settings:
         "127.0.0.1:9465",
         "Where a worker's pages /metrics, /healthz and /readyz are; port 0, or one that is taken: any free one",
     )
-    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(
-        0, "Port of Faust's own pages, on 127.0.0.1; 0: none"
-    )
+    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(0, "Port of Faust's own pages, on 127.0.0.1; 0: none")
 
     def __post_init__(self) -> None:
         for name in FIELDS:

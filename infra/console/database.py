@@ -1,6 +1,6 @@
 """The console's way to ClickHouse: answers are shared, bounded in time and rows, and few are asked for at once.
 
-However many people look, the database gets a question once in `KEEP_S`, and never more than `AT_ONCE` together.
+Equal questions share an answer, for `KEEP_S` unless another time is given; `AT_ONCE` are asked together at most.
 """
 
 from __future__ import annotations

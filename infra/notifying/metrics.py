@@ -86,7 +86,8 @@ class NotifyCollector:
                 family.add_metric([channel], getattr(one, name))
             yield family
         last = GaugeMetricFamily("irregulars_notify_last_success_seconds",
-                                 "When it last took a notice, Unix time; 0: never", labels=["channel"])  # fmt: skip
+                                 "When it last took a notice, Unix time; 0: not since the start",
+                                 labels=["channel"])  # fmt: skip
         for channel, one in self._tally.channels.items():
             last.add_metric([channel], one.last_success_s)
         yield last

@@ -1,8 +1,7 @@
 """``irregulars notify``: reads the topic ``alerts``, and tells people over channels.
 
-At least once: an offset is committed only when every channel that is to be told of its alert has taken the notice,
-and the record of that stands on ``notices``. Twice only if the process dies between the two; then it is the same
-notice with the same key.
+An offset is committed when no channel is still to be told of its alert, and what was told stands on ``notices``. A
+process that dies before may tell the same notice again, with the same key.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Action:
     Parameters
     ----------
     action_id
-        The same for the same verdict, action and device, in every run.
+        Made of the verdict, the action and the device, whose first rank counts.
     action
         One of `sinks.advice.ACTION_NAMES`.
     state
@@ -68,7 +68,7 @@ class Action:
 
 
 def actions_of(notice: Notice) -> tuple[Action, ...]:
-    """Return all actions of an incident: those that are proposed now, then those that no longer are.
+    """Return what is proposed now, then what the notice before proposed and this one does not.
 
     Parameters
     ----------

@@ -60,8 +60,8 @@ class RankStage(Stage[RankMonitorLike]):
     make, restore
         Make a new monitor, and one from a state.
     changed
-        What people changed of the thresholds; None: nothing. Of them this hop follows the silence alone: it is counted
-        by the clock, so that no place in the log could say from where on it holds.
+        What people changed of the thresholds; None: nothing. Of them this hop follows the silence alone: it is
+        counted by the clock, so that no place in the log could say from where on it holds.
     """
 
     hop = "rank"

@@ -104,7 +104,7 @@ def remove(
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
 ) -> None:
-    """End a mute now: what it held back is told, and said to have been muted.
+    """End a mute now: what it held back and still goes on is told.
 
     Example: irregulars mutes remove m-20261125-0312-4f1c
     """

@@ -31,8 +31,7 @@ class Finding:
     Parameters
     ----------
     level
-        ``ok``; ``warning``: it works, and will not for ever or for everything; ``problem``: it does not work;
-        ``unknown``: it could not be read, and why.
+        ``ok``; ``warning``: look at it; ``problem``: mend it; ``unknown``: it was not read, and why.
     group
         One of `GROUPS`.
     subject

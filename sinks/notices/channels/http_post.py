@@ -64,7 +64,7 @@ class HttpSettings:
     Parameters
     ----------
     timeout_s
-        Seconds for connecting, and again for the answer.
+        Seconds for connecting, and again for each part of the answer.
     ca_file
         Certificate authority of the other side (PEM); None: the system's.
     proxy

@@ -198,15 +198,17 @@ def wait_until_drawn_as_at_once(page: Page) -> None:
     other = page.context.new_page()
     try:
         other.set_viewport_size(page.viewport_size)  # type: ignore[arg-type]
-        deadline_s = time.monotonic() + 30
-        while (seen := pictures(page)) != pictures_of_new(other, page.url):
-            assert time.monotonic() < deadline_s, [len(one) for one in seen]
+        deadline_s = time.monotonic() + 60
+        while (wanted := pictures_of_new(other, page.url)) != (seen := pictures(page)):
+            assert time.monotonic() < deadline_s, [a == b for a, b in zip(seen, wanted, strict=True)]
+            page.bring_to_front()
             page.wait_for_timeout(500)
     finally:
         other.close()
 
 
 def pictures_of_new(page: Page, url: str) -> list[str]:
+    page.bring_to_front()
     page.goto(url)
     for chart in (TIMES, MAP):
         page.wait_for_selector(f"{chart}[data-state=painted]")

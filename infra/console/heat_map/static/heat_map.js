@@ -32,7 +32,7 @@ class HeatMap {
     this.quantity = this.orderName = "";
     this.around = this.pointed = this.focus = this.cursorColumn = this.data = this.order = this.strangest = null;
     this.accused = [];
-    this.isFocused = this.isLive = this.isAsking = false;
+    this.isFocused = this.isLive = this.isAsking = this.isOwed = false;
     this.frame = 0;
     this.followedAt = -Infinity;
     this.isDirty = true;

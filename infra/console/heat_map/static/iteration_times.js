@@ -42,7 +42,10 @@ class Times {
     onScheme(() => this.data && this.draw());
     onIteration(element, (iteration) => this.pointAt(iteration, false));
     onNewest((newest) => this.follow(newest));
-    onBlamed(() => this.follow(Infinity));
+    onBlamed(() => {
+      this.isOwed = true; // what can't be asked for now is asked for at the next look
+      this.follow(-Infinity);
+    });
   }
 
   async load(wanted) {
@@ -58,15 +61,18 @@ class Times {
 
   // Append what is behind the iterations that are here, if they reached up to the newest before.
   async follow(newest) {
-    if (document.hidden || this.isAsking || !this.data || newest <= this.x[this.x.length - 1] || this.around !== null) return;
+    if (document.hidden || this.isAsking || !this.data || this.around !== null) return;
+    if (!this.isOwed && newest <= this.x[this.x.length - 1]) return;
+    const { isOwed } = this;
     this.isAsking = true;
+    this.isOwed = false;
     try {
       const after = this.x[Math.max(0, this.x.length - 1 - AGAIN)];
       const behind = await fetchJson(`${jobAddress(this.element)}/iteration-times?${query({ after, first: this.x[0] })}`);
       if (behind.is_cut) await this.load(this.wanted);
       else this.append(behind, after);
     } catch {
-      // The page itself says that it is old, and asks again.
+      this.isOwed ||= isOwed; // the page itself says that it is old
     } finally {
       this.isAsking = false;
     }

@@ -8,9 +8,12 @@ const PAUSE_MS = 4_000; // between two looks: with each the scale and the strang
 
 // `newest` is the newest iteration that the page knows of; `isForced`: what is here was judged anew, or somebody blamed.
 export async function follow(map, newest, isForced = false) {
-  const isDue = isForced || (newest > (map.data?.last ?? Infinity) && performance.now() - map.followedAt > PAUSE_MS);
+  map.isOwed ||= isForced; // what can't be asked for now is asked for at the next look
+  const isDue = map.isOwed || (newest > (map.data?.last ?? Infinity) && performance.now() - map.followedAt > PAUSE_MS);
   if (!isDue || document.hidden || map.drag || map.isAsking || !map.isLive) return;
+  const isOwed = map.isOwed;
   map.isAsking = true;
+  map.isOwed = false;
   map.followedAt = performance.now();
   const { first, version } = map.data;
   try {
@@ -19,7 +22,7 @@ export async function follow(map, newest, isForced = false) {
     if (data.version === version) map.take(data);
     else await grow(map, data);
   } catch {
-    // The page itself says that it is old, and asks again.
+    map.isOwed ||= isOwed; // the page itself says that it is old
   } finally {
     map.isAsking = false;
   }
