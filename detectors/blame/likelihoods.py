@@ -155,7 +155,7 @@ class Likelihoods:
     )  # fmt: skip
     starved: float = threshold(
         0.9, unit="probability",
-        meaning="First value for ranks that lack processor time.",
+        meaning="First value for ranks that lack processor time, at least.",
         source="chosen: beyond all noise (`starved_ranks.py`), and no NIC slows work (commit 6ebf6b1)",
     )  # fmt: skip
     first_suspect_odds: float = threshold(

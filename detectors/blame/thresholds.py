@@ -137,7 +137,7 @@ class BlameThresholds:
     )  # fmt: skip
     starved_times_quickest: float = threshold(
         2.0, unit="times the largest apparent speed-up of a rank",
-        meaning="The same.",
+        meaning="A rank whose work is slower by less does not lack processor time.",
         source="chosen: no fault makes work quicker; twice, since the quickest is one draw (commit 6ebf6b1)",
     )  # fmt: skip
     starved_iterations: int = threshold(
@@ -173,7 +173,7 @@ class BlameThresholds:
     )  # fmt: skip
     like_accused: float = threshold(
         0.15, unit="share of what the accused lane's slow-down predicts",
-        meaning="The same.",
+        meaning="Beside the accused lane, a lane with a smaller excess is not slow.",
         source="chosen: a seventh or so; what a device carries slows by about as much as the accused lane",
     )  # fmt: skip
     telling_ratio: float = threshold(

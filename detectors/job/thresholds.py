@@ -66,7 +66,7 @@ class JobThresholds:
     least_drift_ns: int = threshold(
         10_000,
         unit="ns",
-        meaning="The same.",
+        meaning="Offsets that moved by less did not drift.",
         source="chosen: members of a collective leave it within some microseconds of each other",
     )
     least_baseline_ns: int = threshold(

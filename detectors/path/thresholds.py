@@ -70,19 +70,19 @@ class PathThresholds:
     slow_lane_sigmas: float = threshold(
         3.0,
         unit="robust standard deviations of the lane's mean transfer",
-        meaning="The same.",
+        meaning="A lane beside an accused one that took longer by less does not count as slow.",
         source="chosen: the usual three sigma",
     )
     most_candidates: int = threshold(
         8,
         unit="ranks",
-        meaning="Of the unread ranks that may have arrived last at a collective, so many are read next.",
+        meaning="Of the unread ranks that may have arrived last at a collective, so many are read next, at most.",
         source="chosen: a host's GPUs, whose ranks are mostly late together",
     )
     most_verified: int = threshold(
         16,
         unit="lanes",
-        meaning="Of the lanes that may be slow beside an accused one, so many are read.",
+        meaning="Of the lanes that may be slow beside an accused one, so many are read, at most.",
         source="chosen: both directions of a host's eight NICs",
     )
 

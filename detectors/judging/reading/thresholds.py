@@ -81,8 +81,8 @@ class ReadingThresholds:
     confirm_every: int = threshold(
         10,
         unit="iterations",
-        meaning="An iteration that an open verdict explains is not read when fewer were judged since the last "
-        "read one.",
+        meaning="In a large job, an iteration that an open verdict explains is not read when fewer were judged "
+        "since the last read one.",
         source="chosen: as many as a verdict waits before it closes, so that a change is seen within that time",
     )
 
