@@ -66,7 +66,7 @@ class BlameThresholds:
     )  # fmt: skip
     late_together_share: float = threshold(
         0.25, unit=_LATENESS,
-        meaning="The same where a single iteration is looked at.",
+        meaning="The same in one iteration, turns aside, and where a host or stage is accused already.",
         source="chosen: half of late_share, since noise moves single iterations to and fro (commit f3de50c)",
     )  # fmt: skip
     min_likeness: float = threshold(
@@ -286,7 +286,7 @@ class BlameThresholds:
     # --- what comes back without the device (`what_if.py`) ----------------------------------------------------------
 
     min_claim_share: float = threshold(
-        0.4, unit="share of what the iteration took longer",
+        0.4, unit="share of what the iteration took longer, less what all ranks worked longer",
         meaning="What comes back is held against this at least.",
         source="formula: with half of it to bring back, causes down to a fifth of the excess can be told",
     )  # fmt: skip

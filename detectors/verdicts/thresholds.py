@@ -82,7 +82,7 @@ class VerdictThresholds:
         source="chosen: doubling, so that a fault that lasts a month has some twenty revisions",
     )  # fmt: skip
     close_quiet: int = threshold(
-        10, unit="judged iterations in a row",
+        10, unit="judged iterations in a row, without those that cannot tell",
         meaning="A verdict closes when its cause was found absent in as many.",
         source="chosen: more than the recent ones: what is seen once in six iterations stays one verdict",
     )  # fmt: skip
