@@ -95,7 +95,7 @@ torch: $(STAMP)  ## Install torch for the tests of the hook (several GB); withou
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH_VERSION)'
 
 site: $(STAMP)  ## The docs as a site: build/site
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file infra/docs_site/mkdocs.yml && echo build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file infra/docs_site/mkdocs.yml && echo build/site
 
 lock: python  ## Resolve requirements.lock anew from pyproject.toml
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \

@@ -1,7 +1,7 @@
 """How a threshold is written down: its value beside its unit, what it means and where it comes from.
 
 Each room with thresholds has one frozen dataclass of them, in its `thresholds.py`. The page infra/docs/thresholds.md
-lists them all; a test keeps the two alike.
+lists them; a test keeps the two alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def threshold(value: float, *, unit: str, meaning: str, source: str) -> Any:
     unit
         Such as ``ns``, ``share of the iteration``, ``standard errors``, ``iterations``.
     meaning
-        What is so above it, and what below; a sentence.
+        What is so above it, or below; a sentence.
     source
         A paper with its section, a script with the split that fitted it, or "chosen: " and the reason.
     """

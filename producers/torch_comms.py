@@ -14,8 +14,8 @@ script marks::
         with torch_comms.iteration(number):
             train(batch)
 
-Nothing here raises into training once `start` has returned: what goes wrong is counted, and said once in the log
-``irregulars.torch``. Needs the extra ``torch``. Costs and limits: infra/docs/torch.md.
+What goes wrong in the hooks is kept from training, and told in the log ``irregulars.torch``; a phase, kind or group
+that does not exist raises. Needs the extra ``torch``. Costs and limits: infra/docs/torch.md.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def iteration(number: int | None = None) -> AbstractContextManager[None]:
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Mark a phase, ``checkpoint`` or ``eval``: iterations that hold any of it are not judged."""
+    """Mark a phase, ``checkpoint`` or ``eval``: iterations that hold any of it are not judged irregular."""
     session = _running()
     return nullcontext() if session is None else session.iterations.in_phase(name)
 

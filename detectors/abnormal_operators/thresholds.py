@@ -16,8 +16,8 @@ class AbnormalThresholds:
 
     ratio: float = threshold(
         1.1,
-        unit="ratio to the elapsed time in the replay",
-        meaning="An operator that took longer is called abnormal. The ratio is stored; no verdict rests on it.",
+        unit="elapsed time over that in the replay",
+        meaning="An operator above it is called abnormal. No verdict rests on it.",
         source="Holmes (NSDI 2025): the definition of an abnormal operator",
     )
 
@@ -25,25 +25,25 @@ class AbnormalThresholds:
     sigmas: float = threshold(
         4.0,
         unit="standard deviations",
-        meaning="A rank, a lane or a single gap must be slower by more to stand out.",
+        meaning="A rank, a lane or a single gap that is slower by less does not stand out.",
         source="chosen: hundreds of ranks and lanes are looked at, and of normal noise one in 30,000 is above",
     )
     least_lane_log: float = threshold(
         0.05,
         unit="logarithm of a ratio",
-        meaning="A lane whose transfers take longer by less is not slow, however small the noise is.",
+        meaning="A lane that is slower by less does not stand out.",
         source=_SIMULATED + "; transfers are noisier than work",
     )
     cause_ratio: float = threshold(
         0.3,
         unit="share of the iteration's excess",
-        meaning="A slow rank must explain more of it.",
+        meaning="A rank that costs less does not stand out.",
         source=_SIMULATED,
     )
     lane_ratio: float = threshold(
         0.3,
-        unit="share of what a rank must explain",
-        meaning="A slow lane must explain more of that.",
+        unit="share of what a rank must cost",
+        meaning="A lane that costs less does not stand out.",
         source=_SIMULATED + ": a slow NIC has several lanes",
     )
     least_excess_ratio: float = threshold(
@@ -55,7 +55,7 @@ class AbnormalThresholds:
     few_transfers: int = threshold(
         3,
         unit="transfers of a lane in the iteration",
-        meaning="A lane of fewer may have met a spike, and must explain as much as a rank.",
+        meaning="A lane of fewer must cost as much as a rank.",
         source="chosen: a healthy job has spikes of single transfers, two at once hardly ever",
     )
 
@@ -63,13 +63,13 @@ class AbnormalThresholds:
     pace_quantile: float = threshold(
         0.25,
         unit="quantile of the ranks' ratios",
-        meaning="The job as a whole is as much slower than usual as this rank is.",
+        meaning="This quantile is taken for the job's pace.",
         source="chosen: low, since up to three quarters of the ranks may be on slow hosts",
     )
     min_ranks_of_pace: int = threshold(
         4,
         unit="ranks",
-        meaning="Of fewer, the pace of this iteration is taken to be the usual one.",
+        meaning="With fewer, the iteration's pace is taken to be the usual one.",
         source="computed: the least with a quarter of the ranks",
     )
 
@@ -77,19 +77,19 @@ class AbnormalThresholds:
     huber_sigmas: float = threshold(
         2.0,
         unit="standard deviations",
-        meaning="In a mean, values farther from the median count as if they were so far.",
+        meaning="In a mean, a value farther from the median counts as if it were so far.",
         source="Huber, Robust Estimation of a Location Parameter, 1964; the value is chosen",
     )
     least_group_sigma: float = threshold(
         0.005,
         unit="logarithm of a ratio",
-        meaning="The mean ratio of a rank or lane is not taken to be less noisy.",
+        meaning="The standard deviation of a rank's or lane's mean ratio counts as this at least.",
         source="chosen: half of least_piece_sigma, as of the mean of four pieces",
     )
     least_piece_sigma: float = threshold(
         0.01,
         unit="logarithm of a ratio",
-        meaning="A single gap or transfer is not taken to be less noisy.",
+        meaning="The standard deviation of single gaps or transfers counts as this at least.",
         source="chosen: repeated work of a GPU varies by about a percent",
     )
 

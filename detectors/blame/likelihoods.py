@@ -25,12 +25,12 @@ class Likelihoods:
 
     prior_nic: float = threshold(
         1.0, unit=_PRIOR,
-        meaning="A NIC is to blame, with its port and cable.",
+        meaning="A NIC is to blame.",
         source="convention: the measure of the other priors",
     )  # fmt: skip
     prior_link: float = threshold(
         0.5, unit=_PRIOR,
-        meaning="The way between two ranks is to blame, and neither end as such.",
+        meaning="The way between two ranks is to blame.",
         source="chosen: rarer than a NIC, which all of its links pass",
     )  # fmt: skip
     prior_switch: float = threshold(
@@ -40,12 +40,12 @@ class Likelihoods:
     )  # fmt: skip
     prior_communicator: float = threshold(
         0.3, unit=_PRIOR,
-        meaning="The communication as such is slow, by its settings or its algorithm.",
+        meaning="The communication as such is to blame.",
         source="chosen: as rare as a slow switch",
     )  # fmt: skip
     prior_fabric: float = threshold(
         0.1, unit=_PRIOR,
-        meaning="What joins the switches is to blame: spines, which no log names.",
+        meaning="What joins the switches is to blame.",
         source="chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)",
     )  # fmt: skip
     prior_nobody: float = threshold(
@@ -55,7 +55,7 @@ class Likelihoods:
     )  # fmt: skip
     prior_unlogged: float = threshold(
         1.0, unit=_PRIOR,
-        meaning="One member that logs nothing came late; as much for each of them.",
+        meaning="One member that logs nothing came late.",
         source="chosen: nothing is known of it, so it is as likely late as a NIC is slow",
     )  # fmt: skip
 
@@ -63,37 +63,37 @@ class Likelihoods:
 
     nic_both_ways: float = threshold(
         0.5, unit=_WAY,
-        meaning="A NIC that is slow is so both ways.",
+        meaning="The NIC is slow both ways.",
         source="chosen: half; with nic_out and nic_in the sum is 1",
     )  # fmt: skip
     nic_out: float = threshold(
         0.3, unit=_WAY,
-        meaning="It is slow where it sends alone.",
+        meaning="The NIC is slow in sending, not in receiving.",
         source="chosen: queues build where a NIC sends (commit a2ee74a)",
     )  # fmt: skip
     nic_in: float = threshold(
         0.2, unit=_WAY,
-        meaning="It is slow where it receives alone.",
+        meaning="The NIC is slow in receiving, not in sending.",
         source="chosen: rarer than nic_out",
     )  # fmt: skip
     link_both_ways: float = threshold(
         0.5, unit=_WAY,
-        meaning="A link that is slow is so both ways.",
+        meaning="The link is slow both ways.",
         source="chosen: half; with link_one_way twice the sum is 1",
     )  # fmt: skip
     link_one_way: float = threshold(
         0.25, unit=_WAY,
-        meaning="It is slow in this direction alone; as much for the other one.",
+        meaning="The link is slow in one of its two directions; the value is that of one direction.",
         source="chosen: as often one way as both ways",
     )  # fmt: skip
     switch_ports: float = threshold(
         0.5, unit=_WAY,
-        meaning="A switch that is slow slows all that passes it.",
+        meaning="The switch is slow for what passes it.",
         source="chosen: half; with switch_uplink the sum is 1",
     )  # fmt: skip
     switch_uplink: float = threshold(
         0.5, unit=_WAY,
-        meaning="Its uplink alone is slow, and what stays below it is as always.",
+        meaning="The uplink of the switch is slow, and not what stays below it.",
         source="chosen: as often as switch_ports (commit 6ebf6b1)",
     )  # fmt: skip
 
@@ -102,17 +102,17 @@ class Likelihoods:
 
     accused: float = threshold(
         0.95, unit=_SLOW,
-        meaning="The hypothesis is about this very lane, or about a member of it that logs nothing.",
+        meaning="Such as the accused lane, if the communication as such is slow.",
         source="chosen: it was looked into since it was slow",
     )  # fmt: skip
     passes: float = threshold(
         0.97, unit=_SLOW,
-        meaning="It is a pair that passes the slow NIC, in the slow direction.",
+        meaning="It is a pair over the network that passes the slow NIC in its slow direction.",
         source="chosen: a message has no way around its NIC, and of 128 members of a group each has such pairs",
     )  # fmt: skip
     crosses: float = threshold(
         0.9, unit=_SLOW,
-        meaning="It crosses the device in another way, as a group of ranks crosses a NIC.",
+        meaning="Such as a pair over the network with one end below a slow switch.",
         source="chosen: a little less sure than the accused lane itself",
     )  # fmt: skip
     shares_host: float = threshold(
@@ -132,7 +132,7 @@ class Likelihoods:
     )  # fmt: skip
     untouched: float = threshold(
         0.05, unit=_SLOW,
-        meaning="What is slow of the device does not touch it.",
+        meaning="What is slow does not touch it.",
         source="chosen: several times what noise alone leaves beyond lane_sigmas, as one fault makes others wait",
     )  # fmt: skip
     nobody: float = threshold(
@@ -142,7 +142,7 @@ class Likelihoods:
     )  # fmt: skip
     waits_for_unlogged: float = threshold(
         0.5, unit=_SLOW,
-        meaning="At least this, whoever is to blame, of a collective with members that log nothing.",
+        meaning="Least chance of a collective with members that log nothing.",
         source="formula: for all that is known it waited for them, or not",
     )  # fmt: skip
 
@@ -150,17 +150,17 @@ class Likelihoods:
 
     steady_if_link: float = threshold(
         3.0, unit="times as likely as by chance",
-        meaning="A NIC moves steadily if one of its links is slow.",
+        meaning="A NIC's rate is steady because a link of it is slow.",
         source="chosen: between chance and a slow NIC; other transfers would burst in between (commit b66c467)",
     )  # fmt: skip
     starved: float = threshold(
         0.9, unit="probability",
-        meaning="At least this: ranks whose work is slow beside their slow transfers are short of processor time.",
+        meaning="First value for ranks that lack processor time, at least.",
         source="chosen: beyond all noise (`starved_ranks.py`), and no NIC slows work (commit 6ebf6b1)",
     )  # fmt: skip
     first_suspect_odds: float = threshold(
         3.0, unit="times the odds",
-        meaning="The first suspect's odds are so much better than shares and likelihoods say.",
+        meaning="The first suspect's odds are multiplied by this.",
         source="chosen: on the development split of tests/benchmarks/localization 91 of 93 first suspects were "
         "right, promised with 0.90 on average (commit 1ceeb88); a higher factor fits it still better, but recordings "
         "of real jobs are less tidy",

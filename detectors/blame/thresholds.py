@@ -23,37 +23,37 @@ class BlameThresholds:
 
     match_share: float = threshold(
         0.25, unit=_EXCESS,
-        meaning="A cause shows in an iteration if it explains at least this much of it.",
+        meaning="From this share on, a cause shows in an iteration.",
         source="chosen: three causes and noise may share an iteration",
     )  # fmt: skip
     min_cause_share: float = threshold(
         0.2, unit="share of the excess of all iterations looked at",
-        meaning="What explains less is noise, and the search for further causes ends.",
+        meaning="The search for causes ends at one that explains less.",
         source="chosen: below a cause's least share in one iteration, as it may be missing from some of them",
     )  # fmt: skip
     max_causes: int = threshold(
         3, unit="causes",
-        meaning="At most as many are looked for at once.",
+        meaning="Most causes that one search looks for.",
         source="chosen: more faults at once than two are rare, and each needs its share of the excess",
     )  # fmt: skip
     most_typical: float = threshold(
         2.0, unit="times the median excess",
-        meaning="An iteration weighs no more than this.",
+        meaning="In a search for causes, an iteration with a larger excess weighs as one with this.",
         source="chosen: commit 176bb49, where one long hang decided what six iterations had in common",
     )  # fmt: skip
     min_probability: float = threshold(
         0.5, unit="probability",
-        meaning="Nobody is accused where all suspects together have less, or, in a review, the first of them.",
+        meaning="A cause whose suspects have less together opens no verdict.",
         source="formula: more probable than not",
     )  # fmt: skip
     min_alternative: float = threshold(
         0.02, unit="probability",
-        meaning="An alternative below, before first_suspect_odds, gets no line of the verdict.",
+        meaning="A device that begins with less is not listed among the suspects of slow transfers.",
         source="chosen: one in fifty, so that nobody is sent to a device that is hardly ever the one",
     )  # fmt: skip
     min_named: float = threshold(
         0.25, unit="probability",
-        meaning="Below, no device stands out of a slow communicator, and it accuses nobody.",
+        meaning="If the likeliest device has less, a slow communicator accuses none.",
         source="chosen: in a ring of four equal members each has as much by chance",
     )  # fmt: skip
 
@@ -61,43 +61,42 @@ class BlameThresholds:
 
     late_share: float = threshold(
         0.5, unit=_LATENESS,
-        meaning="From here on another rank is as late.",
+        meaning="A rank with a smaller share does not count as late.",
         source="chosen: half, halfway between on time and as late",
     )  # fmt: skip
     late_together_share: float = threshold(
         0.25, unit=_LATENESS,
-        meaning="From here on a rank is late with others in one iteration, or with what is accused already.",
+        meaning="The same where a single iteration is looked at.",
         source="chosen: half of late_share, since noise moves single iterations to and fro (commit f3de50c)",
     )  # fmt: skip
     min_likeness: float = threshold(
-        0.6, unit="Jaccard index",
-        meaning="Ranks late together are laid on a host or stage only if its ranks and they are more nearly the "
-        "same set",
+        0.6, unit="Jaccard index of its ranks and the late ones",
+        meaning="A host or stage is accused of ranks that are late together only above this.",
         source="chosen: more than half, so that half of a host's ranks is not the host",
     )  # fmt: skip
     min_typical_likeness: float = threshold(
-        0.5, unit="Jaccard index",
-        meaning="... and more nearly than this in the median iteration.",
+        0.5, unit="Jaccard index of its ranks and the late ones",
+        meaning="The same in the median iteration.",
         source="formula: of two ranks that take turns one half is late in each iteration",
     )  # fmt: skip
     min_own_late: float = threshold(
         0.2, unit="share of the late ranks",
-        meaning="No device is blamed for ranks that are late together if its own are fewer.",
+        meaning="A device with fewer of the ranks that are late together is not blamed for them.",
         source="chosen: one rank may be late with four others by chance",
     )  # fmt: skip
     everybody_share: float = threshold(
         0.7, unit=_RANKS,
-        meaning="If as many are late together, and more than one, nobody is to blame (a host in turns aside).",
+        meaning="From here on, being late together accuses nobody.",
         source="chosen: commit ac47e0f, longer batches make nearly all ranks late",
     )  # fmt: skip
     common_ranks: int = threshold(
         16, unit="ranks",
-        meaning="From here on the quarter that is late least tells how late all ranks are.",
+        meaning="With fewer, no lateness is taken to be common to all.",
         source="chosen: a quarter of fewer is hardly more than one host",
     )  # fmt: skip
     max_common_share: float = threshold(
         0.7, unit=_LATENESS,
-        meaning="If all ranks are as late or later, nothing is taken off for what all are.",
+        meaning="Common lateness from here on is not taken off.",
         source="chosen: on jobs of two simulators by other authors, where waiting looks like work (commit f4481a5)",
     )  # fmt: skip
 
@@ -105,27 +104,27 @@ class BlameThresholds:
 
     turns_iterations: int = threshold(
         4, unit="iterations",
-        meaning="As many must have lost time to ranks' work before ranks can be said to take turns.",
+        meaning="With fewer that lost time to ranks' work, a host's ranks do not take turns.",
         source="chosen: one for each GPU of a small host",
     )  # fmt: skip
     turns_share: float = threshold(
         0.8, unit="share of what paths lost to ranks' work",
-        meaning="... and the host's ranks have this much of it.",
+        meaning="If a host's ranks have less, they do not take turns.",
         source="chosen: on jobs of two simulators by other authors (commit f4481a5)",
     )  # fmt: skip
     turn_share: float = threshold(
         0.05, unit="share of what the host's ranks lost",
-        meaning="A rank with as much of it takes part.",
+        meaning="A rank with less takes no part in the turns.",
         source="chosen: less is what a rank on time loses by noise",
     )  # fmt: skip
     max_turn_share: float = threshold(
         0.6, unit="share of what the host's ranks lost",
-        meaning="If a rank has more of it, they do not take turns.",
+        meaning="If one rank has more, the host's ranks do not take turns.",
         source="chosen: more than half",
     )  # fmt: skip
     taking_turns_share: float = threshold(
         0.75, unit="share of the host's ranks",
-        meaning="As many take part, and are late in the median iteration.",
+        meaning="If fewer take part, the host's ranks do not take turns.",
         source="chosen: three of four GPUs",
     )  # fmt: skip
 
@@ -133,27 +132,27 @@ class BlameThresholds:
 
     starved_sigmas: float = threshold(
         6.0, unit="standard errors",
-        meaning="A rank's work is slow beyond noise above this.",
+        meaning="A rank whose work is slower by less does not lack processor time.",
         source="chosen: as a late rank must stand out of an iteration's noise (`detectors.irregular`)",
     )  # fmt: skip
     starved_times_quickest: float = threshold(
         2.0, unit="times the largest apparent speed-up of a rank",
-        meaning="... and above this: by as much as a rank seems quicker the comparison itself is wrong.",
+        meaning="A rank whose work is slower by less does not lack processor time.",
         source="chosen: no fault makes work quicker; twice, since the quickest is one draw (commit 6ebf6b1)",
     )  # fmt: skip
     starved_iterations: int = threshold(
         4, unit="iterations",
-        meaning="Fewer say nothing of whose work is slow beside slow transfers.",
+        meaning="With fewer, no rank is found to lack processor time.",
         source="chosen: as many as open a verdict on transfers",
     )  # fmt: skip
     starved_cost_share: float = threshold(
         0.05, unit="share of what the transfers lost",
-        meaning="Work that lost less may be slow since the transfers are: polling takes time as well.",
+        meaning="A rank whose work lost less does not lack processor time.",
         source="chosen: a twentieth, next to nothing beside the transfers (commit 00b65ef)",
     )  # fmt: skip
     in_step_sigmas: float = threshold(
         2.0, unit="times the noise of the other ranks",
-        meaning="Ranks whose lateness differs by less within an iteration wait for the same thing.",
+        meaning="If the lateness of slow ranks differs by less, they do not lack processor time.",
         source="chosen: the difference of two has 1.4 times the noise of one",
     )  # fmt: skip
 
@@ -161,7 +160,7 @@ class BlameThresholds:
 
     slow_phase_share: float = threshold(
         0.07, unit="share of the usual iteration",
-        meaning="A cause that explains less than half of an iteration's excess counts if it costs this much.",
+        meaning="From this cost on, a cause need not explain half of an iteration's excess to count.",
         source="chosen: slow phases of healthy hosts cost 3 to 6 % (commit 323d8dc)",
     )  # fmt: skip
 
@@ -169,27 +168,27 @@ class BlameThresholds:
 
     lane_sigmas: float = threshold(
         4.0, unit="standard errors",
-        meaning="A lane beside the accused one is slow only if its excess stands this far out.",
+        meaning="Beside the accused lane, a lane with a smaller excess is not slow.",
         source="chosen: with thousands of lanes and heavy tails it keeps chance below one lane in a job",
     )  # fmt: skip
     like_accused: float = threshold(
         0.15, unit="share of what the accused lane's slow-down predicts",
-        meaning="A lane that slows by less is not counted as slow with the accused one.",
+        meaning="Beside the accused lane, a lane with a smaller excess is not slow.",
         source="chosen: a seventh or so; what a device carries slows by about as much as the accused lane",
     )  # fmt: skip
     telling_ratio: float = threshold(
         1.25, unit="ratio of what is predicted to what would be noticed",
-        meaning="A lane that looks normal acquits from here on.",
+        meaning="Below, a lane that is not slow tells nothing.",
         source="formula: one standard error more than lane_sigmas, at which five in six would be noticed",
     )  # fmt: skip
     queue_ns: float = threshold(
         100_000.0, unit="ns for each transfer",
-        meaning="A lane for which nothing that could be noticed is predicted is slow only above this.",
+        meaning="Below telling_ratio, a lane with a smaller excess tells nothing.",
         source="chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)",
     )  # fmt: skip
     model_error: float = threshold(
         0.03, unit="ratio to the lane's usual time",
-        meaning="Standard error of a usual time besides its noise: with lane_sigmas, drift by 12 % is not slow.",
+        meaning="Error of a lane's usual time besides its noise.",
         source="chosen: ten iterations are few, and a job's own traffic drifts by some percent",
     )  # fmt: skip
 
@@ -197,17 +196,17 @@ class BlameThresholds:
 
     held_swing: float = threshold(
         0.5, unit="deviation over mean of the rate",
-        meaning="A NIC that swings more bursts and idles, and is not held back by its own rate.",
+        meaning="While a collective runs, a NIC that swings more is not taken to be held back.",
         source="formula: rates spread evenly from nothing to twice the mean have 0.58",
     )  # fmt: skip
     moving_ratio: float = threshold(
         0.05, unit="ratio to the NIC's usual peak",
-        meaning="A NIC that moves less on average, one way, is not taken to carry a collective's bytes.",
+        meaning="A NIC with a lower mean rate, sending or receiving, is not taken to carry a collective.",
         source="chosen: acknowledgements are a few percent of what they answer",
     )  # fmt: skip
     min_stage_nics: int = threshold(
-        3, unit="NICs",
-        meaning="With fewer ranks in a stage NICs are held against those of the whole job.",
+        3, unit="ranks",
+        meaning="If a stage has fewer, NICs are compared over the whole job.",
         source="chosen: of two nobody can tell which is unlike the other",
     )  # fmt: skip
 
@@ -215,23 +214,22 @@ class BlameThresholds:
 
     switch_ratio: float = threshold(
         1.5, unit="ratio to what lanes of the same role take",
-        meaning="The slowest switch is read if its median lane takes this long.",
+        meaning="If the slowest switch's median lane takes less, no switch is read.",
         source="chosen: above noise between switches; it accuses nobody, so it may lie below a fault's factor of two",
     )  # fmt: skip
     switch_lanes: int = threshold(
         8, unit="lanes",
-        meaning="A switch that fewer pass is not looked at as a whole; of a slow one so many of the quickest are "
-        "read.",
+        meaning="A switch that fewer pass is not compared.",
         source="chosen: their median has less than half of the noise of one",
     )  # fmt: skip
     switch_peers: int = threshold(
         4, unit="lanes",
-        meaning="With fewer of a role nobody knows what is usual for it.",
+        meaning="A role with fewer is left out.",
         source="chosen: a median of three is any one of them",
     )  # fmt: skip
     switch_read_lanes: int = threshold(
         16, unit="lanes",
-        meaning="The slowest that are read of a slow switch, and at most about as many beside it.",
+        meaning="The slowest lanes of a slow switch that are chosen to be read.",
         source="chosen: enough to tell a switch from the other ends, few enough to read",
     )  # fmt: skip
 
@@ -239,44 +237,44 @@ class BlameThresholds:
 
     review_iterations: int = threshold(
         5, unit="iterations",
-        meaning="Fewer reviewed ones say nothing.",
+        meaning="With fewer regular ones a review finds nothing.",
         source="chosen: of five, four may show a fault and one not",
     )  # fmt: skip
     review_seen_share: float = threshold(
         0.8, unit="share of the reviewed iterations",
-        meaning="A standing fault shows in as many.",
+        meaning="A cause that shows in fewer is not told by a review.",
         source="chosen: four of five, since a fault that stands is there always and lost rows hide it now and then",
     )  # fmt: skip
     stage_path_share: float = threshold(
         0.5, unit="share of the critical path's work",
-        meaning="A stage that a review finds, and whose work on micro-batches is not known, has as much ...",
+        meaning="A heavy stage need not have more.",
         source="chosen: half",
     )  # fmt: skip
     stage_path_times: float = threshold(
         1.6, unit="times an equal part",
-        meaning="... or this: with few micro-batches all stages are on the path.",
+        meaning="A heavy stage need not have more of the path.",
         source="chosen: of n stages that are equally heavy each has about 1/n of the path",
     )  # fmt: skip
     max_beside_ratio: float = threshold(
         0.75, unit="share of the recvs",
-        meaning="If ranks work beside more open recvs, stages are compared by micro-batches, not by gaps.",
+        meaning="If ranks leave more open while they work, stages are not compared by their gaps.",
         source="chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more",
     )  # fmt: skip
     stage_path_of_gaps: float = threshold(
         1.25, unit="times the gaps",
-        meaning="A stage that has more of the path hides work: then stages can't be compared by their gaps.",
+        meaning="A stage whose part of the path is longer hides work.",
         source="chosen: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work "
         "(commit 018ff29)",
     )  # fmt: skip
     stage_excess: float = threshold(
         1.5, unit="times what delta allows",
-        meaning="A heavy stage that a review finds costs more.",
+        meaning="A heavy stage that costs less is not told by a review.",
         source="chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more "
         "(commit 018ff29)",
     )  # fmt: skip
     uneven_excess: float = threshold(
         2.2, unit="times what delta allows",
-        meaning="Uneven data that a review finds cost more.",
+        meaning="Uneven data that cost less are not told by a review.",
         source="chosen: somebody is always a little late, by up to 1.85 times in two reviews (commit 23b14f7)",
     )  # fmt: skip
     max_uneven_share: float = threshold(

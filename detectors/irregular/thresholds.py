@@ -16,13 +16,13 @@ class IrregularThresholds:
     min_iterations: int = threshold(
         10,
         unit="iterations",
-        meaning="Fewer say nothing of what is usual: no iteration is judged, and no rank stands out.",
+        meaning="With fewer, no iteration is called irregular.",
         source="chosen: warm-up and compilation of the recorded jobs are over by then, and a MAD of fewer is coarse",
     )
     level_iterations: int = threshold(
         20,
         unit="iterations",
-        meaning="The newest ones that show the level of the job (regular ones), and how late ranks are by chance.",
+        meaning="The newest regular ones, whose median is the job's level.",
         source="chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along",
     )
 
@@ -30,7 +30,7 @@ class IrregularThresholds:
     noise_sigmas: float = threshold(
         3.0,
         unit="robust standard deviations",
-        meaning="An irregular iteration lies further than this above the median of the window's regular ones.",
+        meaning="An irregular iteration lies further above the median of the window's regular ones.",
         source="chosen: one healthy iteration in 740 exceeds it where noise is normal",
     )
 
@@ -38,14 +38,13 @@ class IrregularThresholds:
     suspect_sigmas: float = threshold(
         4.0,
         unit="robust standard deviations",
-        meaning="While no verdict is open, a regular iteration that is suspect for its time alone lies further than "
-        "this above the level; the noise is that between neighbours.",
+        meaning="`suspect_ns`, a limit of suspect iterations, lies at least so far above the level.",
         source="chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's drift",
     )
     suspect_share: float = threshold(
         0.75,
         unit="share of what δ allows",
-        meaning="Such an iteration, or a shift, exceeds the level by more than this.",
+        meaning="Excess over the level that is worth a look.",
         source="chosen: faults of 10 % lie on both sides of a δ of 1.1, and all of them are to be looked into",
     )
 
@@ -53,13 +52,13 @@ class IrregularThresholds:
     shift_iterations: int = threshold(
         5,
         unit="iterations",
-        meaning="The newest ones whose median shows a shift.",
+        meaning="The newest ones, whose median shows a shift.",
         source="chosen: the median bears two stray iterations; a lasting 10 % then shows in a job with 9 % noise",
     )
     still_share: float = threshold(
         0.5,
-        unit="share of what a shift must exceed, or of the lateness that lasts",
-        meaning="A shift lasts (a window at most), and a lasting late rank is there, while more than this is left.",
+        unit="share of what a shift must exceed",
+        meaning="A shift ends when no more is left of it.",
         source="chosen: half way between what is usual and what was noticed",
     )
 
@@ -67,37 +66,37 @@ class IrregularThresholds:
     late_sigmas: float = threshold(
         6.0,
         unit="robust standard deviations",
-        meaning="A rank stands out if it exceeds its usual lateness by this more than the latest rank usually does.",
+        meaning="A rank that is later than the latest rank usually is, by less than this, does not stand out.",
         source="chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no surprise",
     )
     latest_ranks: int = threshold(
         16,
         unit="ranks",
-        meaning="The latest ones of an iteration whose lateness is kept.",
+        meaning="The latest ones of an iteration, whose lateness is kept.",
         source="chosen: more than the ranks of one host, all of which a fault of the host makes late",
     )
     lasting_window: int = threshold(
         6,
         unit="iterations",
-        meaning="The newest ones in which a rank must be late again and again to stand out together.",
+        meaning="The newest ones in which lasting lateness is looked for.",
         source="chosen: as many as the newest iterations in which a verdict looks for its cause",
     )
     lasting_seen: int = threshold(
         3,
         unit="iterations",
-        meaning="Of lasting_window, those in which a rank reaches the lateness that counts for it.",
+        meaning="Lateness that a rank reaches in as many of lasting_window is lasting.",
         source="chosen: as many as a verdict on a slow rank needs; one or two late iterations happen by chance",
     )
     least_sigma_ratio: float = threshold(
         0.05,
         unit="share of the usual lateness of the latest rank",
-        meaning="Noise of that lateness counts as this at least.",
+        meaning="The standard deviation of that lateness counts as this at least.",
         source="chosen: ten iterations may agree by chance, and a standard deviation near 0 makes anybody stand out",
     )
     least_lasting_sigma_ratio: float = threshold(
         1 / 6,
         unit="share of the usual lasting lateness",
-        meaning="The same where lateness lasts.",
+        meaning="The standard deviation of lasting lateness counts as this at least.",
         source="chosen: above least_sigma_ratio, since windows overlap: 20 iterations hold hardly 4 that do not",
     )
 
@@ -105,13 +104,13 @@ class IrregularThresholds:
     drift_confidence: float = threshold(
         0.002,
         unit="probability",
-        meaning="ADWIN's δ, its bound on false alarms.",
+        meaning="ADWIN's δ.",
         source="Bifet and Gavaldà, SDM 2007; the default of River's ADWIN",
     )
     drift_checked_every: int = threshold(
         32,
         unit="iterations",
-        meaning="ADWIN looks for a change once in as many; with fewer it has no opinion.",
+        meaning="ADWIN's `clock`: how often it looks for a change.",
         source="the default of River's ADWIN",
     )
 

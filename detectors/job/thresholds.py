@@ -16,26 +16,25 @@ class JobThresholds:
     drift_ratio: float = threshold(
         1e-4,
         unit="ns per ns",
-        meaning="Two clocks are taken to part by at most this share of the time that both measure.",
+        meaning="An elapsed time by another clock is taken to be off by up to this share.",
         source="chosen: two quartz oscillators of +-50 ppm each",
     )
     least_resolution_ns: int = threshold(
         1_000,
         unit="ns",
-        meaning="No log is trusted to be finer; a shorter elapsed time is held against the replay's as if it took "
-        "this.",
+        meaning="No log is taken to be finer.",
         source="chosen: reading a clock and recording an event take about a microsecond",
     )
     min_rows_of_resolution: int = threshold(
         4,
         unit="rows of a rank",
-        meaning="From fewer rows the resolution of a rank's times is not measured.",
+        meaning="With fewer, the resolution of a rank's times is not measured.",
         source="computed: of times in whole us four are multiples of 10 us by chance once in 10^4",
     )
     clock_error_ns: int = threshold(
         100_000,
         unit="ns",
-        meaning="Moments of different hosts are taken to compare to better than this.",
+        meaning="Error allowed for where moments of different hosts are compared.",
         source="the promise of the trace format (trace-directory.md, clock)",
     )
 
@@ -43,31 +42,31 @@ class JobThresholds:
     collectives_per_communicator: int = threshold(
         4,
         unit="collectives",
-        meaning="The newest so many of each communicator are compared.",
+        meaning="Newest collectives of a communicator that are compared, at most.",
         source="chosen: the mean of four halves the noise of one; more would be older",
     )
     newest_ns: float = threshold(
         10e9,
         unit="ns",
-        meaning="Collectives and messages that are older, counted from the newest, are left out.",
+        meaning="Collectives and messages that are older than the newest by more are left out.",
         source="computed: at drift_ratio two clocks part by a millisecond in ten seconds",
     )
     outlier_sigmas: float = threshold(
         5.0,
         unit="robust standard deviations",
-        meaning="Ends farther from the fitted offsets are left out, and the offsets fitted again.",
+        meaning="Ends farther from the fitted offsets are left out.",
         source="chosen: of normal noise one end in two million is lost",
     )
     drift_sigmas: float = threshold(
         3.0,
         unit="robust standard deviations of single ends",
-        meaning="Offsets that moved by less between two estimates did not drift.",
+        meaning="Offsets that moved by less did not drift.",
         source="chosen: the usual three sigma; offsets are means of many ends, so this is on the safe side",
     )
     least_drift_ns: int = threshold(
         10_000,
         unit="ns",
-        meaning="The same, however small the noise is.",
+        meaning="Offsets that moved by less did not drift.",
         source="chosen: members of a collective leave it within some microseconds of each other",
     )
     least_baseline_ns: int = threshold(
@@ -79,7 +78,7 @@ class JobThresholds:
     most_drift_ratio: float = threshold(
         2e-4,
         unit="ns per ns",
-        meaning="A clock that moved faster is taken to be set by somebody, and not to drift.",
+        meaning="A clock that moved faster is not taken to drift.",
         source="computed: twice drift_ratio, since both clocks and both estimates may be off",
     )
 
@@ -87,8 +86,7 @@ class JobThresholds:
     stray_transfers: float = threshold(
         1.5,
         unit="transfers (participation number)",
-        meaning="If the excess of a lane of several transfers is spread over fewer, one of them hung; that alone "
-        "does not show that the lane is slow.",
+        meaning="If the excess of a lane of several transfers is spread over fewer, one of them hung.",
         source="chosen: half way between one transfer and two",
     )
 
@@ -102,21 +100,20 @@ class JobThresholds:
     min_pipelines: int = threshold(
         2,
         unit="chains",
-        meaning="Fewer chains are not told as pipelines.",
+        meaning="Fewer chains are not taken for pipelines.",
         source="computed: in a single one each rank would be a stage by itself, without peers",
     )
     way_back_ratio: float = threshold(
         0.95,
-        unit="ratio of counts of messages",
-        meaning="The way from the last stage back to the first, in interleaved pipelines, is used at most so often "
-        "as neighbours use theirs. In a ring it is used as often.",
+        unit="ratio to the messages between neighbours",
+        meaning="If more messages go from the last stage to the first, or back, the chain is no pipeline.",
         source="computed: with m micro-batches and v chunks, m (v - 1) to m v; 0.95 leaves room for lost rows up to "
         "20 chunks",
     )
     min_messages: int = threshold(
         2,
         unit="messages of one iteration between neighbours",
-        meaning="With fewer, ways are not told apart by how often they are used.",
+        meaning="With fewer, a chain whose ends exchange messages is no pipeline.",
         source="chosen: one lost row must not look like a way that is used less often",
     )
 

@@ -72,8 +72,8 @@ def sql(
 ) -> None:
     """Ask the database: any SQL that only reads, or one of the questions that ship.
 
-    A table that is too wide for the terminal is printed one record after the other, if that fits, else without its
-    last columns; a line says which.
+    What is too wide for the terminal is printed one record after the other, or as a table that says what it leaves
+    out.
 
     Examples: irregulars sql --list;  irregulars sql open_now;  irregulars sql blamed job=llama-7b;
     irregulars sql "SELECT count() FROM verdicts FINAL WHERE kind = {kind:String}" -p kind=slow_nic --json

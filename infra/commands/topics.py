@@ -166,7 +166,7 @@ def forget_job(
 ) -> None:
     """Count what the topics jobs, notices and feedback keep of a job for ever; with --do-it delete it there.
 
-    All else of it goes by itself after a time. infra/docs/keeping.md tells the rest.
+    infra/docs/keeping.md tells what happens to the rest.
 
     Example: irregulars topics forget-job llama-7b --do-it
     """

@@ -22,6 +22,7 @@ DOCS: Final = "infra/docs"
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 _CODE: Final = re.compile(r"^(```[\s\S]*?^```|(?: {4}.*\n)+)|`[^`\n]+`", re.MULTILINE)
 _FENCE: Final = re.compile(r"^```(\w+) [\w ]+$", re.MULTILINE)
+_ON_SITE: Final = (".md", ".png", ".svg")
 _NO_WORD: Final = re.compile(r"[^\w\- ]")
 _LIST_AT_ONCE: Final = re.compile(r"^(?!\s*(?:[*\-]|\d+\.)\s)(\S.*)\n(?=(?:[*\-]|\d+\.) )", re.MULTILINE)
 
@@ -73,7 +74,7 @@ def site_link(found: re.Match[str], folder: str, pages: set[str], repository: st
     if there == "README.md":
         return f"{mark}[{text}]({HOME}{anchor}{name})"
     own = posixpath.relpath(there, DOCS)
-    if own in pages:
+    if own in pages or (own.endswith(_ON_SITE) and not own.startswith("..")):  # one that is missing ends the build
         return f"{mark}[{text}]({own}{anchor}{name})"
     return text if repository is None else f"{mark}[{text}]({repository.rstrip('/')}/blob/main/{there}{anchor}{name})"
 

@@ -1,6 +1,6 @@
-"""Taking one job out of the topics that keep the newest message of each key for ever.
+"""Taking one job out of topics that keep the newest message of each key: announcements, notices, feedback.
 
-All other topics let their messages go after a time, and workers delete the snapshots of a job that has ended.
+Mutes and changes of thresholds that name the job stay. Workers delete the snapshots of a job that has ended.
 """
 
 from __future__ import annotations

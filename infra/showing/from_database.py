@@ -204,7 +204,7 @@ LIMIT {limit:UInt32}"""
 
 
 def find_verdict(client: Client, which: str = "") -> Verdict | None:
-    """Return a verdict: by its id, or the newest one of a job, or the newest of all; open ones first.
+    """Return a verdict: by its id, or the newest one of a job, or the newest of all; those at work first.
 
     Returns
     -------

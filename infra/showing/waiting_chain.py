@@ -1,8 +1,8 @@
 """Who waited for whom in one iteration, from the symptom to the cause, by the rows of table ``operators``.
 
 The rows carry what the judge found: ``wait_ns`` (until the last partner came), ``transfer_ns`` (from then on) and
-``gap_ns`` (the rank's own work before). So the chain needs no clock that two hosts share: it goes from a row to the
-partner that waited least, and from there to the row before on the same rank.
+``gap_ns`` (the rank's own work before). The chain goes from a row to the partner that waited least, and from
+there to the row before on the same rank.
 """
 
 from __future__ import annotations

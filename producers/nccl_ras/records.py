@@ -1,7 +1,7 @@
 """One run of a job as RAS sees it, in the records of the pipeline.
 
-Each look at the job becomes an iteration of the phase ``observed``, which tells that the job lives, and holds nothing
-to judge. When the job stands still and somebody has not launched what others wait in, these operators are told as
+Looks at the job become iterations of the phase ``observed``, which tell that the job lives, and hold nothing to
+judge. When the job stands still and somebody has not launched what others wait in, these operators are told as
 entered and not ended, as any hook tells them; if it moves again, as ended.
 """
 

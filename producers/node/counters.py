@@ -51,7 +51,7 @@ class CounterTrack:
     """Turns the counts of one device into rates, window by window.
 
     Some network cards refresh their counters a few times a second only. Read more often they seem to stand still and
-    then to jump, faster than the link. Once such a jump was seen, a sample is the interval between two changes.
+    then to jump, faster than the link. Where such a jump is seen, samples are cut to those at which a count changed.
 
     Parameters
     ----------

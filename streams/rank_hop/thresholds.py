@@ -16,15 +16,14 @@ class RankHopThresholds:
     closing_margin_ratio: float = threshold(
         0.5,
         unit="share of the iteration's length",
-        meaning="A rank's iteration closes once the watermarks that are waited for have passed its end by this; "
-        "later rows are late.",
+        meaning="Margin by which the watermark passes the end of a rank's iteration before that closes.",
         source="chosen, not fitted: operators on a second stream may end after the iteration that they belong to, "
         "and a wider margin delays each verdict by as much",
     )
     most_closing_margin_ns: int = threshold(
         1_000_000_000,
         unit="ns",
-        meaning="The margin is never longer than this, however long the iteration is.",
+        meaning="The margin is at most this.",
         source="chosen, not fitted: it bounds how much later a job with long iterations gets its verdicts",
     )
 
@@ -32,27 +31,28 @@ class RankHopThresholds:
     most_ahead_days: int = threshold(
         366,
         unit="days",
-        meaning="A message all of whose times, or whose watermark alone, lie further ahead of what its rank sent "
-        "before is refused once; single rows that do are left out.",
+        meaning="A time further ahead of what its rank sent before is not believed at first.",
         source="chosen, not fitted: no job stands still for a year, and a damaged number is mostly off by decades",
     )
     most_ahead_of_clock_days: int = threshold(
         1,
         unit="days",
-        meaning="Where the worker's clock is known: the same, further ahead of both that and the rank's own time.",
+        meaning="The same for a time further ahead of both the worker's clock and the rank's newest time, "
+        "where both are known.",
         source="chosen, not fitted: clocks are off by hours, rarely by a day; old recordings lie behind the clock",
     )
     most_skipped_iterations: int = threshold(
         1 << 20,
         unit="iterations",
-        meaning="A message all of whose iterations are further ahead of the rank's newest one is refused once; "
-        "single rows that are are left out.",
+        meaning="An iteration further ahead of the rank's newest one is not believed at first, unless "
+        "iterations are numbered in wide steps.",
         source="chosen, not fitted: jobs go on at iteration 500,000, and hardly any has run for two million",
     )
     most_skipped_steps: int = threshold(
         1000,
         unit="steps",
-        meaning="A job that numbers its iterations in wide steps, by samples or tokens, may skip this many of them.",
+        meaning="If the first message of a rank spans more iterations, the limit rises to so many of its usual "
+        "steps.",
         source="chosen, not fitted: like the one above, which a step of 4,000,000 tokens would exceed each time",
     )
 

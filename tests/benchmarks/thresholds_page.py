@@ -1,4 +1,4 @@
-"""The page of all thresholds, infra/docs/thresholds.md, from the rooms themselves.
+"""The page of thresholds, infra/docs/thresholds.md, from the rooms themselves.
 
 python -m tests.benchmarks.thresholds_page          # writes the page anew
 """
@@ -11,21 +11,21 @@ from irregulars.thresholds import Threshold
 from tests.room_thresholds import ROOT, Room, rooms
 
 PAGE: Final = ROOT / "infra" / "docs" / "thresholds.md"
-CHOSEN: Final = "chosen"
+HOW: Final = ("chosen", "formula", "computed", "convention")
 
 _HEAD: Final = """\
 # Thresholds
 
 For whoever tunes the judgement, or doubts it.
 
-The numbers that judgement hangs on, by the room that decides by them. Each room has them in its `thresholds.py`
-(`detectors/blame` in `likelihoods.py` too), with these words. "Chosen" means that no paper and no formula
-gives the value; the code tells more. None of them is a setting. [Settings](settings.md) that concern
-verdicts are δ, the window, the waits for ranks and for a silence, detectors, and the limits of severity; some may be
+Numbers that judgement rests on, by room. They stand in the room's `thresholds.py`, and in
+`detectors/blame/likelihoods.py`. The last column names a paper, or says in a word where the value comes from; the
+code tells more.
+
+They are not settings. Settings are listed in [settings](settings.md); some may be
 [changed while workers run](settings.md#changed-while-workers-run).
 
-Does a figure hang on one of them? `make bench-sensitivity` moves each by about a quarter (counts by 1 at
-least and never below 1, shares at most half way to 1) and judges the recordings anew
+`make bench-sensitivity` moves thresholds up and down by about a quarter, one at a time, and judges recordings anew
 ([benchmarks](benchmarks.md)). `python -m tests.benchmarks.thresholds_page` writes this page.
 """
 
@@ -46,8 +46,8 @@ def _row(one: Threshold) -> str:
 
 
 def _origin(source: str) -> str:
-    """Return where a value comes from; why it was chosen is told beside it in the code."""
-    return CHOSEN if source.startswith(CHOSEN) else source
+    """Return where a value comes from; the reason is told beside it in the code."""
+    return next((how for how in HOW if source.startswith(how)), source)
 
 
 def _number(value: object) -> str:

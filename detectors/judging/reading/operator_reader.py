@@ -244,7 +244,7 @@ class OperatorReader:
         seeds
             The ranks to begin with.
         worth_ns
-            Waits that may cost less are not followed, ns.
+            Waits at large collectives that may cost less are not followed, ns.
         """
         summaries = [rows.summaries(self.codes) for rows in iterations]
         available = set(iterations[-1].columns["rank"].tolist())

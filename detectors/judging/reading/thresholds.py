@@ -16,21 +16,20 @@ class ReadingThresholds:
     whole_ranks: int = threshold(
         512,
         unit="ranks",
-        meaning="To explain an iteration of a larger job not all ranks are read, but those on which its critical "
-        "path depends, and some beside them.",
+        meaning="A larger job is not read as a whole to explain an iteration.",
         source="chosen: a whole iteration of 512 simulated ranks is read and judged in seconds; "
         "the localization benchmark starts there",
     )
     followed_usual_iterations: int = threshold(
         6,
         unit="iterations",
-        meaning="The newest regular ones that are read of a job that is not read as a whole.",
+        meaning="Regular ones that show what is usual in such a job, at most.",
         source="chosen: fewer than the ten of judging, since each is read once more for every rank that is followed",
     )
     most_replayed_rows: int = threshold(
         100_000,
         unit="operators of an iteration",
-        meaning="If more were read of an iteration, they are not judged one by one for the sinks.",
+        meaning="With more, operators are not judged one by one.",
         source="chosen: above it the replay takes as long as finding the culprit; verdicts do not need it",
     )
 
@@ -38,26 +37,25 @@ class ReadingThresholds:
     most_ranks: int = threshold(
         1024,
         unit="ranks",
-        meaning="Ranks that are read at most to follow the critical path of one iteration.",
+        meaning="Most ranks that are read to follow a path.",
         source="chosen: twice whole_ranks: where a thousand ranks wait for one path, it can be followed",
     )
     most_rounds: int = threshold(
         12,
         unit="rounds",
-        meaning="Times at most that the graph is built anew with more ranks before following ends.",
+        meaning="Most times that more ranks are read to follow a path.",
         source="chosen by hand, on simulated jobs",
     )
     wait_share: float = threshold(
         0.05,
         unit="share of the iteration's excess, or of what δ allows if that is more",
-        meaning="The path is not followed over a wait that may cost less.",
+        meaning="A member of a large collective that may have come later by no more is not read for that.",
         source="chosen: a twentieth of the excess accuses nobody, whoever hides behind it",
     )
     first_ranks: int = threshold(
         2,
         unit="ranks",
-        meaning="The ranks that worked longest over their usual (who lost no row goes first), which are read at once "
-        "beside the slowest one.",
+        meaning="Ranks that are read first, besides the slowest one.",
         source="chosen: the culprit is mostly the first, and the second makes sure where the first lost rows",
     )
 
@@ -65,26 +63,26 @@ class ReadingThresholds:
     read_share: float = threshold(
         0.004,
         unit="share of the job's operators",
-        meaning="Iterations of a large job that are no more than suspect, or that an open verdict explains, may "
-        "read this much of the log, or free_operators if that is more.",
+        meaning="Reading budget of a large job.",
         source="chosen: less than one per cent of the log moves again (0.38 % in bench_bytes.py, commit e24de91)",
     )
     free_operators: int = threshold(
         500_000,
         unit="operators",
-        meaning="They may read as many whatever the share says.",
+        meaning="Least reading budget of a large job.",
         source="chosen: at the start of a job the share is next to nothing, and a fault may be there all the same",
     )
     read_at_least: int = threshold(
         6,
         unit="iterations of each window",
-        meaning="As many of them may be read in each window, whatever they cost.",
+        meaning="In each window, so many may be read though the budget is spent.",
         source="chosen: as many as the newest iterations in which a verdict looks for its cause",
     )
     confirm_every: int = threshold(
         10,
         unit="iterations",
-        meaning="Of those of them that an open verdict explains, at most one in as many is read.",
+        meaning="In a large job, an iteration that an open verdict explains is not read when fewer were judged "
+        "since the last read one.",
         source="chosen: as many as a verdict waits before it closes, so that a change is seen within that time",
     )
 

@@ -29,7 +29,7 @@ def show(
         list[str] | None,
         typer.Argument(
             metavar="[VERDICT|JOB|DIR]",
-            help="A verdict's id, a job (its newest), or a trace directory; default: the newest open one. "
+            help="A verdict's id, a job (its newest), or a trace directory; default: the newest at work. "
             "An id may stand as screens and logs show it: [llama-7b:1:60:0].",
         ),
     ] = None,

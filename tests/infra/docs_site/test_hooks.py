@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,11 +29,16 @@ needs_mkdocs = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(CONFIG), "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True,
-                          text=True, check=False, timeout=120)  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    done = build(CONFIG, folder)
+    assert (done.returncode, "WARNING" in done.stderr) == (0, False), done.stderr
     return folder
+
+
+def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As `make site` does it; with --quiet there would be no warnings that --strict could count."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(folder)]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True,
+                          text=True, check=False, timeout=120)  # fmt: skip
 
 
 def test_there_are_four_doors_and_every_page_is_behind_one() -> None:
@@ -58,6 +64,20 @@ def test_links_between_pages_and_to_headings_are_those_of_the_repository(site: P
     assert "../../tests/" not in guide
     written = (DOCS / "existing-services.md").read_text()
     assert guide.count('<div class="language-bash') == len(re.findall(r"^```bash", written, re.MULTILINE))
+
+
+@needs_mkdocs
+@pytest.mark.parametrize("link", ["access.md#nope", "nowhere.md", "console/nothing.png"])
+def test_a_link_to_nowhere_ends_the_build(tmp_path: Path, link: str) -> None:
+    copy = tmp_path / "repository" / "infra"
+    shutil.copytree(DOCS, copy / "docs")
+    shutil.copytree(CONFIG.parent, copy / "docs_site")
+    shutil.copy(ROOT / "README.md", copy.parent)
+    with (copy / "docs" / "doctor.md").open("a") as page:
+        page.write(f"\nSee [there]({link}).\n")
+    done = build(copy / "docs_site" / CONFIG.name, tmp_path / "site")
+    assert done.returncode == 1
+    assert link.partition("#")[0] in done.stderr
 
 
 def test_each_page_says_in_its_first_lines_for_whom_it_is() -> None:
