@@ -32,9 +32,14 @@ class PlayedConsumer:
 
 def test_a_connection_that_fails_is_no_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[PlayedConsumer] = []
+
+    def make(config: dict[str, Any]) -> PlayedConsumer:
+        made.append(PlayedConsumer(config))
+        return made[-1]
+
     monkeypatch.setattr(action_feed, "_partitions", lambda *_: {0})
     monkeypatch.setattr(action_feed, "_ASK_AGAIN_S", 0.0)
-    monkeypatch.setattr(action_feed, "new_consumer", lambda config: made.append(PlayedConsumer(config)) or made[0])
+    monkeypatch.setattr(action_feed, "new_consumer", make)
     told: list[str] = []
     feed = ActionFeed("localhost:9092", TopicSettings(), {}, "g", is_from_start=True, tell=told.append)
     (consumer,) = made
