@@ -81,7 +81,7 @@ bench-localization: $(STAMP)  ## Accuracy of naming the culprit, 512 to 8,192 si
 bench-recordings: $(STAMP)  ## Accuracy on real, labelled recordings of slow NICs, links and ranks (some minutes); OPTIONS=--json
 	@$(BIN)/python -m tests.benchmarks.recordings score $(OPTIONS)
 
-bench-sensitivity: $(STAMP)  ## What changes on the recordings if a threshold of the judgement moves by 25 % (two hours)
+bench-sensitivity: $(STAMP)  ## What changes on the recordings if a threshold of the judgement moves by about a quarter (two hours)
 	@$(BIN)/python -m tests.benchmarks.bench_sensitivity $(OPTIONS)
 
 licences: $(STAMP)  ## The licence of each installed distribution
