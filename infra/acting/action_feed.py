@@ -77,7 +77,8 @@ class ActionFeed:
         self._unread: set[int] | None = None  # None: the topic is not ours
         self._is_new_owner = False
         self._tell: Final = tell
-        self._ask_at_s: float | None = None  # when to ask a broker that is away; None: it is there
+        self._ask_at_s: float | None = None  # when to ask a broker that may be away; None: it is there
+        self._is_away = False
         self._consumer: Final = new_consumer(client_config(bootstrap, security) | {
             "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
             "auto.offset.reset": "earliest", "session.timeout.ms": _SESSION_MS,
@@ -117,20 +118,27 @@ class ActionFeed:
 
     def _note_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._ask_at_s is None:
-            self._ask_at_s = time.monotonic() + _ASK_AGAIN_S
-            self._tell(f"Kafka at {self._bootstrap} does not answer: nothing new is read until it does")
+            self._ask_at_s = time.monotonic()
 
     def _look_for_broker(self) -> None:
-        """Ask a broker that was away: where no message waits, nothing else tells that it is back."""
+        """Ask a broker that may be away: one connection that fails, as over IPv6 first, is no reason to say so.
+
+        And where no message waits, nothing else tells that it is back.
+        """
         if self._ask_at_s is None or time.monotonic() < self._ask_at_s:
             return
         self._ask_at_s = time.monotonic() + _ASK_AGAIN_S
         try:
             self._consumer.list_topics(timeout=1.0)
         except KafkaException:
+            if not self._is_away:
+                self._is_away = True
+                self._tell(f"Kafka at {self._bootstrap} does not answer: nothing new is read until it does")
             return
         self._ask_at_s = None
-        self._tell(f"Kafka at {self._bootstrap} answers again")
+        if self._is_away:
+            self._is_away = False
+            self._tell(f"Kafka at {self._bootstrap} answers again")
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if self._is_from_start:

@@ -76,7 +76,7 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
             admin.poll(_PAUSE_S)  # delivers what the background thread has seen
             refusals = [one for one in (*errors, error.args[0]) if is_refusal(one, security)]
             if refusals or left_s <= _TRY_S:
-                told = (refusals or [error.args[0]])[0]
+                told = (refusals or [one for one in errors if _may_change(one, security)] or [error.args[0]])[0]
                 raise service_error(told, bootstrap, timeout_s, security) from error
         else:
             password = password_of(security)

@@ -81,11 +81,6 @@ class SinkWriter:
         """Whether samples may be given; else whoever has them should read them again later."""
         return self._queue.size_bytes <= _SHARE_OF_SAMPLES * self._limit_bytes
 
-    def begin(self) -> None:
-        """Begin to open the sink; whoever writes or flushes does so as well."""
-        if self._sink is not None:
-            self._talk()
-
     async def write(self, judgements: Judgements) -> None:
         """Give all rows of `judgements`; they are stored after the next `flush`. Waits where the queue is full."""
         if self._sink is not None:

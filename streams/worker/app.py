@@ -167,7 +167,10 @@ class WorkerApp(faust.App):
 
     async def open_sink(self) -> None:
         """Open the sink, though no row is there yet, if it was away when the worker started."""
-        self.services.sink.begin()
+        try:
+            await self.services.sink.flush()
+        except Exception as error:  # a worker without rows would never learn of it
+            self.fail(error)
 
     async def on_stop(self) -> None:
         """Write a last snapshot, so that the next worker has nothing to read twice; then let go of everything."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from irregulars.errors import ServiceError, TopicMismatch
+from irregulars.streams.health.broker_watch import QUIET_S
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.kafka.topics import WORKER_TOPICS
 from irregulars.streams.worker_settings import WorkerSettings
@@ -35,8 +36,8 @@ class MissingTopics:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._ask: Final = partial(
-            check_topics, settings.bootstrap, settings.topics, settings.security, settings.broker_timeout_s,
-            WORKER_TOPICS,
+            check_topics, settings.bootstrap, settings.topics, settings.security,
+            min(settings.broker_timeout_s, QUIET_S), WORKER_TOPICS,
         )  # fmt: skip
         self._most_s: Final = settings.broker_away_s
         self.every_s: Final = min(_LOOK_S, settings.broker_away_s / 4)

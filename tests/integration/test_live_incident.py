@@ -113,7 +113,7 @@ def told(receiver: Receiver, plan: LivePlan) -> list[dict[str, Any]]:
         one
         for one in notices(receiver)
         if plan.first <= one["alert"]["iterations"][0] < plan.past
-        and one["alert"]["suspects"][0]["ranks"] == [plan.rank]
+        and [suspect["ranks"] for suspect in one["alert"]["suspects"][:1]] == [[plan.rank]]  # it may accuse nobody
     ]
 
 

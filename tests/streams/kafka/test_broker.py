@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
 from irregulars.infra.services.loopback import free_port
+from irregulars.streams.kafka import broker
 from irregulars.streams.kafka.broker import REFUSALS, client_config, open_admin, service_error
 from irregulars.streams.kafka.login_password import LoginPassword
 
@@ -26,6 +29,27 @@ def test_a_password_from_a_file_that_was_right_before_may_be_refused_for_a_while
         password.note_right()
         assert isinstance(service_error(refused, "broker:9092", security=security), ServiceRefused) == is_final
         assert isinstance(service_error(denied, "broker:9092", security=security), ServiceRefused)
+
+
+class RefusingAdmin:
+    """librdkafka tells of the refused login in the background; the call itself finds no broker to ask."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._tell: Callable[[KafkaError], None] = config["error_cb"]
+
+    def list_topics(self, timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def poll(self, timeout: float) -> None:
+        self._tell(KafkaError(KafkaError._AUTHENTICATION))
+
+
+def test_a_login_that_is_refused_for_a_while_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(broker, "AdminClient", RefusingAdmin)
+    password = LoginPassword("x", "ada", tmp_path)
+    password.note_right()
+    with pytest.raises(ServiceUnavailable, match="must accept our login; got _AUTHENTICATION"):
+        open_admin("broker:9092", {"sasl.password": password}, timeout_s=0.1)
 
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN])

@@ -167,8 +167,7 @@ def test_a_sink_is_opened_though_there_is_nothing_to_write(letters: Letters) -> 
 
     async def work() -> None:
         writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
-        writer.begin()
-        await asyncio.sleep(1.0)
+        await asyncio.wait_for(writer.flush(), 30.0)
         writer.close()
 
     asyncio.run(work())

@@ -39,3 +39,11 @@ def test_topics_that_stay_away_end_a_worker(
 
 def test_topics_may_be_away_for_as_long_as_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     looks(monkeypatch, TopicMismatch("none"), 5, away_s=300.0)
+
+
+def test_a_look_keeps_no_worker_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(missing_topics, "check_topics", lambda *arguments: asked.append(arguments))
+    asyncio.run(MissingTopics(WorkerSettings("broker:9092", broker_timeout_s=30.0)).look())
+    (_, _, _, timeout_s, _) = asked[0]
+    assert timeout_s == 5.0, "its thread ends no sooner, and the process waits for it"
