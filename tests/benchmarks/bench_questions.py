@@ -50,10 +50,10 @@ _DAILY: Final = {
     "behaviour_patterns": _DAY_ITERATIONS // 100 * 4,
     "rank_iterations": _DAY_ITERATIONS,
     "bandwidth": 86_400 * 100,
-    "gpu_health": 86_400 // 5,
+    "gpu_health": 86_400,
 }
 """Rows per rank and day, if all ranks of one iteration of a hundred are stored, and a rank samples a NIC each 10 ms
-and a GPU each 5 s, as agents do unless told otherwise."""
+and a GPU each second, as agents do unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

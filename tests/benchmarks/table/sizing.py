@@ -41,8 +41,8 @@ SAMPLE_US: Final = 0.37
 SAMPLE_KAFKA_BYTES: Final = 18.8
 """Of a sample on Kafka, compressed: the same."""
 
-HEALTH_PER_S: Final = 0.21
-"""Rows of `gpu_health` that a GPU gives a second."""
+GPU_ROWS_PER_S: Final = 3
+"""Rows that a GPU gives a second, as the agent is shipped: its state, and its rates over PCIe and over NVLink."""
 
 _LARGEST_SHARE: Final = 1.5  # of a worker's mean, by ranks: keys spread over twice as many partitions as workers
 _JOB_RANKS: Final = 100_000  # of the figure memory_100000
@@ -121,7 +121,7 @@ def size(gpus: int, site: Site, figures: Mapping[str, float]) -> Size:
         + samples_per_s * SAMPLE_KAFKA_BYTES * site.operators_days
         + iterations_per_s * figures["evidence_bytes"] * site.evidence_days
     )  # fmt: skip
-    sampled_per_s = samples_per_s + gpus * HEALTH_PER_S
+    sampled_per_s = samples_per_s + gpus * GPU_ROWS_PER_S
     rows = DAY_S * ((iterations_per_s + read_per_s) * site.rows_days + sampled_per_s * site.samples_days)
     return Size(
         gpus, cores, workers, partitions_for(workers), memory_gib(gpus, workers, figures), kafka_bytes / _GIB,
@@ -221,7 +221,7 @@ def worked(one: Size, site: Site, figures: Mapping[str, float]) -> str:
         f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × ({operators}) + "
         f"{site.evidence_days:g} × {figures['evidence_bytes']:.3g} / {i}) bytes = {disk(one.kafka_gib)}\n"
         f"    ClickHouse 86,400 × {one.gpus:,} × {figures['stored_bytes']:.3g} × ({site.rows_days:g} × ({stored}) + "
-        f"{site.samples_days:g} × ({p} + {HEALTH_PER_S:g})) bytes = {disk(one.clickhouse_gib)}\n"
+        f"{site.samples_days:g} × ({p} + {GPU_ROWS_PER_S:g})) bytes = {disk(one.clickhouse_gib)}\n"
     )
 
 

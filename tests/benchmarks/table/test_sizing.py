@@ -13,7 +13,7 @@ from irregulars.infra.configuration.agent_settings import NicsTable
 from tests.benchmarks.table.__main__ import read_committed
 from tests.benchmarks.table.sizing import (
     DAY_S,
-    HEALTH_PER_S,
+    GPU_ROWS_PER_S,
     SAMPLE_KAFKA_BYTES,
     SAMPLE_US,
     THINNED_MS,
@@ -39,10 +39,10 @@ def test_a_worked_example() -> None:
     found = size(10_000, SITE, FIGURES)
     assert found.cores == pytest.approx(10_000 * (200 / 2e6 + 50e-6 / 2 + 100e-6 + 10 * SAMPLE_US * 1e-6))  # 2.29
     assert (found.workers, found.partitions) == (5, 16)
-    assert found.rows_per_s == pytest.approx(10_000 * (1 / 2 + 200 * 0.01 + 10 + HEALTH_PER_S))
+    assert found.rows_per_s == pytest.approx(10_000 * (1 / 2 + 200 * 0.01 + 10 + GPU_ROWS_PER_S))
     on_kafka = (200 * 8 + 10 * SAMPLE_KAFKA_BYTES) * 2 + 80 / 2 * 7
     assert found.kafka_gib * 2**30 == pytest.approx(3 * DAY_S * 10_000 * on_kafka)
-    stored = (1 / 2 + 2) * 30 + (10 + HEALTH_PER_S) * 7
+    stored = (1 / 2 + 2) * 30 + (10 + GPU_ROWS_PER_S) * 7
     assert found.clickhouse_gib * 2**30 == pytest.approx(DAY_S * 10_000 * 16 * stored)
     assert found.memory_gib == pytest.approx(256 / 1024 + 1.5 * 2_000 * 50 / 2**20 + 0.1)
 
