@@ -205,9 +205,9 @@ def _next_step(found: Found) -> str:
 
 
 def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
-    """Return what it costs; of a hang that goes on, whose loss nobody has told yet, since it began."""
-    if verdict.kind == "hang" and not verdict.lost_s and stands_ns is not None:
-        verdict = replace(verdict, lost_s=max(stands_ns, 0) / 1e9)
+    """Return what it costs; of a hang that goes on at least the time since it began: its loss is told at its end."""
+    if verdict.kind == "hang" and stands_ns is not None and verdict.lost_s < stands_ns / 1e9:
+        verdict = replace(verdict, lost_s=stands_ns / 1e9)
     return Cost(share_lost(verdict), gpu_hours_per_hour(verdict), gpu_hours_lost(verdict), verdict.lost_s)
 
 

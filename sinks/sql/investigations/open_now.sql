@@ -34,8 +34,9 @@ SELECT
     -- What a hang loses is counted when it is over: until then all GPUs have waited since it began.
     round(
         if(
-            open_ones.kind = 'hang' AND open_ones.gpu_hours_lost = 0,
-            open_ones.gpu_hours_per_hour * greatest(dateDiff('second', begins.started_at, now()), 0) / 3600,
+            open_ones.kind = 'hang' AND open_ones.gpu_hours_lost
+                < open_ones.gpu_hours_per_hour * dateDiff('second', begins.started_at, now()) / 3600,
+            open_ones.gpu_hours_per_hour * dateDiff('second', begins.started_at, now()) / 3600,
             open_ones.gpu_hours_lost
         ),
         3
