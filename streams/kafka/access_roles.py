@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has them, and names them in no __all__
     AclBinding,
     AclBindingFilter,
@@ -21,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has them
 )
 
 from irregulars.errors import InputError
-from irregulars.streams.kafka.broker import no_answer, open_admin, service_error
+from irregulars.streams.kafka.broker import answering, open_admin
 from irregulars.streams.kafka.topics import TopicSettings
 
 ROLES: Final = ("producer", "agent", "worker", "reader", "notify", "operator", "console", "actor", "admin")
@@ -122,12 +121,8 @@ def revoke(
 
 
 def _answer(future: Future[Any], bootstrap: str, timeout_s: float) -> Any:
-    try:
+    with answering(bootstrap, timeout_s):
         return future.result(timeout=timeout_s)
-    except KafkaException as error:
-        raise service_error(error.args[0], bootstrap, timeout_s) from error
-    except TimeoutError as error:
-        raise no_answer(bootstrap, timeout_s) from error
 
 
 def shell_commands(bootstrap: str, principal: str, rights: Sequence[Right]) -> list[str]:

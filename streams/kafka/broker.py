@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -137,15 +138,27 @@ def service_error(
     )
 
 
-def no_answer(bootstrap: str, timeout_s: float) -> ServiceUnavailable:
-    """Return our exception for a request of the admin client that was still open when its time was over.
+@contextmanager
+def answering(bootstrap: str, timeout_s: float) -> Iterator[None]:
+    """Turn what an answer of the admin client, awaited for `timeout_s`, may raise into our exceptions.
 
-    The broker at `bootstrap` may answer all the same, and name another that this machine can't reach.
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker does not answer. That at `bootstrap` may, and name another that this machine can't reach: then
+        the request is still open when its time is over.
+    ServiceRefused
+        If it refuses us.
     """
-    return ServiceUnavailable(
-        f"Kafka at {bootstrap} must answer within {timeout_s:g} s; got nothing. "
-        "Check that this machine reaches the addresses that the brokers name (advertised.listeners)"
-    )
+    try:
+        yield
+    except KafkaException as error:
+        raise service_error(error.args[0], bootstrap, timeout_s) from error
+    except TimeoutError as error:
+        raise ServiceUnavailable(
+            f"Kafka at {bootstrap} must answer within {timeout_s:g} s; got nothing. "
+            "Check that this machine reaches the addresses that the brokers name (advertised.listeners)"
+        ) from error
 
 
 def _make_admin(config: dict[str, Any], bootstrap: str) -> AdminClient:

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic  # `admin` has it too, but does not tell type checkers
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.broker import no_answer, open_admin, service_error
+from irregulars.streams.kafka.broker import answering, open_admin
 from irregulars.streams.kafka.topic_configuration import alter_topics
 from irregulars.streams.kafka.topics import (
     CLEANING,
@@ -175,12 +175,8 @@ def delete_topics(bootstrap: str, names: Sequence[str], security: Mapping[str, A
     """
     admin, _ = open_admin(bootstrap, security, timeout_s)
     for future in admin.delete_topics(list(names), operation_timeout=timeout_s).values() if names else ():
-        try:
+        with answering(bootstrap, timeout_s):
             future.result(timeout=timeout_s)
-        except KafkaException as error:
-            raise service_error(error.args[0], bootstrap, timeout_s) from error
-        except TimeoutError as error:
-            raise no_answer(bootstrap, timeout_s) from error
 
 
 def topic_config(topic: Topic) -> dict[str, str]:
@@ -206,14 +202,13 @@ def _new_topic(name: str, settings: TopicSettings) -> NewTopic:
 
 
 def _is_created(future: Any, bootstrap: str, timeout_s: float) -> bool:
-    try:
-        future.result(timeout=timeout_s)
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:  # another process was faster
-            return False
-        raise service_error(error.args[0], bootstrap, timeout_s) from error
-    except TimeoutError as error:
-        raise no_answer(bootstrap, timeout_s) from error
+    with answering(bootstrap, timeout_s):
+        try:
+            future.result(timeout=timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False  # another process was faster
     return True
 
 
@@ -221,10 +216,8 @@ def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, 
     """Wait until the broker tells of topics that it has made: whoever asks sooner is told that there are none."""
     deadline = time.monotonic() + timeout_s
     while True:
-        try:
+        with answering(bootstrap, timeout_s):
             topics = admin.list_topics(timeout=timeout_s).topics
-        except KafkaException as error:
-            raise service_error(error.args[0], bootstrap, timeout_s) from error
         missing = [name for name in names if not _has_leaders(topics.get(name))]
         if not missing:
             return

@@ -16,6 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable, TopicMismatch
 from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.streams.messages.kept_message import KeptMessage
 
 LOG: Final = logging.getLogger("irregulars.worker")
 WORDS_S: Final = 2.0
@@ -36,15 +37,9 @@ W = TypeVar("W", bound=Word)
 
 
 @dataclass(slots=True)
-class UnusableWord:
+class UnusableWord(KeptMessage):
     """A message that is no word: as it came, for the dead letters, and why."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float
-    key: bytes | None
-    value: bytes | None
     reason: str
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.judgements import Judgements
+from irregulars.streams.messages.kept_message import KeptMessage
 from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.records import Batch
 from irregulars.streams.messages.threshold_changes import ThresholdChange
@@ -61,15 +62,9 @@ class Clocks(Protocol):
 
 
 @dataclass(slots=True)
-class QueuedMessage:
+class QueuedMessage(KeptMessage):
     """A message that waits for its job's monitor: as it came, should it have to be buried, and decoded."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float
-    key: bytes | None
-    value: bytes | None
     rows: Sequence[Evidence | Membership]
 
 

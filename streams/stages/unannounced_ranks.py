@@ -6,19 +6,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from irregulars.streams.messages.kept_message import KeptMessage
+
 UNANNOUNCED: Final = "rank and attempt must be announced on the topic jobs; got no announcement in time"
 
 
 @dataclass(slots=True)
-class ParkedMessage:
-    """One message as it was read; `topic` with its prefix, as in the dead-letter headers, `reason` for them."""
+class ParkedMessage(KeptMessage):
+    """One message as it was read; `reason` is for the headers of its dead letter."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float
-    key: bytes | None
-    value: bytes | None
     short_topic: str
     parked_at_s: float
     reason: str = UNANNOUNCED

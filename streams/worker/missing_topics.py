@@ -9,9 +9,7 @@ from functools import partial
 from typing import Final
 
 from irregulars.errors import ServiceError, TopicMismatch
-from irregulars.streams.health.broker_watch import QUIET_S
-from irregulars.streams.kafka.topic_admin import check_topics
-from irregulars.streams.kafka.topics import WORKER_TOPICS
+from irregulars.streams.worker.needed_services import require_topics
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -35,10 +33,7 @@ class MissingTopics:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._ask: Final = partial(
-            check_topics, settings.bootstrap, settings.topics, settings.security,
-            min(settings.broker_timeout_s, QUIET_S), WORKER_TOPICS,
-        )  # fmt: skip
+        self._ask: Final = partial(require_topics, settings)
         self._most_s: Final = settings.broker_away_s
         self.every_s: Final = min(_LOOK_S, settings.broker_away_s / 4)
         self._since_s = 0.0

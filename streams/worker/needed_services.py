@@ -52,12 +52,16 @@ def _open(sink: Sink) -> None:
 
 
 def _needs(settings: WorkerSettings) -> list[Need]:
-    within_s = min(settings.broker_timeout_s, QUIET_S)
-    ask = partial(check_topics, settings.bootstrap, settings.topics, settings.security, within_s, WORKER_TOPICS)
-    needs = [Need("broker", ask, settings.broker_away_s)]
+    needs = [Need("broker", partial(require_topics, settings), settings.broker_away_s)]
     if "oauth_cb" in settings.security:  # before the broker, which would only say that nobody got in
         needs.insert(0, Need("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s))
     return needs
+
+
+def require_topics(settings: WorkerSettings) -> None:
+    """Ask, within some seconds, for a worker's topics; raises as `check_topics` does."""
+    within_s = min(settings.broker_timeout_s, QUIET_S)
+    check_topics(settings.bootstrap, settings.topics, settings.security, within_s, WORKER_TOPICS)
 
 
 def _stop(deadline: StopDeadline) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
-from irregulars.streams.worker import missing_topics
+from irregulars.streams.worker import needed_services
 from irregulars.streams.worker.missing_topics import MissingTopics
 from irregulars.streams.worker_settings import WorkerSettings
 
@@ -16,7 +16,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, away_s:
     def ask(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(missing_topics, "check_topics", ask)
+    monkeypatch.setattr(needed_services, "check_topics", ask)
     watch = MissingTopics(WorkerSettings("broker:9092", broker_away_s=away_s))
     for _ in range(times):
         asyncio.run(watch.look())
@@ -43,7 +43,7 @@ def test_topics_may_be_away_for_as_long_as_the_broker(monkeypatch: pytest.Monkey
 
 def test_a_look_keeps_no_worker_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(missing_topics, "check_topics", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(needed_services, "check_topics", lambda *arguments: asked.append(arguments))
     asyncio.run(MissingTopics(WorkerSettings("broker:9092", broker_timeout_s=30.0)).look())
     (_, _, _, timeout_s, _) = asked[0]
     assert timeout_s == 5.0, "its thread ends no sooner, and the process waits for it"
