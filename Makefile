@@ -15,7 +15,7 @@ UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
 .PHONY: help demo test test-faults lint format bench bench-worker bench-analyze bench-localization bench-operators \
-	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic licences sbom site torch lock clean python java maven
+	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -83,6 +83,9 @@ bench-recordings: $(STAMP)  ## Accuracy on real, labelled recordings of slow NIC
 
 bench-sensitivity: $(STAMP)  ## What changes on the recordings if a threshold of the judgement moves by about a quarter (two hours)
 	@$(BIN)/python -m tests.benchmarks.bench_sensitivity $(OPTIONS)
+
+test-gpu:  ## Record NCCL, NVML, RAS and an Xid on a machine with one NVIDIA GPU and torch (4 minutes, root): build/gpu
+	@tests/gpu/record.sh build/gpu
 
 licences: $(STAMP)  ## The licence of each installed distribution
 	@$(BIN)/python -m tests.supply_chain licences

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary, DeviceClock
 from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.native_hook import NativeHook
@@ -20,7 +21,7 @@ from irregulars.producers.torch_hook.hooks.python_hook import PythonHook, has_co
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY
 from irregulars.producers.torch_hook.leaving.exits import Exit
 from irregulars.producers.torch_hook.records.identity import Identity
-from irregulars.producers.torch_hook.records.iterations import Iterations
+from irregulars.producers.torch_hook.records.iterations import Boundary, HostBoundary, Iterations
 from irregulars.producers.torch_hook.records.source import Hook, TorchSource
 
 _LOG: Final = logging.getLogger("irregulars.torch")
@@ -80,7 +81,10 @@ class Session:
         self._exit = way_out
         self._hook = choose_hook(hook, troubles, capacity)
         self.groups = Groups()
-        self.iterations = Iterations(self._hook.set_iteration, by_steps=iterations == "steps")
+        self._device_clock: DeviceClock | None = None  # once a group communicates on a device
+        self.iterations = Iterations(
+            self._hook.set_iteration, by_steps=iterations == "steps", boundary=self._boundary
+        )
         self._process_groups = ProcessGroups(self._attach, lambda error: troubles.note(error, "group"))
         self._source = TorchSource(
             self._hook, self.groups, self.iterations, identity, _world, is_unmarked=iterations == "inferred"
@@ -174,8 +178,15 @@ class Session:
         world = _world()
         world_size = world[1] if world is not None else len(new.ranks)
         group = self.groups.add(new.name, new.ranks, world_size, new.description, new.lanes)
+        if new.device != "cpu" and self._device_clock is None:
+            self._device_clock = DeviceClock()
         if not self._hook.attach(new.process_group, new.name, group.number, new.device):
             raise RuntimeError(f"hook must attach to group {new.name!r}; it did not: {self._hook.errors()[1]}")
+
+    def _boundary(self) -> Boundary:
+        """Pass from one iteration to the next, where operators run."""
+        clock = self._device_clock
+        return HostBoundary() if clock is None or not DeviceBoundary.is_possible() else DeviceBoundary(clock)
 
     def _on_step(self, optimizer: Any, *_: Any) -> None:
         try:

@@ -1,6 +1,10 @@
-"""When operators on a GPU begin and end: events on its streams, compared with our clock by an anchor.
+"""When a GPU begins and ends operators and iterations: events on its streams, compared with our clock by an anchor.
 
-Not run on a GPU by the project's tests: no machine of ours has one.
+The host runs ahead of a GPU, by a whole iteration where nothing makes it wait: an optimizer's step returns before the
+GPU has begun the iteration that it ends. Operators are timed where they run, so iterations must be too
+(`DeviceBoundary`); by the host's time they would lie beside their own operators.
+
+Tests have no GPU; tests/recordings/gpu holds what was recorded on one.
 """
 
 from __future__ import annotations
@@ -13,6 +17,68 @@ from typing import Any, Final
 from irregulars.producers.torch_hook.hooks.ring import UNSEEN
 
 _ANCHOR_S: Final = 1.0
+
+
+class DeviceClock:
+    """Tells when events on devices were passed, by our clock. Asked by one thread."""
+
+    def __init__(self) -> None:
+        self._anchors: dict[Any, tuple[Any, int]] = {}  # by device
+
+    def times_ns(self, *events: Any) -> tuple[int, ...]:
+        """Return when events of one device, all passed, were, ns of the monotonic clock."""
+        anchor, anchor_ns = self._fresh_anchor(events[0].device)
+        return tuple(anchor_ns + round(anchor.elapsed_time(one) * 1e6) for one in events)
+
+    def _fresh_anchor(self, device: Any) -> tuple[Any, int]:
+        """Give an event of the device, and when it was, ns of the monotonic clock.
+
+        CUDA's current device is each thread's own, and this thread's is the first: an event there can't be compared
+        with those of another device, and costs a context on it.
+        """
+        import torch
+
+        anchor = self._anchors.get(device)
+        if anchor is None or time.monotonic_ns() - anchor[1] > _ANCHOR_S * 1e9:
+            event, stream = _new_event(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
+            event.record(stream)
+            event.synchronize()
+            anchor = self._anchors[device] = (event, time.monotonic_ns())
+        return anchor
+
+
+class DeviceBoundary:
+    """Where one iteration gave way to the next on the stream that the training thread issues to.
+
+    Make it in that thread, where `is_possible` says so.
+    """
+
+    __slots__ = ("_clock", "_event", "_time_ns", "host_ns")
+
+    def __init__(self, clock: DeviceClock) -> None:
+        self.host_ns = time.monotonic_ns()
+        self._clock = clock
+        self._time_ns: int | None = None
+        self._event = _new_event()
+        self._event.record()
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Whether an event may be recorded: the process uses a GPU, and its stream is not captured into a graph."""
+        import torch
+
+        is_used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call, unused-ignore]
+        return is_used and not torch.cuda.is_current_stream_capturing()
+
+    def time_ns(self) -> int | None:
+        """Return when the device passed it, ns of the monotonic clock; None: not yet."""
+        if self._time_ns is None:
+            try:
+                if self._event.query():
+                    self._time_ns = self._clock.times_ns(self._event)[0]
+            except RuntimeError:  # the device's error, which training will meet itself
+                self._time_ns = self.host_ns
+        return self._time_ns
 
 
 class DeviceEvents:
@@ -29,7 +95,7 @@ class DeviceEvents:
         self._starts = threading.local()
         self._waiting: list[tuple[int, Any, Any]] = []
         self._lock = threading.Lock()
-        self._anchors: dict[Any, tuple[Any, int]] = {}  # by device
+        self._clock = DeviceClock()
 
     def record_start(self, op_id: int, tensors: Sequence[Any]) -> bool:
         """Mark the issuing stream; False while it is captured into a graph, where nothing may be asked."""
@@ -77,28 +143,11 @@ class DeviceEvents:
         try:
             if not end.query():
                 return False
-            event, event_ns = self._fresh_anchor(end.device)
-            started_ns, ended_ns = (event_ns + round(event.elapsed_time(one) * 1e6) for one in (start, end))
+            started_ns, ended_ns = self._clock.times_ns(start, end)
             self._finish(ordinal, ended_ns, started_ns)
         except RuntimeError:  # the device's error, which training will meet itself
             self._finish(ordinal, UNSEEN, 0)
         return True
-
-    def _fresh_anchor(self, device: Any) -> tuple[Any, int]:
-        """Give an event of the device, and when it was, ns of the monotonic clock.
-
-        CUDA's current device is each thread's own, and this thread's is the first: an event there can't be compared
-        with those of another device, and costs a context on it.
-        """
-        import torch
-
-        anchor = self._anchors.get(device)
-        if anchor is None or time.monotonic_ns() - anchor[1] > _ANCHOR_S * 1e9:
-            event, stream = _new_event(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
-            event.record(stream)
-            event.synchronize()
-            anchor = self._anchors[device] = (event, time.monotonic_ns())
-        return anchor
 
 
 def _new_event() -> Any:

@@ -7,8 +7,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -20,11 +20,33 @@ TRAIN: Final = PHASES.index("train")
 _OF_TRAINERS: Final = tuple(phase for phase in PHASES if phase != "observed")
 
 
+class Boundary(Protocol):
+    """When one iteration gave way to the next."""
+
+    host_ns: int
+    """When the training thread passed it, ns of the monotonic clock."""
+
+    def time_ns(self) -> int | None:
+        """Return when its operators' device passed it; None: not yet."""
+        ...
+
+
+@dataclass(slots=True)
+class HostBoundary:
+    """A boundary of what runs on the host: it is passed when the training thread passes it."""
+
+    host_ns: int = field(default_factory=time.monotonic_ns)
+
+    def time_ns(self) -> int | None:
+        """Return when that was."""
+        return self.host_ns
+
+
 @dataclass(slots=True)
 class _Row:
     iteration: int
-    start_ns: int
-    end_ns: int = 0
+    start: Boundary
+    end: Boundary
     phase: int = TRAIN
     loss: float = np.nan
     grad_norm: float = np.nan
@@ -40,10 +62,19 @@ class Iterations:
         Told the number of each iteration that begins, and `UNKNOWN` when none runs.
     by_steps
         Whether an optimizer's steps end iterations, until the script marks one.
+    boundary
+        Notes that the training thread passes from one iteration to the next.
     """
 
-    def __init__(self, on_change: Callable[[int], None] = lambda _: None, *, by_steps: bool = True) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[int], None] = lambda _: None,
+        *,
+        by_steps: bool = True,
+        boundary: Callable[[], Boundary] = HostBoundary,
+    ) -> None:
         self._on_change = on_change
+        self._boundary = boundary
         self._current: _Row | None = None
         self._rows: deque[_Row] = deque(maxlen=_MOST_ROWS)
         self._ended = 0
@@ -58,11 +89,11 @@ class Iterations:
         if not self._is_marked:
             self._is_marked, self._current = True, None
         number = self._steps if iteration is None else int(iteration)
-        self._begin(number, time.monotonic_ns())
+        self._begin(number, self._boundary())
         try:
             yield
         finally:
-            self._end(time.monotonic_ns())
+            self._end(self._boundary())
             self._on_change(UNKNOWN)
             self._steps = number + 1
 
@@ -85,10 +116,10 @@ class Iterations:
             self.follow(optimizer)
         if self._optimizer() is not optimizer:
             return
-        now_ns = time.monotonic_ns()
-        self._end(now_ns)
+        now = self._boundary()
+        self._end(now)
         self._steps += 1
-        self._begin(self._steps, now_ns)
+        self._begin(self._steps, now)
 
     @contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
@@ -123,34 +154,47 @@ class Iterations:
         """How many have ended so far."""
         return self._ended
 
-    def take(self, offset_ns: int) -> dict[str, np.ndarray]:
-        """Take the columns of ``iterations`` of those that ended since the last call, in their order."""
-        rows = [self._rows.popleft() for _ in range(len(self._rows))]
+    def take(self, offset_ns: int, *, is_last: bool = False) -> dict[str, np.ndarray]:
+        """Take the columns of ``iterations`` of those that ended since the last call, in their order.
+
+        One whose work a device has not ended yet is left for the next call; the last call takes it by the host's
+        time.
+        """
+        rows = []
+        while self._rows and (is_last or self._rows[0].end.time_ns() is not None):
+            rows.append(self._rows.popleft())
+        starts_ns = np.array([_passed_ns(row.start) for row in rows], dtype=np.int64)
+        ends_ns = np.array([_passed_ns(row.end) for row in rows], dtype=np.int64)
         return {
             "iteration": np.array([row.iteration for row in rows], dtype=np.int64),
-            "start_ns": np.array([row.start_ns for row in rows], dtype=np.int64) + offset_ns,
-            "elapsed_ns": np.array([row.end_ns - row.start_ns for row in rows], dtype=np.float64),
+            "start_ns": starts_ns + offset_ns,
+            "elapsed_ns": np.maximum(ends_ns - starts_ns, 0).astype(np.float64),
             "phase": np.array([row.phase for row in rows], dtype=np.uint8),
             "loss": np.array([row.loss for row in rows]),
             "grad_norm": np.array([row.grad_norm for row in rows]),
             "tokens": np.array([row.tokens for row in rows]),
         }
 
-    def _begin(self, number: int, now_ns: int) -> None:
-        self._current = _Row(number, now_ns)
+    def _begin(self, number: int, now: Boundary) -> None:
+        self._current = _Row(number, now, now)
         self._mark_phase()
         self._on_change(number)
 
-    def _end(self, now_ns: int) -> None:
+    def _end(self, now: Boundary) -> None:
         row, self._current = self._current, None
         if row is not None:
-            row.end_ns = now_ns
+            row.end = now
             self._rows.append(row)
             self._ended += 1
 
     def _mark_phase(self) -> None:
         if self._current is not None and self._phase is not None:
             self._current.phase = self._phase
+
+
+def _passed_ns(boundary: Boundary) -> int:
+    passed_ns = boundary.time_ns()
+    return boundary.host_ns if passed_ns is None else passed_ns
 
 
 def _nobody() -> None:

@@ -209,7 +209,7 @@ class TorchSource:
     def _collect(self, is_last: bool) -> None:
         self._hook.ask_devices()
         offset_ns = self._clock_offset_ns()
-        iterations = self._iterations.take(offset_ns)
+        iterations = self._iterations.take(offset_ns, is_last=is_last)
         taken, still_open, groups = self._take(is_last), self._hook.ring.still_open(), self._groups.all
         columns = self._reader.columns(taken, still_open, groups, offset_ns)
         if (unended_rows := still_open if is_last else self._stuck(still_open)).size:

@@ -105,3 +105,36 @@ def test_a_group_s_kind_is_read_from_its_description_and_can_be_set() -> None:
         groups.set_kind("0", "xp")
     with pytest.raises(InputError, match=r"group must be one that is logged; got '9'"):
         groups.set_kind("9", "dp")
+
+
+class Passed:
+    """A boundary that a device passes when the test says so."""
+
+    def __init__(self, host_ns: int) -> None:
+        self.host_ns = host_ns
+        self.passed_ns: int | None = None
+
+    def time_ns(self) -> int | None:
+        return self.passed_ns
+
+
+def test_iterations_of_a_device_are_given_with_its_times_once_it_has_passed_their_ends() -> None:
+    boundaries: list[Passed] = []
+
+    def boundary() -> Passed:
+        boundaries.append(Passed(len(boundaries)))
+        return boundaries[-1]
+
+    iterations, optimizer = Iterations(boundary=boundary), Optimizer()
+    for _ in range(4):
+        iterations.step(optimizer)
+    assert numbers(iterations) == []
+    for passed, passed_ns in zip(boundaries, (1_000, 3_000, 9_000), strict=False):
+        passed.passed_ns = passed_ns
+    taken = iterations.take(5)
+    assert taken["iteration"].tolist() == [1, 2]
+    assert taken["start_ns"].tolist() == [1_005, 3_005]
+    assert taken["elapsed_ns"].tolist() == [2_000, 6_000]
+    assert iterations.take(0, is_last=True)["iteration"].tolist() == [3], (
+        "a device that hangs must not keep rows back"
+    )
