@@ -10,6 +10,7 @@ import errno
 import hashlib
 import http.client
 import importlib.util
+import logging
 import os
 import re
 import secrets
@@ -22,12 +23,16 @@ from xml.sax.saxutils import escape
 
 from irregulars.errors import InputError, how_to_install
 from irregulars.infra.services.child_process import ChildProcess
+from irregulars.infra.services.confinement import landlock_version
 from irregulars.infra.services.data_directory import DataDirectory
 from irregulars.infra.services.loopback import HOST, free_port, require_free
 from irregulars.infra.services.service import Service, start_on_free_ports
+from irregulars.private_files import make_private_directory
+from irregulars.sinks.access import access_sql
 
 USER: Final = "irregulars"
 READER: Final = "irregulars_reader"
+_LOG: Final = logging.getLogger("irregulars.database")
 _PROGRAM: Final = Path(__file__).with_name("database_process.py")
 _STOP_S: Final = 10.0
 _PING_S: Final = 1.0
@@ -56,12 +61,18 @@ _CONFIG: Final = """<clickhouse>
 # uses up his quota of statements (2e9 s is until the year 2033).
 _USERS: Final = """<clickhouse>
   <profiles>
-    <default/>
+    <default>
+      <constraints><output_format_schema><readonly/></output_format_schema></constraints>
+    </default>
     <engine>
       <max_sessions_for_user>1</max_sessions_for_user>
       <constraints><max_sessions_for_user><readonly/></max_sessions_for_user></constraints>
     </engine>
-    <reader><readonly>2</readonly></reader>
+    <reader>
+      <profile>default</profile>
+      {reader_settings}
+      <constraints>{reader_constraints}</constraints>
+    </reader>
   </profiles>
   <quotas>
     <default/>
@@ -177,6 +188,11 @@ class DemoDatabase(Service):
                     lambda within_s: self._start_on(self._given_port or free_port(), free_port(), within_s),
                     self._start_timeout_s,
                 )
+                if not landlock_version():
+                    _LOG.warning(
+                        "event=database_not_confined reason='no Landlock in this kernel (Linux 5.19 and newer)' "
+                        "effect='its users, the reader too, may read and overwrite the files of this user'"
+                    )
         except OSError as error:
             raise InputError(
                 f"data directory of the demo database must be writable; got {error.strerror} ({error.filename})"
@@ -210,6 +226,7 @@ class DemoDatabase(Service):
         if "'" in path or "\\" in path:
             raise InputError(f"data directory must have no ' and no \\ in its path; got {path!r}")
         self._data.take()
+        make_private_directory(self._data.path / "data")
         self._fifo.unlink(missing_ok=True)
         os.mkfifo(self._fifo, 0o600)
         self.password = _password(self._data.path / "password")
@@ -220,14 +237,15 @@ class DemoDatabase(Service):
         _write_secret(self._data.path / "config.xml", _CONFIG.format(**ports))
         _write_secret(self._data.path / "users.xml", self._users())
         # -P: the folder of the program must not become a place to import from.
-        program = [sys.executable, "-P", str(_PROGRAM), self.database, str(self._fifo)]
+        how = "confined" if landlock_version() else "open"
+        program = [sys.executable, "-P", str(_PROGRAM), self.database, str(self._fifo), how]
         here = self._data.path
         self._child = ChildProcess(
             "demo database",
             program,
             here / "server.log",
             directory=here,
-            environment={"TMPDIR": str(here)},  # the engine ends without a reason where it can't write there
+            environment={"TMPDIR": str(here / "data")},  # the engine ends without a reason where it can't write there
             inherited=self._data.inherited,
         )
         try:
@@ -242,12 +260,15 @@ class DemoDatabase(Service):
         names = [self.database, *(f"{prefix}*" for prefix in self._scratch)]
         grants = [f"GRANT {_RIGHTS} ON {name}.*" for name in names]
         grants += [f"GRANT TABLE ENGINE ON {engine}" for engine in _ENGINES]
+        bounds = _reader_bounds()
         return _USERS.format(
             user=self.user,
             database=self.database,
             password_sha256=hashlib.sha256(self.password.encode()).hexdigest(),
             grants="".join(f"<query>{escape(grant)}</query>" for grant in grants),
             reader=self.reader,
+            reader_settings="".join(f"<{name}>{value}</{name}>" for name, value, _ in bounds),
+            reader_constraints="".join(f"<{name}><max>{most}</max></{name}>" for name, _, most in bounds if most),
             reader_sha256=hashlib.sha256(self.reader_password.encode()).hexdigest(),
             reader_grants="".join(f"<query>GRANT SELECT, SHOW ON {name}.*</query>" for name in names),
         )
@@ -262,6 +283,12 @@ class DemoDatabase(Service):
 def _require_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(f"database must be a name of letters, digits and _, no digit first; got {name!r}")
+
+
+def _reader_bounds() -> list[tuple[str, str, str]]:
+    """Return name, value and largest value ('' without one) of the settings that a reader has in ``access.sql``."""
+    profile = access_sql().split("PROFILE IF NOT EXISTS irregulars_reader SETTINGS")[1].split(";")[0]
+    return re.findall(r"(\w+) = (\d+)(?: MAX (\d+))?", profile)
 
 
 def _password(path: Path) -> str:

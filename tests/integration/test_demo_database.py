@@ -43,6 +43,21 @@ FORBIDDEN = (
     "GRANT SELECT ON *.* TO {user}",
     "SYSTEM STOP LISTEN HTTP",
     "SYSTEM SHUTDOWN",
+    "SELECT * FROM s3('http://127.0.0.1:1/bucket/key', 'CSV', 'a String')",
+    "SELECT * FROM icebergLocal('/etc', 'CSV', 'a String')",
+    "SELECT * FROM filesystem('/etc')",
+    "SELECT addressToLine(1) SETTINGS allow_introspection_functions = 1",
+)
+# No right is asked for these: the engine counts as clickhouse-local, whose user may open any file.
+OPENS_A_FILE = (
+    "SELECT file('{path}')",
+    "SELECT file('../{name}')",
+    "SELECT file('password')",
+    "SELECT file('/proc/self/environ')",
+    "SELECT 1 AS a FORMAT Template SETTINGS format_template_resultset = '{path}'",
+    "SELECT 1 AS a FORMAT Template SETTINGS format_template_resultset_format = '', format_template_row = '{path}'",
+    "SELECT 1 AS a FORMAT Protobuf SETTINGS output_format_schema = '{path}'",
+    "SELECT 1 AS a FORMAT Protobuf SETTINGS output_format_schema = 'data/metadata/{database}.sql'",
 )
 
 
@@ -95,6 +110,40 @@ def test_our_user_reaches_nothing_else(database: DemoDatabase, sql: str) -> None
     status, body = ask(database, sql.format(**names))
     assert status != 200
     assert re.search(r"\((ACCESS_DENIED|UNKNOWN_USER|ACCESS_STORAGE_READONLY)\)", body), body
+
+
+def test_no_function_and_no_format_reaches_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "console.token"
+    path.write_text("secret")
+    with DemoDatabase(tmp_path / "database") as database:
+        names = {"path": path, "name": path.name, "database": database.database}
+        for user, password in ((database.user, database.password), (database.reader, database.reader_password)):
+            for sql in OPENS_A_FILE:
+                status, body = ask(database, sql.format(**names), user, password)
+                assert status != 200, (user, sql)
+                assert re.search(r"\((CANNOT_OPEN_FILE|SETTING_CONSTRAINT_VIOLATION)\)", body), (sql, body)
+        assert path.read_text() == "secret"
+
+
+def test_where_the_kernel_can_not_confine_it_a_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(demo_database, "landlock_version", lambda: 0)
+    with DemoDatabase() as database:
+        assert ask(database, "SELECT 1") == (200, "1\n")
+    assert [record.message.split()[0] for record in caplog.records] == ["event=database_not_confined"]
+
+
+def test_its_reader_has_the_bounds_of_access_sql(database: DemoDatabase) -> None:
+    def ask_reader(sql: str) -> tuple[int, str]:
+        return ask(database, sql, database.reader, database.reader_password)
+
+    names = ("readonly", "max_execution_time", "max_memory_usage", "max_threads")
+    asked = ", ".join(f"getSetting('{name}')" for name in names)
+    assert ask_reader(f"SELECT {asked}") == (200, "2\t60\t4000000000\t4\n")
+    for name, most in (("max_execution_time", 600), ("max_memory_usage", 8_000_000_000), ("max_threads", 8)):
+        assert ask_reader(f"SELECT 1 SETTINGS {name} = {most}")[0] == 200
+        assert "SETTING_CONSTRAINT_VIOLATION" in ask_reader(f"SELECT 1 SETTINGS {name} = {most + 1}")[1]
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1", *READS_A_FILE, "SYSTEM STOP LISTEN HTTP", "SHOW GRANTS"])
