@@ -17,6 +17,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
@@ -28,7 +29,6 @@ from irregulars.infra.services.data_directory import DataDirectory
 from irregulars.infra.services.loopback import HOST, free_port, require_free
 from irregulars.infra.services.service import Service, start_on_free_ports
 from irregulars.private_files import make_private_directory
-from irregulars.sinks.access import access_sql
 
 USER: Final = "irregulars"
 READER: Final = "irregulars_reader"
@@ -287,7 +287,8 @@ def _require_name(name: str) -> None:
 
 def _reader_bounds() -> list[tuple[str, str, str]]:
     """Return name, value and largest value ('' without one) of the settings that a reader has in ``access.sql``."""
-    profile = access_sql().split("PROFILE IF NOT EXISTS irregulars_reader SETTINGS")[1].split(";")[0]
+    access = files("irregulars.sinks").joinpath("sql", "access.sql").read_text("utf-8")
+    profile = access.split("PROFILE IF NOT EXISTS irregulars_reader SETTINGS")[1].split(";")[0]
     return re.findall(r"(\w+) = (\d+)(?: MAX (\d+))?", profile)
 
 

@@ -42,6 +42,7 @@ from irregulars.infra.console.heat_map.store import (
     version_of,
 )
 from irregulars.infra.console.heat_map.wire import compressed, tile_bytes
+from irregulars.infra.console.names import NAME
 
 _USUAL_ITERATIONS: Final = 1_000
 _USUAL_TIMES: Final = 2_000
@@ -61,9 +62,8 @@ def heat_map_routes(database: Database) -> list[BaseRoute]:
         Answers questions; its user only reads.
     """
     pages = _Endpoints(HeatMapStore(database))
-    # {job:path}: the name of a job may hold slashes.
     return [
-        Route(f"/api/jobs/{{job:path}}/{{attempt}}/{name}", _guarded(answer), methods=["GET"])
+        Route(f"/api/jobs/{{job:{NAME}}}/{{attempt}}/{name}", _guarded(answer), methods=["GET"])
         for name, answer in {
             "heat-map": pages.window, "heat-map/rows": pages.rows, "heat-map/tile": pages.tile,
             "heat-map/strangest": pages.strangest, "heat-map/cell": pages.cell, "iteration-times": pages.times,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from irregulars.infra.console.names import piece_of
 from irregulars.infra.showing.words import amount, kind_of, moment
 from irregulars.printing import printable
 from irregulars.sinks.alerts import percent
@@ -118,17 +119,17 @@ def cell_of(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
 
 def job_path(job: str, attempt: int | None = None) -> str:
     """Return the address of a job's page."""
-    return f"/jobs/{quote(job, safe='')}{'' if attempt is None else f'?attempt={attempt}'}"
+    return f"/jobs/{piece_of(job)}{'' if attempt is None else f'?attempt={attempt}'}"
 
 
 def incident_path(verdict_id: str) -> str:
     """Return the address of an incident's page."""
-    return f"/incidents/{quote(verdict_id, safe='')}"
+    return f"/incidents/{piece_of(verdict_id)}"
 
 
 def host_path(host: str) -> str:
     """Return the address of a host's history."""
-    return f"/hosts/{quote(host, safe='')}"
+    return f"/hosts/{piece_of(host)}"
 
 
 def device_path(row: Mapping[str, Any]) -> str | None:

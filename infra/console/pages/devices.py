@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.infra.console.database import ConsoleDatabase
+from irregulars.infra.console.names import NAME
 from irregulars.infra.console.pages.cells import table_of
 from irregulars.infra.console.pages.jobs_now import named
 from irregulars.infra.console.pages.rendering import console_of, render
@@ -47,7 +48,7 @@ def device_routes() -> list[BaseRoute]:
     return [
         Route("/devices", devices_page, name="devices"),
         Route("/devices/history", device_page, name="device"),
-        Route("/hosts/{host:path}", host_page, name="host"),
+        Route(f"/hosts/{{host:{NAME}}}", host_page, name="host"),
     ]
 
 

@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError
+from irregulars.infra.console.names import NAME
 from irregulars.infra.console.pages.cells import Table, incident_path, table_of
 from irregulars.infra.console.pages.rendering import Console, console_of, render
 from irregulars.infra.notifying.saying import WORDS
@@ -80,7 +81,7 @@ class Incident:
 
 def incident_routes() -> list[BaseRoute]:
     """Return the routes of this page."""
-    return [Route("/incidents/{verdict_id:path}", incident_page, name="incident")]
+    return [Route(f"/incidents/{{verdict_id:{NAME}}}", incident_page, name="incident")]
 
 
 async def incident_page(request: Request) -> Response:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from irregulars.infra.console.names import NAME
 from irregulars.infra.console.pages.cells import table_of
 from irregulars.infra.console.pages.job_questions import (
     NEWEST,
@@ -36,7 +37,7 @@ _SLOW_S: Final = 10.0  # how long an answer that changes slowly is shared
 
 def job_routes() -> list[BaseRoute]:
     """Return the routes of this page."""
-    return [Route("/jobs/{job:path}", job_page, name="job")]
+    return [Route(f"/jobs/{{job:{NAME}}}", job_page, name="job")]
 
 
 async def job_page(request: Request) -> Response:

@@ -84,6 +84,8 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
         *device_routes(), *pipeline_routes(), *question_routes(),
     ]  # fmt: skip
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
+    # Starlette would lead /devices/ to a whole address, with http behind a proxy that speaks TLS.
+    app.router.redirect_slashes = False
     app.state.console = Console(
         database=database, kafka=settings.kafka, alerts=alerts, answers=SharedAnswers(),
         takes_feedback=settings.takes_feedback and settings.kafka is not None, silence_s=settings.silence_s,

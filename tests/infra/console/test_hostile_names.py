@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from urllib.parse import quote
 
@@ -21,7 +21,8 @@ from tests.sinks.recorded_jobs import rows_of_recording
 
 pytestmark = pytest.mark.integration
 
-HOSTILE = "\"><script>alert(1)</script>'&../..%2f{{7*7}}\\ ü?#/"
+HOSTILE = "\"><script>alert(1)</script>'&../..%2f{{7*7}}\\\n ü?#/\n"
+DOTS = (".", "..")  # a browser takes such a piece of an address for a step up, encoded or not
 LONG = "x" * 30_000
 ASKED = (
     "<script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "../../../etc/passwd", "a\x00b", "\\",
@@ -35,7 +36,9 @@ def attacked(clickhouse: ClickHouseAddress) -> Iterator[Visit]:
     own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid.uuid4().hex[:12]}")
     sink = ClickHouseSink(own)
     sink.open()
-    sink.write(renamed(rows_of_recording("gloo-slow-nic")))
+    sink.write(renamed(rows_of_recording("gloo-slow-nic"), lambda old: old + HOSTILE))
+    for dots in DOTS:
+        sink.write(renamed(rows_of_recording("gloo-slow-nic"), lambda _, dots=dots: dots))  # type: ignore[misc]
     sink.close()
     with visit(own) as found:
         found.log_in("<b>ann</b>")
@@ -43,17 +46,17 @@ def attacked(clickhouse: ClickHouseAddress) -> Iterator[Visit]:
     drop(own)
 
 
-def renamed(rows: Rows) -> Rows:
-    """Return rows in which every text that a job can choose is hostile."""
-    return {name: _renamed(table) for name, table in rows.items()}
+def renamed(rows: Rows, rename: Callable[[str], str]) -> Rows:
+    """Return rows in which every text that a job can choose is another one."""
+    return {name: _renamed(table, rename) for name, table in rows.items()}
 
 
-def _renamed(table: pa.Table) -> pa.Table:
+def _renamed(table: pa.Table, rename: Callable[[str], str]) -> pa.Table:
     for name in ("job", "host", "nic", "verdict_id", "evidence", "communicator"):
         if name in table.column_names and table.num_rows:
             kind = table.schema.field(name).type
             old = table.column(name).cast(pa.string()).to_pylist()
-            new = [None if one is None else one + HOSTILE for one in old]
+            new = [None if one is None else rename(one) for one in old]
             table = table.set_column(table.schema.get_field_index(name), name, pa.array(new).cast(kind))
     return table
 
@@ -97,6 +100,19 @@ def test_pages_of_hostile_names_are_whole_and_harmless(attacked: Visit) -> None:
     assert (api.status_code, api.headers["content-type"]) == (200, "application/json")
     assert api.json()["job"] == job
     assert "<b>" not in attacked.get(incident_path(verdict)).text.replace("&lt;b&gt;", "")
+
+
+def test_names_of_dots_have_their_pages(attacked: Visit) -> None:
+    for name in DOTS:
+        for path in (job_path(name), incident_path(name), host_path(name), f"/api{job_path(name)}/0/heat-map"):
+            answer = attacked.get(path)  # httpx leads addresses to where a browser does
+            assert answer.status_code == 200, (path, text_of(answer)[:600])
+
+
+def test_a_slash_too_many_leads_to_no_other_scheme(attacked: Visit) -> None:
+    answer = attacked.get("/devices/")
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
 
 
 def test_links_of_hostile_names_lead_to_their_pages(attacked: Visit) -> None:

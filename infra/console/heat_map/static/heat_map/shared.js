@@ -16,7 +16,8 @@ export async function fetchJson(address, signal) {
 
 export function jobAddress(element) {
   const { job, attempt } = element.dataset;
-  return `/api/jobs/${encodeURIComponent(job)}/${encodeURIComponent(attempt)}`;
+  const piece = job === "." || job === ".." ? `${job}/` : job; // as piece_of of infra/console/names.py
+  return `/api/jobs/${encodeURIComponent(piece)}/${encodeURIComponent(attempt)}`;
 }
 
 export function query(values) {
