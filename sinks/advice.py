@@ -67,8 +67,15 @@ def name_device(suspect: Suspect) -> str:
     'NIC mlx5_0 on node-3 (GPU 2, rank 26)'
     >>> name_device(Suspect("gpu", 26, (26,), 0.91))
     'rank 26 (host not announced)'
+    >>> name_device(Suspect("dpu", 26, (26,), 0.91, host="node-3"))
+    'dpu of rank 26 on node-3'
     """
-    return _NAMES[suspect.device](suspect)
+    return _NAMES.get(suspect.device, _name_other)(suspect)
+
+
+def _name_other(suspect: Suspect) -> str:
+    """Name a device of a kind that only a newer worker knows by its own word."""
+    return f"{suspect.device} of {name_ranks(suspect.ranks)} on {suspect.host or 'a host that is not announced'}"
 
 
 def _name_gpu(suspect: Suspect) -> str:
@@ -154,14 +161,14 @@ def plan_of(verdict: Verdict) -> Plan:
     if verdict.severity == "note":
         return Plan("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = verdict.suspects[0] if verdict.suspects else None
-    sentence, actions = _ACTIONS[verdict.kind](suspect), _actions(verdict.kind, suspect)
+    sentence, actions = _ACTIONS.get(verdict.kind, _act_on_unknown)(suspect), _actions(verdict.kind, suspect)
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
         return Plan(f"confirm before you drain anything, then {sentence}", actions)
     return Plan(sentence, actions)
 
 
 def _is_at_work(verdict: Verdict) -> bool:
-    return verdict.state == "open" or still_hangs(verdict.kind, verdict.close_reason)
+    return verdict.state != "closed" or still_hangs(verdict.kind, verdict.close_reason)
 
 
 _DRAINING: Final = frozenset({"slow_rank", "slow_nic", "hang"})
@@ -237,6 +244,11 @@ def _act_on_hang(suspect: Suspect | None) -> str:
 def _act_on_custom(suspect: Suspect | None) -> str:
     who = name_ranks(suspect.ranks) if suspect is not None else "the ranks"
     return f"drain nothing on a detector's word alone: look at {who} with what the detector says in the evidence"
+
+
+def _act_on_unknown(suspect: Suspect | None) -> str:
+    del suspect
+    return "drain nothing: go by the evidence, this release does not know such verdicts"
 
 
 _ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {

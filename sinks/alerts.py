@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,8 +14,9 @@ from irregulars.errors import RecordError
 from irregulars.sinks.advice import advise, name_cause, name_device, where_to_look
 from irregulars.sinks.costs import gpu_hours_lost
 from irregulars.streams.messages.at_work import still_hangs
-from irregulars.streams.messages.judgements import SEVERITIES, Verdict
+from irregulars.streams.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
 from irregulars.streams.messages.records import VERSION, decode_json
+from irregulars.validation import NotNegative, Text, checked
 
 ALERTING_EVENTS: Final = ("opened", "changed", "raised", "closed")
 """Events that give an alert. ``continued`` is left out: it only says that the same goes on."""
@@ -60,7 +62,27 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
 
 
 def _is_less(severity: str | None, least: str) -> bool:
-    return severity is not None and SEVERITIES.index(severity) < SEVERITIES.index(least)
+    return severity is not None and SEVERITIES.index(urgency_of(severity)) < SEVERITIES.index(least)
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What an alert has beside its verdict."""
+
+    summary: Text
+    next_step: str
+    gpu_hours_lost: NotNegative | None
+
+
+def decode_alert(value: bytes | None) -> dict[str, Any]:
+    """Decode a message of the topic ``alerts``, checked; raises `RecordError` if it does not follow its schema.
+
+    Words that a newer worker knows (of a kind, a device, a severity, a state) are taken as they are.
+    """
+    values = decode_json(value, "alerts")
+    decode_verdict(value, "alerts")
+    checked(values, _Words, "", error=RecordError)
+    return values
 
 
 def summarise(verdict: Verdict) -> str:
@@ -82,7 +104,7 @@ def alert_line(message: bytes | Mapping[str, Any]) -> str:
     RecordError
         If the message does not follow its schema.
     """
-    values = decode_json(message, "alerts") if isinstance(message, bytes) else message
+    values = decode_alert(message) if isinstance(message, bytes) else message
     try:
         seen, summary, verdict_id = values["time_ns"], str(values["summary"]), str(values["verdict_id"])
         at = "time not known" if seen is None else f"{datetime.fromtimestamp(seen // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"

@@ -224,13 +224,14 @@ def open_channel(entry: ChannelEntry, settings: Settings) -> Channel:
 
 
 def rules_of(entry: ChannelEntry, settings: Settings, channel: Channel) -> Rules:
-    """Return what a channel wants to hear; how often it is to be told again, it says itself (``repeat_s``)."""
+    """Return what a channel wants to hear; what else it needs (``repeat_s``, ``gathers``) it says itself."""
     table = entry.table
     least = settings.notify_least_gpu_hours if table.least_gpu_hours is None else table.least_gpu_hours
     jobs = settings.notify_jobs if table.jobs is None else table.jobs
     repeat_s = getattr(channel, "repeat_s", None)
     urls = settings.console_url, settings.runbook_url
-    return Rules(settings.notify_hold_s, table.least_severity, least, jobs, repeat_s, *urls)
+    gathers = getattr(channel, "gathers", True)
+    return Rules(settings.notify_hold_s, table.least_severity, least, jobs, repeat_s, *urls, gathers)
 
 
 def _open_plugin(entry: ChannelEntry) -> Channel:

@@ -31,7 +31,7 @@ class Outcome:
     may_have_arrived
         Whether it may have taken it nevertheless.
     retry_after_s
-        Seconds for which it wants to be left alone.
+        Seconds for which it wants to be left alone; 0: it may take other notices.
     """
 
     channel: str

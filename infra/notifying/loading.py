@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import Message
 
 from irregulars.errors import RecordError
 from irregulars.infra.notifying.state_log import StateLog
+from irregulars.sinks.alerts import decode_alert
 from irregulars.sinks.notices.incidents import REPEAT_NS
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.policy import Rules
-from irregulars.sinks.notices.text import verdict_of
-from irregulars.streams.messages.records import decode_json
 
 _MS: Final = 10**6
 Refuse = Callable[[Message, str], None]
@@ -72,11 +71,10 @@ def _take_all(ledger: Ledger, messages: Iterable[Message], settled: int, refuse:
 def take(ledger: Ledger, message: Message) -> str | None:
     """Take one message of ``alerts`` into the ledger; return why it can't be used, or None."""
     try:
-        alert: dict[str, Any] = decode_json(message.value(), "alerts")
-        verdict_of(alert)
-        ledger.take_alert(alert, came_ns(message), message.partition() or 0, offset_of(message))
-    except (RecordError, ValueError, TypeError, KeyError) as error:
-        return str(error) if isinstance(error, RecordError) else f"alert must follow its schema; got {error!r}"
+        alert = decode_alert(message.value())
+    except RecordError as error:
+        return str(error)
+    ledger.take_alert(alert, came_ns(message), message.partition() or 0, offset_of(message))
     return None
 
 

@@ -15,6 +15,7 @@ from irregulars.infra.notifying.state_log import StateLog
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Channel, Notice
 from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.storms import GATHER_NS
 from irregulars.sinks.notices.text import summary_of
 
 TEST_JOB: Final = "test-nothing-is-wrong"
@@ -43,9 +44,11 @@ def preview(settings: NotifySettings, rules: Mapping[str, Rules]) -> Iterator[st
 
 
 def _lines(ledger: Ledger, channel: str, now_ns: int) -> Iterator[str]:
-    while (due := ledger.next_due(channel, now_ns)) is not None:
-        yield f"{channel}: {'again ' if due.is_repeat else ''}{summary_of(due.notice)} [{due.incident.verdict_id}]"
-        ledger.delivered(channel, due, None, now_ns)
+    for at_ns in (now_ns, now_ns + GATHER_NS):
+        while (due := ledger.next_due(channel, at_ns)) is not None:
+            again = "again " if due.is_repeat else ""
+            yield f"{channel}: {again}{summary_of(due.notice)} [{due.incident.verdict_id}]"
+            ledger.delivered(channel, due, None, at_ns)
     for verdict_id, until_ns, reason in ledger.waits(channel):
         if reason in ("held", "muted"):
             until = datetime.fromtimestamp(until_ns // 10**9, UTC)

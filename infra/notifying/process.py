@@ -95,7 +95,6 @@ class Notifier:
         self._channels: Final = channels
         self._couriers: dict[str, Courier] = {}
         self._retries: Final = {one.name: Retries(settings.give_up_s) for one in channels}
-        self._rests_until_ns: Final = {one.name: 0 for one in channels}
         self.tally: Final = Tally({one.name: ChannelTally() for one in channels})
         self._wanted: tuple[int, ...] | None = None
         self._loaded: Loaded | None = None
@@ -236,13 +235,14 @@ class Notifier:
         assert self._loaded is not None
         now_ns = time.time_ns()
         for name, courier in self._couriers.items():
-            if not courier.is_busy and now_ns >= self._rests_until_ns[name]:
+            if not courier.is_busy and now_ns >= self._retries[name].rests_until_ns:
                 due = self._loaded.ledger.next_due(name, now_ns)
                 if due is not None:
                     intended = self._loaded.ledger.intend(name, due, now_ns)
                     if intended is not None:
                         log.record(intended)
                     courier.send(due)
+                log.record(*self._loaded.ledger.take_unrecorded())
             self.tally.channels[name].waiting = self._loaded.ledger.waiting(name)
 
     def _settle(self, log: StateLog, wait_s: float = 0.0) -> None:
@@ -261,7 +261,7 @@ class Notifier:
         name, due, now_ns = outcome.channel, outcome.due, time.time_ns()
         tally, retries, key = self.tally.channels[name], self._retries[name], due.notice.idempotency_key
         if outcome.failure is None:
-            log.record(loaded.ledger.delivered(name, due, outcome.reference, now_ns))
+            log.record(*loaded.ledger.delivered(name, due, outcome.reference, now_ns))
             retries.done(key)
             tally.delivered["repeated" if due.is_repeat else due.notice.event] += 1
             tally.last_success_s = time.time()
@@ -271,7 +271,6 @@ class Notifier:
         again_ns = None if outcome.is_final else retries.failed(key, now_ns, outcome.retry_after_s)
         if again_ns is not None:
             tally.retried += 1
-            self._rests_until_ns[name] = again_ns
             retracted = loaded.ledger.postpone(name, due, again_ns, may_have_arrived=outcome.may_have_arrived)
             if retracted is not None:
                 log.erase(retracted)
@@ -283,11 +282,12 @@ class Notifier:
         name, due = outcome.channel, outcome.due
         self._say(logging.ERROR, "given_up", outcome)
         self.tally.channels[name].given_up += 1
-        self._retries[name].done(due.notice.idempotency_key)
+        if outcome.is_final:
+            self._retries[name].done(due.notice.idempotency_key)
         place = (due.incident.partition, due.incident.offset)
         value = json.dumps(dict(due.notice.alert), separators=(",", ":")).encode()
         log.bury(due.incident.verdict_id.encode(), value, place, outcome.failure or "", name)
-        log.record(loaded.ledger.given_up(name, due, now_ns, may_have_arrived=outcome.may_have_arrived))
+        log.record(*loaded.ledger.given_up(name, due, now_ns, may_have_arrived=outcome.may_have_arrived))
 
     def _say(self, level: int, event: str, outcome: Outcome, more: str = "") -> None:
         name, notice = outcome.channel, outcome.due.notice

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -101,9 +102,10 @@ class StateLog:
         name = self._topics.name("alerts")
         return self._reader.offset_at(name, partition, since_ns // 10**6), self._reader.end_offset(name, partition)
 
-    def record(self, told: Told) -> None:
-        """Keep what a channel was told; on return it stands on the broker."""
-        self._write("notices", told.key, encode_told(told))
+    def record(self, *told: Told) -> None:
+        """Keep what channels were told; on return it stands on the broker."""
+        for one in told:
+            self._write("notices", one.key, encode_told(one))
 
     def erase(self, told: Told) -> None:
         """Let a record go."""
@@ -118,7 +120,8 @@ class StateLog:
         key, found = verdict_id.encode(), None
         for message in self._all("verdicts"):
             if message.key() == key:
-                found = decode_verdict(message.value())
+                with suppress(RecordError):  # not ours
+                    found = decode_verdict(message.value())
         return found
 
     def say(self, opinion: Opinion) -> None:

@@ -119,7 +119,7 @@ def recall(reference: str) -> tuple[tuple[str, Suspect], ...]:
 
 def _is_called_off(notice: Notice, verdict: Verdict) -> bool:
     """Whether people ended the incident, as wrong for example, while the verdict is still open."""
-    return notice.event == "resolved" and verdict.state == "open"
+    return notice.event == "resolved" and verdict.state != "closed"
 
 
 def _proposals(verdict: Verdict) -> tuple[Action, ...]:

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from irregulars.errors import RecordError, SinkBusy, SinkRejected
+from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.sinks.notices.action_messages import encode_actions
 from irregulars.sinks.notices.actions import actions_of, remember
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, written
 
 _RETRY_S: Final = 5.0
 _MOST_BYTES: Final = 1 << 20
@@ -22,8 +22,9 @@ _NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG
 class ActionsChannel:
     """Publishes the actions of each incident; a notice that comes again gives the same message again.
 
-    A message is there when `deliver` returns: the producer is idempotent, and all replicas in sync have it. A notice
-    without any action, now or before, is not published.
+    A message is there when `deliver` returns: the producer is idempotent, and all replicas in sync have it. The
+    newest message of an incident is the whole truth, so that one without any action withdraws all before it; it is
+    left out where nothing can have been published before.
 
     Parameters
     ----------
@@ -49,6 +50,7 @@ class ActionsChannel:
     ) -> None:
         self._make_producer: Final = make_producer
         self.name: Final = name
+        self.gathers: Final = False  # each node is an action of its own
         self._topic: Final = topic
         self._brokers: Final = config.get("bootstrap.servers", "")
         safe = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout_s * 1000)}
@@ -57,12 +59,8 @@ class ActionsChannel:
 
     def deliver(self, notice: Notice) -> str | None:
         """Publish; returns what the incident's next notice shall carry. Raises `SinkBusy` and `SinkRejected`."""
-        try:
-            actions = actions_of(notice)
-            value = encode_actions(notice, actions)
-        except RecordError as error:
-            raise SinkRejected(str(error), (notice,)) from error
-        if actions:
+        actions, value = written(lambda one: (found := actions_of(one), encode_actions(one, found)), notice)
+        if actions or notice.event != "opened" or notice.is_doubtful:  # an earlier proposal may stand unbeknown to us
             self._send(notice, value)
         return remember(actions)
 

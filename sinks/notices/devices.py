@@ -42,5 +42,5 @@ def _name(suspect: Mapping[str, Any], job: str) -> str | None:
         return None
     if device == "host":
         return f"host:{host}"
-    own = suspect.get("gpu" if device == "gpu" else "nic")
+    own = suspect.get(device) if device in ("gpu", "nic") else None
     return None if own is None else f"{device}:{host}/{own}"

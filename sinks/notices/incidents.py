@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from irregulars.sinks.notices.devices import device_of
 from irregulars.streams.messages.at_work import hangs_until_ns, is_at_work
+from irregulars.streams.messages.judgements import urgency_of
 
 REPEAT_NS: Final = 7 * 86_400 * 10**9
 """Verdicts on the same device within this time make a repeat offender. A week holds two working days after each
@@ -51,8 +52,8 @@ class Incident:
 
     @property
     def is_open(self) -> bool:
-        """Whether its verdict is open."""
-        return self.alert["state"] == "open"
+        """Whether its verdict is open; a newer worker's own state counts as that."""
+        return self.alert["state"] != "closed"
 
     @property
     def hangs_until_ns(self) -> int | None:
@@ -92,7 +93,7 @@ class Incidents:
         came_ns
             When it came, ns since the epoch.
         """
-        paged_ns = came_ns if alert.get("severity") == "page" else None
+        paged_ns = came_ns if urgency_of(alert.get("severity")) == "page" else None
         new = Incident(alert, came_ns, paged_ns, partition, offset)
         known = self._known.get(new.verdict_id)
         kept = new if known is None else _joined(known, new)

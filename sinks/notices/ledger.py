@@ -5,7 +5,7 @@ Pure: it is given alerts, records and the time, and does nothing itself.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,9 +16,13 @@ from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.sinks.notices.notice import Notice, incident_link
 from irregulars.sinks.notices.opinions import TrackRecord, silences, track_records
-from irregulars.sinks.notices.policy import Rules, Tell, Wait, decide
+from irregulars.sinks.notices.policy import Rules, Tell, Wait, decide, severity_now
+from irregulars.sinks.notices.storms import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS, Storm, new_storm, storm_alert
 from irregulars.sinks.notices.told import KEPT_NS, Told
+from irregulars.streams.messages.judgements import SEVERITIES, urgency_of
 from irregulars.streams.messages.opinions import Opinion
+
+_NEVER_NS: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,9 @@ class Due:
     incident: Incident
     notice: Notice
     is_repeat: bool = False
+    storm: Storm | None = None
+    joining: tuple[Incident, ...] = ()
+    """Of a storm: incidents of which the channel is told with this notice first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,9 @@ class Ledger:
         self._mutes: Final[dict[str, Mute]] = {}
         self._records: dict[str, TrackRecord] = {}
         self._first_tries: Final[set[tuple[str, str]]] = set()
+        self._storms: Final[dict[str, Storm]] = {}
+        self._openings: Final[dict[str, deque[tuple[int, int]]]] = {one: deque() for one in rules}
+        self._unrecorded: list[Told] = []
         self._pending: Final[dict[str, dict[str, _Pending]]] = {channel: {} for channel in rules}
 
     def take_alert(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> None:
@@ -66,6 +76,11 @@ class Ledger:
     def take_told(self, told: Told) -> None:
         """Take in what a channel was told."""
         self._told[told.verdict_id, told.channel] = told
+        if told.storm is not None and told.channel in self._rules:
+            storm = self._storms.setdefault(told.storm, Storm(told.storm, told.channel, 0))
+            if told.verdict_id != told.storm:
+                storm.members[told.verdict_id] = None
+            self._pending[told.channel].setdefault(told.storm, _Pending(reason="storm"))
 
     def set_mutes(self, mutes: Iterable[Mute], opinions: Collection[Opinion] = ()) -> None:
         """Take all mutes that there are now, and what people say of verdicts: mutes that follow from it are added."""
@@ -84,20 +99,139 @@ class Ledger:
         return sum(one.is_active(now_ns) for one in self._mutes.values())
 
     def next_due(self, channel: str, now_ns: int) -> Due | None:
-        """Return the notice that a channel is to be given now: of several that whose alert came first; or None."""
+        """Return the notice that a channel is to be given now, or None.
+
+        What was tried comes after what was not, so that nothing waits behind a notice that fails again and again;
+        then the more urgent comes first, and then that whose alert came first.
+        """
+        # The second finds the storms whose incidents the first has seen.
+        return self._first_due(channel, now_ns) or self._first_due(channel, now_ns)
+
+    def _first_due(self, channel: str, now_ns: int) -> Due | None:
         pending = self._pending[channel]
         ready = [name for name, one in pending.items() if one.until_ns <= now_ns]
-        for incident in sorted(map(self._known, ready), key=lambda one: (one.partition, one.offset)):
-            told = self._told.get((incident.verdict_id, channel))
-            earlier = self._incidents.earlier(incident)
-            decision = decide(incident, told, self._rules[channel], self._mutes.values(), now_ns, earlier)
-            if isinstance(decision, Tell):
-                return Due(incident, self._complete(decision.notice, channel), decision.is_repeat)
-            if isinstance(decision, Wait):
-                pending[incident.verdict_id] = _Pending(decision.until_ns, decision.reason)
-            else:
-                del pending[incident.verdict_id]
+        for name in sorted(ready, key=lambda one: self._order(channel, one)):
+            storm = self._storms.get(name)
+            due = self._look(channel, name, now_ns) if storm is None else self._look_at_storm(storm, now_ns)
+            if due is not None:
+                return due
         return None
+
+    def _order(self, channel: str, name: str) -> tuple[int, ...]:
+        pending, incident = self._pending[channel][name], self._incidents.get(name)
+        tried_ns = pending.until_ns if pending.reason == "retry" else 0
+        if incident is None:  # a storm
+            return tried_ns, -len(SEVERITIES)
+        return tried_ns, -_rank(urgency_of(incident.alert.get("severity"))), incident.partition, incident.offset
+
+    def _look(self, channel: str, name: str, now_ns: int) -> Due | None:
+        """Return what a channel is to be told of an incident by itself now, or note why nothing."""
+        incident, told, rules = self._known(name), self._told.get((name, channel)), self._rules[channel]
+        own_storm = None if told is None or told.storm is None else self._storms.get(told.storm)
+        rules = rules if own_storm is None else replace(rules, repeat_s=None)  # its storm is told again
+        earlier = self._incidents.earlier(incident)
+        decision = decide(incident, told, rules, self._mutes.values(), now_ns, earlier)
+        pending = self._pending[channel]
+        if isinstance(decision, Wait):
+            pending[name] = _Pending(decision.until_ns, decision.reason)
+        elif not isinstance(decision, Tell):
+            del pending[name]
+        elif own_storm is not None:
+            state = "closed" if decision.notice.event == "resolved" else "open"
+            due = Due(incident, decision.notice, storm=own_storm)
+            self._unrecorded.append(self._note(channel, due, state, None, now_ns))
+            self._rouse(own_storm, now_ns)
+        elif told is None and (storm := self._storm_for(channel, name, decision.notice.severity, now_ns)) is not None:
+            pending[name] = _Pending(_NEVER_NS, "gathered")
+            storm.members[name] = None
+            self._rouse(storm, now_ns)
+        else:
+            return Due(incident, self._complete(decision.notice, channel), decision.is_repeat)
+        return None
+
+    # --- storms -----------------------------------------------------------------------------------------------------
+
+    def _is_too_fast(self, channel: str, severity: str, now_ns: int) -> bool:
+        """Whether a channel was told of enough incidents as urgent as this one, or more, within the last minute."""
+        openings = self._openings[channel]
+        while openings and openings[0][0] < now_ns - MINUTE_NS:
+            openings.popleft()
+        return self._rules[channel].gathers and sum(one >= _rank(severity) for _, one in openings) >= OPENINGS
+
+    def _storm_for(self, channel: str, name: str, severity: str, now_ns: int) -> Storm | None:
+        """Return the storm that an incident is part of already, or belongs to now; None: it is told by itself."""
+        own = [one for one in self._storms.values() if one.channel == channel]
+        found = next((one for one in own if name in one.members), None)
+        if found is None and self._is_too_fast(channel, severity, now_ns):
+            growing = [one for one in own if now_ns < one.begun_ns + MINUTE_NS]
+            found = growing[0] if growing else new_storm(channel, now_ns)
+            self._storms[found.storm_id] = found
+        return found
+
+    def _rouse(self, storm: Storm, now_ns: int) -> None:
+        """Look at a storm again, when its first incidents have come together."""
+        pending, is_told = self._pending[storm.channel], (storm.storm_id, storm.channel) in self._told
+        if storm.storm_id not in pending or pending[storm.storm_id].reason == "repeat":
+            pending[storm.storm_id] = _Pending(now_ns if is_told else now_ns + GATHER_NS, "storm")
+
+    def _look_at_storm(self, storm: Storm, now_ns: int) -> Due | None:
+        """Return what a channel is to be told of a storm now, or of its one incident; or note why nothing."""
+        channel, pending = storm.channel, self._pending[storm.channel]
+        told = self._told.get((storm.storm_id, channel))
+        if told is not None and told.state == "open" and now_ns < told.told_ns + UPDATE_NS:
+            pending[storm.storm_id] = _Pending(told.told_ns + UPDATE_NS, "storm")
+            return None
+        joining = self._joining(storm)
+        if told is None and len(joining) == 1:
+            self._drop_storm(storm)
+            return self._alone(joining[0], channel, now_ns)
+        members = [one for name in storm.members if (one := self._incidents.get(name)) is not None]
+        is_over = not joining and all(self._is_told_end(name, channel) for name in storm.members)
+        rules = replace(self._rules[channel], hold_s=0.0, least_gpu_hours=0.0, jobs=("*",), least_severity="note")
+        severities = [severity_now(one, self._rules[channel], now_ns)[0] for one in members]
+        severity = max(severities, key=_rank, default="ticket")
+        alert, ids = storm_alert(storm, members, severity, is_over=is_over)
+        incident = Incident(alert, 0, 0, *((members[-1].partition, members[-1].offset) if members else (0, 0)))
+        decision = decide(incident, told, rules, (), now_ns)
+        if isinstance(decision, Tell):
+            notice = replace(decision.notice, incidents=ids, link=self._rules[channel].console_url)
+            return Due(incident, notice, decision.is_repeat, storm, joining)
+        if isinstance(decision, Wait):
+            pending[storm.storm_id] = _Pending(decision.until_ns, decision.reason)
+        else:
+            del pending[storm.storm_id]
+            if is_over:
+                self._drop_storm(storm)
+        return None
+
+    def _joining(self, storm: Storm) -> tuple[Incident, ...]:
+        """Return the incidents of a storm of which the channel was not told; those that ended meanwhile leave it."""
+        pending = self._pending[storm.channel]
+        untold = [name for name in storm.members if (name, storm.channel) not in self._told]
+        gone = [name for name in untold if pending.get(name, _Pending()).reason != "gathered"]
+        for name in gone:
+            del storm.members[name]
+        return tuple(self._known(name) for name in untold if name not in gone)
+
+    def _alone(self, incident: Incident, channel: str, now_ns: int) -> Due | None:
+        """Return the notice of an incident that is the only one of its storm."""
+        rules, earlier = self._rules[channel], self._incidents.earlier(incident)
+        decision = decide(incident, None, rules, self._mutes.values(), now_ns, earlier)
+        self._pending[channel][incident.verdict_id] = _Pending()
+        return Due(incident, self._complete(decision.notice, channel)) if isinstance(decision, Tell) else None
+
+    def _is_told_end(self, name: str, channel: str) -> bool:
+        told = self._told.get((name, channel))
+        return told is None or told.state in ("closed", "refused")
+
+    def _drop_storm(self, storm: Storm) -> None:
+        del self._storms[storm.storm_id]
+        self._pending[storm.channel].pop(storm.storm_id, None)
+
+    def take_unrecorded(self) -> list[Told]:
+        """Return the records of what incidents of storms came to since the last call; they belong on their topic."""
+        found, self._unrecorded = self._unrecorded, []
+        return found
 
     def _complete(self, notice: Notice, channel: str) -> Notice:
         """Add what people said of verdicts of its kind, and where to read on."""
@@ -121,14 +255,16 @@ class Ledger:
         self._first_tries.add((due.incident.verdict_id, channel))
         return self._note(channel, due, "trying", None, now_ns)
 
-    def delivered(self, channel: str, due: Due, reference: str | None, now_ns: int) -> Told:
-        """Note that a channel took a notice; return the record of it."""
+    def delivered(self, channel: str, due: Due, reference: str | None, now_ns: int) -> list[Told]:
+        """Note that a channel took a notice; return the records of it."""
         self._first_tries.discard((due.incident.verdict_id, channel))
         state = "closed" if due.notice.event == "resolved" else "open"
-        return self._note(channel, due, state, reference, now_ns)
+        if due.notice.event == "opened" and due.storm is None:
+            self._openings[channel].append((now_ns, _rank(due.notice.severity)))
+        return self._note_all(channel, due, state, reference, now_ns)
 
-    def given_up(self, channel: str, due: Due, now_ns: int, *, may_have_arrived: bool) -> Told:
-        """Note that a notice is not tried again; return the record of it.
+    def given_up(self, channel: str, due: Due, now_ns: int, *, may_have_arrived: bool) -> list[Told]:
+        """Note that a notice is not tried again; return the records of it.
 
         Parameters
         ----------
@@ -145,7 +281,7 @@ class Ledger:
         else:
             is_refused = not may_have_arrived and (is_first or told is None or told.state == "refused")
             state = "refused" if is_refused else "doubtful"
-        return self._note(channel, due, state, None, now_ns)
+        return self._note_all(channel, due, state, None, now_ns)
 
     def postpone(self, channel: str, due: Due, until_ns: int, *, may_have_arrived: bool) -> Told | None:
         """Try a notice again at a later time, or its successor, if there is one by then.
@@ -174,7 +310,7 @@ class Ledger:
         """Return the smallest offset of an alert that some channel is still to be told of; None: there is none."""
         open_ids = {
             name for of in self._pending.values() for name, one in of.items() if one.reason not in ("repeat",)
-        }
+        } - self._storms.keys()
         places = [(one.partition, one.offset) for one in map(self._known, open_ids)]
         return min((offset for at, offset in places if at == partition), default=None)
 
@@ -193,12 +329,21 @@ class Ledger:
         places = [one.offset for one in self._told.values() if one.partition == partition and one.state != "closed"]
         return min(places, default=None)
 
+    def _note_all(self, channel: str, due: Due, state: str, reference: str | None, now_ns: int) -> list[Told]:
+        """Note a notice, and of a storm each incident that was told with it."""
+        own = [self._note(channel, due, state, reference, now_ns)]
+        for one in due.joining:
+            severity = severity_now(one, self._rules[channel], now_ns)[0]
+            joined = Due(one, Notice("opened", one.alert, severity), storm=due.storm)
+            own.append(self._note(channel, joined, state, None, now_ns))
+        return own
+
     def _note(self, channel: str, due: Due, state: str, reference: str | None, now_ns: int) -> Told:
         notice, incident = due.notice, due.incident
         told = Told(
             incident.verdict_id, channel, state, notice.event, notice.revision, notice.severity,
             str(notice.alert["job"]), device_of(notice.alert), reference or notice.reference, now_ns,
-            incident.partition, incident.offset,
+            incident.partition, incident.offset, None if due.storm is None else due.storm.storm_id,
         )  # fmt: skip
         self.take_told(told)
         self._pending[channel][incident.verdict_id] = _Pending()
@@ -215,3 +360,7 @@ class Ledger:
 
     def _is_pending(self, incident: Incident) -> bool:
         return any(incident.verdict_id in pending for pending in self._pending.values())
+
+
+def _rank(severity: str) -> int:
+    return SEVERITIES.index(severity)

@@ -6,16 +6,21 @@ verdict's id names it on every channel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
-from irregulars.errors import SinkBusy
+from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.sinks.notices.opinions import TrackRecord
 
 NoticeEvent = Literal["opened", "updated", "resolved"]
+_Body = TypeVar("_Body")
+_SHOWN: Final = 500
+
+AWAY_S: Final = 1.0
+"""Least seconds for which a channel is left alone whose other side does not answer, or takes nothing now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,10 @@ class Notice:
         Its page in the console; None: nobody said where the console is.
     runbook
         URL of what to do about a verdict of its kind; None: nobody said where that is.
+    is_doubtful
+        Of one that opens: whether an earlier try to tell that may have arrived, unbeknown to us.
+    incidents
+        Of a storm: ids of the verdicts that it stands for, the newest first; the alert is made of theirs.
     """
 
     event: NoticeEvent
@@ -53,6 +62,8 @@ class Notice:
     record: TrackRecord | None = None
     link: str | None = None
     runbook: str | None = None
+    is_doubtful: bool = False
+    incidents: tuple[str, ...] = ()
 
     @property
     def incident(self) -> str:
@@ -90,6 +101,19 @@ def incident_link(console_url: str | None, verdict_id: str) -> str | None:
     return f"{console_url.rstrip('/')}/incidents/{named}"
 
 
+def written(write: Callable[[Notice], _Body], notice: Notice) -> _Body:
+    """Return a notice as `write` puts it; raises `SinkRejected` where it can't be put so.
+
+    A channel does this before it sends anything: what can't be written now never can, and no other notice is to wait
+    behind its tries.
+    """
+    try:
+        return write(notice)
+    except Exception as error:
+        reason = f"notice must be one that can be written; got {type(error).__name__}: {error}"[:_SHOWN]
+        raise SinkRejected(reason, (notice,)) from error
+
+
 class NotArrived(SinkBusy):
     """The channel can't take a notice now, and surely did not take it: what never arrived needs no end.
 
@@ -115,7 +139,9 @@ class Channel(Protocol):
         Raises
         ------
         SinkBusy
-            Not now: the same notice comes again after ``retry_after_s``. Or `NotArrived`, where that is known.
+            Not now: the same notice comes again later. With a ``retry_after_s`` above 0 nothing else comes before
+            that either: the other side is away, or wants to be left alone. With 0 only this notice waits. Or
+            `NotArrived`, where that is known.
         SinkRejected
             Never: the notice goes to the dead-letter topic with the reason, and the incident's next one is tried.
         """

@@ -16,7 +16,7 @@ from irregulars.sinks.notices.mutes import Mute, mute_of, past_mute_of
 from irregulars.sinks.notices.notice import Notice, NoticeEvent
 from irregulars.sinks.notices.told import Told
 from irregulars.streams.messages.at_work import still_hangs
-from irregulars.streams.messages.judgements import SEVERITIES
+from irregulars.streams.messages.judgements import SEVERITIES, urgency_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Rules:
         Where people reach the console; None: notices have no link.
     runbook_url
         Where the runbook is, to which notices link; None: to none.
+    gathers
+        Whether incidents that open too fast are told as one (`sinks.notices.storms`).
     """
 
     hold_s: float = 60.0
@@ -48,6 +50,7 @@ class Rules:
     repeat_s: float | None = None
     console_url: str | None = None
     runbook_url: str | None = None
+    gathers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def _at_work(
     mute = mute_of(incident.alert, mutes, now_ns)
     if mute is not None:
         return _muted(incident, told, rules, mute.until_ns, now_ns, earlier)
-    severity, held_until_ns = _severity_now(incident, rules, now_ns)
+    severity, held_until_ns = severity_now(incident, rules, now_ns)
     if _is_less(severity, rules.least_severity):
         return Settled("less urgent than the channel wants") if held_until_ns is None else Wait(held_until_ns, "held")
     if told is not None and told.state == "open":
@@ -129,7 +132,8 @@ def _at_work(
     muted = past_mute_of(incident.alert, mutes, incident.first_ns, now_ns)
     reference = None if told is None else told.reference
     words = None if muted is None else muted.describe()
-    return Tell(Notice("opened", incident.alert, severity, earlier, reference, words))
+    is_doubtful = told is not None and told.state in ("trying", "doubtful")
+    return Tell(Notice("opened", incident.alert, severity, earlier, reference, words, is_doubtful=is_doubtful))
 
 
 def _until_its_end(decision: Decision, incident: Incident, told: Told | None) -> Decision:
@@ -163,9 +167,9 @@ def _unwanted(alert: Mapping[str, Any], rules: Rules) -> str | None:
     return None
 
 
-def _severity_now(incident: Incident, rules: Rules, now_ns: int) -> tuple[str, int | None]:
+def severity_now(incident: Incident, rules: Rules, now_ns: int) -> tuple[str, int | None]:
     """Return how urgent it is to be told, and until when a page is held back; None: it is not."""
-    severity = incident.alert.get("severity") or "ticket"  # nobody said
+    severity = urgency_of(incident.alert.get("severity"))
     if severity != "page":
         return severity, None
     begin_ns = incident.first_ns if incident.paged_ns is None else incident.paged_ns

@@ -14,7 +14,7 @@ _NS: Final = 10**9
 
 
 class Retries:
-    """Tries that failed, of one channel.
+    """Tries that failed, of one channel. A notice rests, and the channel only where its other side wants it to.
 
     Parameters
     ----------
@@ -24,34 +24,43 @@ class Retries:
 
     def __init__(self, give_up_s: float) -> None:
         self._give_up_ns: Final = int(give_up_s * _NS)
-        self._since_ns: Final[dict[str, int]] = {}
+        self._failed: Final[dict[str, tuple[int, int]]] = {}  # since when, and how often
         self._failures = 0
+        self.rests_until_ns = 0
+        """When the channel may be asked for anything again, ns since the epoch."""
 
     def failed(self, notice: str, now_ns: int, retry_after_s: float) -> int | None:
-        """Note a failure; return when the channel may be asked again, or None: this notice is given up.
+        """Note a failure; return when the notice is tried again, or None: it is given up.
 
         Parameters
         ----------
         notice
             Names it: the same for each try.
         retry_after_s
-            Seconds for which the channel asks to be left alone; 0: it does not.
+            Seconds for which the channel wants to be left alone; 0: it does not, and may take other notices.
         """
-        since_ns = self._since_ns.setdefault(notice, now_ns)
-        pause_s = min(FIRST_S * 2 ** min(self._failures, 30), LONGEST_S)
-        self._failures += 1
-        until_ns = now_ns + int(max(pause_s, retry_after_s) * _NS)
-        if until_ns - since_ns <= self._give_up_ns:
-            return until_ns
-        del self._since_ns[notice]
-        return None
+        since_ns, failures = self._failed.get(notice, (now_ns, 0))
+        again_ns = now_ns + _pause_ns(failures)
+        if retry_after_s > 0:
+            self.rests_until_ns = now_ns + max(_pause_ns(self._failures), int(retry_after_s * _NS))
+            self._failures += 1
+            again_ns = max(again_ns, self.rests_until_ns)
+        if again_ns - since_ns > self._give_up_ns:
+            self._failed.pop(notice, None)
+            return None
+        self._failed[notice] = since_ns, failures + 1
+        return again_ns
 
     def done(self, notice: str) -> None:
         """Note that the channel answered: it is well again."""
-        self._since_ns.pop(notice, None)
+        self._failed.pop(notice, None)
         self._failures = 0
 
     @property
     def waiting(self) -> int:
         """Notices that were tried and are tried again."""
-        return len(self._since_ns)
+        return len(self._failed)
+
+
+def _pause_ns(failures: int) -> int:
+    return int(min(FIRST_S * 2 ** min(failures, 30), LONGEST_S) * _NS)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from irregulars.printing import printable
 from irregulars.sinks.alerts import summarise
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.incidents import REPEATS
@@ -25,9 +26,12 @@ def summary_of(notice: Notice, most: int | None = None) -> str:
     most
         Characters at most; what is cut ends with an ellipsis. None: all.
     """
-    told = replace(verdict_of(notice.alert), event=_event(notice), severity=notice.severity)
-    remarks = [_repeats(notice), _record(notice), _muted(notice)]
-    text = " ".join([summarise(told), *(one for one in remarks if one)])
+    if notice.incidents:
+        text = printable(f"{notice.event.upper()} {notice.alert['summary']}")
+    else:
+        told = replace(verdict_of(notice.alert), event=_event(notice), severity=notice.severity)
+        remarks = [_repeats(notice), _record(notice), _muted(notice)]
+        text = " ".join([summarise(told), *(one for one in remarks if one)])
     return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -51,6 +55,7 @@ def notice_json(notice: Notice) -> dict[str, Any]:
         "link": notice.link,
         "runbook": notice.runbook,
         "alert": dict(notice.alert),
+        **({"incidents": list(notice.incidents)} if notice.incidents else {}),
     }
 
 

@@ -40,6 +40,9 @@ class Told:
         When, ns since the epoch.
     partition, offset
         Where the alert stands that the notice rests on.
+    storm
+        Id of the storm (`sinks.notices.storms`) by whose notices it was told; the storm's own record has it too.
+        None, and not in the JSON: it was told by itself.
     """
 
     verdict_id: Text
@@ -54,6 +57,7 @@ class Told:
     told_ns: Integer
     partition: Count
     offset: Count
+    storm: Text | None = None
 
     @property
     def key(self) -> bytes:
@@ -62,7 +66,10 @@ class Told:
 
     def to_json(self) -> dict[str, Any]:
         """As an object of ``streams/messages/schemas/notices.json``."""
-        return asdict(self)
+        values = asdict(self)
+        if self.storm is None:
+            del values["storm"]
+        return values
 
 
 def told_key(verdict_id: str, channel: str) -> bytes:

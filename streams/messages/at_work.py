@@ -38,7 +38,7 @@ def is_at_work(state: str, kind: str, close_reason: str | None, told_ns: int, no
     Parameters
     ----------
     state, kind, close_reason
-        As in `streams.messages.judgements.Verdict`.
+        As in `streams.messages.judgements.Verdict`. A newer worker's own state counts as open.
     told_ns
         When the verdict was told first, ns since the epoch, by the clock of whoever took it in: the time of the event
         may be that of a recording.
@@ -51,4 +51,4 @@ def is_at_work(state: str, kind: str, close_reason: str | None, told_ns: int, no
     (True, False)
     """
     until_ns = hangs_until_ns(kind, close_reason, told_ns)
-    return state == "open" or (until_ns is not None and now_ns < until_ns)
+    return state != "closed" or (until_ns is not None and now_ns < until_ns)

@@ -5,13 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.records import decode_json, encode_json
+from irregulars.validation import (
+    MAX_JOB_CHARACTERS,
+    MAX_RANK,
+    Count,
+    Integer,
+    JobName,
+    Name,
+    NotNegative,
+    Number,
+    Rank,
+    Share,
+    checked,
+)
 
 VERDICT_KINDS: Final = (
     "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "custom",
@@ -19,6 +33,25 @@ VERDICT_KINDS: Final = (
 DEVICES: Final = ("gpu", "host", "nic", "link", "switch", "stage")
 SEVERITIES: Final = ("note", "ticket", "page")
 """How urgent a verdict is, least first: to be stored, to be looked at in working hours, to wake somebody."""
+
+VerdictId = Annotated[str, Meta(min_length=1, max_length=MAX_JOB_CHARACTERS + 100)]
+"""A job's name and three numbers; it is a key on topics."""
+
+_LostSeconds = Annotated[float, Meta(ge=0, le=1e18)]
+"""Times the ranks of a job this is still a finite number of GPU-seconds."""
+
+
+def urgency_of(severity: str | None) -> str:
+    """Return how urgent a severity is, as one of `SEVERITIES`; None, not known, is a ticket.
+
+    A word that we don't know comes from a newer worker: better somebody is woken than nobody.
+
+    >>> urgency_of("note"), urgency_of(None), urgency_of("critical")
+    ('note', 'ticket', 'page')
+    """
+    if severity is None:
+        return "ticket"
+    return severity if severity in SEVERITIES else "page"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +61,7 @@ class Suspect:
     Parameters
     ----------
     device
-        One of `DEVICES`.
+        One of `DEVICES`, or a newer worker's own word.
     rank, ranks
         The first of the ranks that the device carries, and all of them (a link: the sender first).
     probability
@@ -37,20 +70,22 @@ class Suspect:
         The receiving rank of a link.
     """
 
-    device: str
-    rank: int
-    ranks: tuple[int, ...]
-    probability: float
-    peer: int | None = None
-    host: str | None = None
-    gpu: int | None = None
-    nic: str | None = None
-    switch: str | None = None
+    device: Name
+    rank: Rank
+    ranks: Annotated[tuple[Rank, ...], Meta(min_length=1)]
+    probability: Share
+    peer: Rank | None = None
+    host: Name | None = None
+    gpu: Count | None = None
+    nic: Name | None = None
+    switch: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One revision of one decision; the fields are those of ``infra/docs/verdict-json.md``.
+
+    Its words (state, kind, device, reason, event, severity) may be those of a newer worker.
 
     Parameters
     ----------
@@ -88,39 +123,42 @@ class Verdict:
         included; None, and not in the JSON, for hangs, and of older workers.
     """
 
-    verdict_id: str
-    revision: int
-    state: str
-    job: str
-    kind: str
-    iterations: tuple[int, int]
-    delta: float
-    lost_s: float
+    verdict_id: VerdictId
+    revision: Count
+    state: Name
+    job: JobName
+    kind: Name
+    iterations: tuple[Integer, Integer]
+    delta: Number
+    lost_s: _LostSeconds
     communicator: str | None
     suspects: tuple[Suspect, ...]
     evidence: str
-    attempt: int = 0
-    world_size: int = 0
-    time_ns: int | None = None
-    close_reason: str | None = None
-    event: str = "opened"
-    severity: str | None = None
-    recovers_ratio: float | None = None
-    detector: str | None = None
-    thresholds: Mapping[str, float] | None = None
-    lasted_s: float | None = None
+    attempt: Integer = 0
+    world_size: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
+    time_ns: Integer | None = None
+    close_reason: Name | None = None
+    event: Name = "opened"
+    severity: Name | None = None
+    recovers_ratio: Share | None = None
+    detector: Name | None = None
+    thresholds: Mapping[str, Number] | None = None
+    lasted_s: NotNegative | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As an object of ``infra/docs/verdict-json.md``."""
         values = asdict(self)
         values["iterations"] = list(self.iterations)
-        values["delta"] = self.delta if math.isfinite(self.delta) else None
+        values |= {name: None for name in _MAY_BE_UNKNOWN if not math.isfinite(values[name])}
         values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
         for name in ("detector", "thresholds", "lasted_s"):
             if values[name] is None:
                 del values[name]
         return values
 
+
+_MAY_BE_UNKNOWN: Final = ("delta", "lost_s")
+"""Numbers that are null in JSON, and NaN here, where they are not known."""
 
 MAX_RANKS_NAMED: Final = 80_000
 """Ranks of all suspects together that a verdict names: at up to ten bytes each they fit into a message.
@@ -156,14 +194,9 @@ def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
         If the message does not follow its schema.
     """
     values = decode_json(value, schema)
-    try:
-        suspects = tuple(Suspect(**{**s, "ranks": tuple(s["ranks"])}) for s in values["suspects"])
-        fields = {name: values[name] for name in Verdict.__slots__ if name in values}
-        fields |= {"suspects": suspects, "iterations": tuple(values["iterations"])}
-        fields["delta"] = math.nan if fields["delta"] is None else fields["delta"]
-        return Verdict(**fields)
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"{schema} message must follow its schema; got {type(error).__name__}: {error}") from error
+    unknown: dict[str, Any] = {name: math.nan for name in _MAY_BE_UNKNOWN if values.get(name, 0) is None}
+    found: Verdict = checked(values | dict.fromkeys(unknown, 0), Verdict, "", error=RecordError)
+    return replace(found, **unknown) if unknown else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,17 @@ import pyarrow.parquet
 from irregulars.errors import InputError
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
-from irregulars.sinks.alerts import alert_line, alert_of
+from irregulars.sinks.alerts import alert_line, alert_of, decode_alert
 from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
+from irregulars.sinks.notices.channels.alertmanager import annotations_of
+from irregulars.sinks.notices.channels.pagerduty import events_of
+from irregulars.sinks.notices.channels.slack import message_of
 from irregulars.sinks.notices.health_event import health_events
+from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.node_plan import ActingLimits, plan_nodes
 from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.text import encode_notice
 from irregulars.state_codec import decode_state, encode_state
 from irregulars.streams.messages.announcements import (
     Announcement,
@@ -165,10 +171,19 @@ def _topics() -> Iterator[tuple[str, Target]]:
     yield "heartbeats", Target(decode_heartbeat, (encode_heartbeat(beat),))
     yield "evidence", Target(decode_evidence, tuple(evidence))
     yield "verdicts", Target(decode_verdict, (encode_verdict(verdict),))
-    yield "alerts", Target(alert_line, (alert,))
+    yield "alerts", Target(noticed, (alert,))
     yield "actions", Target(planned, (encode_actions(Notice("opened", json.loads(alert), "ticket")),))
     yield "rank_snapshots", Target(restored, (state(),))
     yield "monitor", Target(monitored, (encode_batch(batch_of("commops")), bundle_of_two("commops")))
+
+
+def noticed(value: bytes) -> object:
+    """What followers of the topic ``alerts`` and all channels make of a message."""
+    ledger = Ledger({"c": Rules(hold_s=0.0)})
+    ledger.take_alert(decode_alert(value), 0)
+    due = ledger.next_due("c", 0)
+    writers = (encode_notice, encode_actions, events_of, message_of, annotations_of)
+    return alert_line(value), None if due is None else [write(due.notice) for write in writers]
 
 
 def planned(value: bytes) -> object:

@@ -13,11 +13,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from irregulars.infra.notifying.process import lag_of
-from irregulars.sinks.notices.told import decode_told
+from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
+from irregulars.sinks.notices.actions import Action
+from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.told import Told, decode_told, encode_told
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.alerts import alert
-from tests.sinks.notices.receiver import Receiver, Reply
+from tests.sinks.notices.receiver import Receiver, Reply, Request
 
 pytestmark = pytest.mark.integration
 
@@ -140,6 +143,25 @@ def test_a_channel_that_is_away_stops_no_other_and_hears_all_when_it_is_back(bus
         assert run.stop() == 0
 
 
+def test_a_notice_that_a_channel_can_t_take_keeps_no_other_waiting(bus: Bus, start: Start) -> None:
+    is_ill = True
+
+    def answer(request: Request) -> Reply:
+        return Reply(500) if is_ill and request.json()["incident"] == "v1" else Reply()
+
+    with Receiver(answer) as receiver:
+        run = start(WEBHOOK.format(url=receiver.url))
+        wait_until(run.is_loaded, "start")
+        send_alert(bus, "v1", severity="page")
+        wait_until(lambda: len(receiver.requests) >= 3, "its tries")
+        for number in (2, 3):
+            send_alert(bus, f"v{number}")
+        wait_until(lambda: run.metric('delivered_total{channel="hook",event="opened"}') == 2, "the others")
+        is_ill = False
+        wait_until(lambda: run.metric('delivered_total{channel="hook",event="opened"}') == 3, "all")
+        assert run.stop() == 0
+
+
 def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bus, start: Start) -> None:
     with Receiver(lambda _: Reply(400, b"no such thing")) as receiver:
         run = start(WEBHOOK.format(url=receiver.url))
@@ -158,6 +180,54 @@ def test_what_a_channel_refuses_goes_to_the_dead_letters_with_the_reason(bus: Bu
     assert "status 400" in reasons["hook"]
     assert "no such thing" in reasons["hook"]
     assert "must be JSON" in reasons["all"]
+
+
+def test_a_page_ends_the_ticket_that_pagerduty_took_without_an_answer(bus: Bus, start: Start, tmp_path: Path) -> None:
+    """The trigger of the ticket arrives, its answer does not, and before the next try it is a page."""
+    is_open: set[str] = set()
+
+    def answer(request: Request) -> Reply:
+        event = request.json()
+        (is_open.add if event["event_action"] == "trigger" else is_open.discard)(event["dedup_key"])
+        return Reply(500, headers=(("Retry-After", "2"),)) if len(receiver.requests) == 1 else Reply(202)
+
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef0123456789abcdef")
+    key.chmod(0o600)
+    with Receiver(answer) as receiver:
+        run = start(f'[[channel]]\nkind="pagerduty"\nname="p"\nrouting_key_file="{key}"\nurl="{receiver.url}"')
+        wait_until(run.is_loaded, "start")
+        send_alert(bus, "v1")
+        wait_until(lambda: is_open == {"v1/ticket"}, "the ticket")
+        send_alert(bus, "v1", 2, "raised", severity="page")
+        wait_until(lambda: is_open == {"v1"}, "the page instead of the ticket")
+        send_alert(bus, "v1", 3, "closed", severity="page")
+        wait_until(lambda: is_open == set(), "the end")
+        assert run.stop() == 0
+
+
+@pytest.mark.parametrize("told", [None, "open"])
+def test_a_proposal_that_a_killed_process_published_is_withdrawn_when_its_verdict_has_none(
+    bus: Bus, start: Start, told: str | None
+) -> None:
+    """What such a process leaves: the proposal, and a record of an intention, or of a notice before the proposal."""
+    record = Told("v1", "act", told or "trying", "opened", 0 if told else 1, "page", "llama", None,
+                  "[]" if told else None, time.time_ns(), 0, 0)  # fmt: skip
+    send_alert(bus, "v1", severity="page")
+    bus.send("actions", b"v1", encode_actions(Notice("opened", alert("v1", severity="page"), "page")))
+    bus.send("notices", record.key, encode_told(record))
+    assert [one.action for one in newest_actions(bus)] == ["cordon", "drain", "checkpoint_now"]
+    changed = {**alert("v1", 2, "changed", severity="page"), "kind": "imbalance", "suspects": []}
+    bus.send("alerts", b"v1", json.dumps(changed).encode())
+    bus.flush()
+    run = start('[[channel]]\nkind = "actions"\nname = "act"\n')
+    wait_until(lambda: newest_actions(bus) == (), "the newest message, which proposes nothing")
+    assert run.stop() == 0
+
+
+def newest_actions(bus: Bus) -> tuple[Action, ...]:
+    bus.flush()
+    return decode_actions(bus.read("actions")[-1].value()).actions
 
 
 def test_the_lag_is_what_stands_behind_a_position(bus: Bus) -> None:

@@ -56,13 +56,13 @@ ANNOUNCEMENTS = st.builds(
     clock=st.sampled_from(["shared", "per_host"]), host=PLACES, gpu=st.none() | st.integers(0, 15), nic=PLACES,
     switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES,
 )  # fmt: skip
-TOLD = Told("v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7)
+TOLD = Told("v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7, "storm:p:1")
 MUTE = Mute("m-1", 10**18, 2 * 10**18, "new firmware", "ann", host="node-3")
 CHANGE = ThresholdChange("t-1", {"delta": 1.2}, "ann", "noise", 7)
 TOLDS = st.builds(
     Told, NAMES, NAMES, st.sampled_from(STATES), st.sampled_from(["opened", "updated", "resolved"]),
     st.integers(0, 2**62), st.sampled_from(SEVERITIES), NAMES, PLACES, PLACES, st.integers(0, 2**62),
-    st.integers(0, 10**6), st.integers(0, 2**62),
+    st.integers(0, 10**6), st.integers(0, 2**62), PLACES,
 )  # fmt: skip
 MUTES = st.builds(
     Mute, NAMES, st.integers(0, 2**61), st.integers(2**61, 2**62), NAMES, NAMES, host=NAMES, job=PLACES,

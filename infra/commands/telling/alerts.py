@@ -59,7 +59,6 @@ def _watch(settings: Settings, group: str) -> BlockWatch:
 
 
 def _line(message: bytes, json: bool) -> str:
-    from irregulars.sinks.alerts import alert_line
-    from irregulars.streams.messages.records import decode_json
+    from irregulars.sinks.alerts import alert_line, decode_alert
 
-    return json_text(decode_json(message, "alerts")) if json else printable(alert_line(message))
+    return json_text(decode_alert(message)) if json else printable(alert_line(message))

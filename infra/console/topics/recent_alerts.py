@@ -9,14 +9,14 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from irregulars.errors import RecordError, ServiceError
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.runs.alert_feed import follow_alerts
-from irregulars.streams.messages.records import decode_json
+from irregulars.sinks.alerts import decode_alert
 
 LOG: Final = logging.getLogger("irregulars.console")
 MOST: Final = 200
@@ -41,14 +41,11 @@ class Alert:
 
 def alert_of(value: bytes) -> Alert:
     """Read a message of the topic ``alerts``; raises `RecordError`."""
-    values: Mapping[str, Any] = decode_json(value, "alerts")
-    try:
-        return Alert(
-            str(values["verdict_id"]), int(values["revision"]), str(values["job"]), str(values["kind"]),
-            str(values["state"]), values.get("severity"), str(values["summary"]), values["time_ns"],
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"alert must follow its schema; got {type(error).__name__}: {error}") from error
+    values = decode_alert(value)
+    return Alert(
+        values["verdict_id"], values["revision"], values["job"], values["kind"], values["state"],
+        values.get("severity"), values["summary"], values.get("time_ns"),
+    )  # fmt: skip
 
 
 class RecentAlerts:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from irregulars.errors import InputError
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
 from irregulars.sinks.notices.devices import device_of, host_of
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, written
 from irregulars.sinks.notices.text import is_repeat_offender, summary_of
 
 ALERT_NAME: Final = "TrainingSlowed"
@@ -80,7 +80,7 @@ class AlertmanagerChannel:
 
     def deliver(self, notice: Notice) -> str | None:
         """Post it; see `Channel.deliver`."""
-        alerts, reference = self.alerts(notice)
+        alerts, reference = written(self.alerts, notice)
         headers = {"Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token()}"

@@ -9,7 +9,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from irregulars.errors import SinkBusy, SinkRejected
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import AWAY_S, Notice, written
 from irregulars.sinks.notices.text import encode_notice
 
 TYPE: Final = "irregulars.incident"
@@ -44,13 +44,9 @@ class CloudEventsChannel:
             outcome.append(error)
             done.set()
 
-        headers: Any = [
-            (key, value.encode(errors="replace")) for key, value in headers_of(notice, self._source).items()
-        ]
+        value, headers = written(self._message, notice)
         try:
-            self._producer.produce(
-                self._topic, encode_notice(notice), notice.incident.encode(), headers=headers, on_delivery=note
-            )
+            self._producer.produce(self._topic, value, notice.incident.encode(), headers=headers, on_delivery=note)
         except (KafkaException, BufferError) as error:
             raise self._failure(error.args[0]) from error
         while not done.is_set():  # librdkafka calls back within the message's time limit
@@ -63,12 +59,16 @@ class CloudEventsChannel:
         """Let go of the connection."""
         self._producer.flush(0)
 
+    def _message(self, notice: Notice) -> tuple[bytes, Any]:
+        headers = [(key, value.encode(errors="replace")) for key, value in headers_of(notice, self._source).items()]
+        return encode_notice(notice), headers
+
     def _failure(self, error: object) -> SinkBusy | SinkRejected:
         text = f"topic {self._topic} must take the event"
         if not isinstance(error, KafkaError):
-            return SinkBusy(f"{text}; got a full queue", 0.0)
+            return SinkBusy(f"{text}; got a full queue", AWAY_S)
         text = f"{text}; got {error.name()}"
-        return SinkRejected(text) if error.code() in _NEVER else SinkBusy(text, 0.0)
+        return SinkRejected(text) if error.code() in _NEVER else SinkBusy(text, AWAY_S)
 
 
 def headers_of(notice: Notice, source: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from irregulars.errors import SinkBusy, SinkRejected
-from irregulars.sinks.notices.notice import NotArrived, Notice
+from irregulars.sinks.notices.notice import NotArrived, Notice, written
 from irregulars.sinks.notices.text import encode_notice
 
 NEVER: Final = 65
@@ -41,6 +41,7 @@ class CommandChannel:
 
     def deliver(self, notice: Notice) -> str | None:
         """Run it; see `Channel.deliver`."""
+        body = written(encode_notice, notice) + b"\n"
         environment = {**os.environ, "IRREGULARS_REFERENCE": notice.reference or ""}
         try:
             process = subprocess.Popen(
@@ -49,7 +50,7 @@ class CommandChannel:
         except OSError as error:
             raise NotArrived(f"command must be one that can be started; got {error.strerror}", 0.0) from error
         with process:
-            output = self._output(process, encode_notice(notice) + b"\n")
+            output = self._output(process, body)
         if process.returncode == NEVER:
             raise SinkRejected(f"command must take the notice; got status {NEVER}: never")
         if process.returncode != 0:

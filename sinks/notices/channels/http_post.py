@@ -21,7 +21,7 @@ from urllib3.util import Timeout
 
 from irregulars.errors import InputError, SinkBusy, SinkRejected
 from irregulars.printing import printable
-from irregulars.sinks.notices.notice import NotArrived
+from irregulars.sinks.notices.notice import AWAY_S, NotArrived
 
 Secret = Callable[[], str]
 """Gives a secret each time that it is needed: a file that holds it may change while we run."""
@@ -31,6 +31,9 @@ LONGEST_WAIT_S: Final = 3600.0
 
 _PASSING: Final = frozenset({401, 403, 407, 408, 425, 429})
 """Refusals that may pass: a secret is being exchanged (401, 403, 407), or it was too early or too much."""
+
+_AWAY: Final = frozenset({*_PASSING, 502, 503, 504})
+"""Answers that say nothing of the notice itself, but that none is taken now."""
 
 _NOT_SENT: Final = (
     urllib3.exceptions.NewConnectionError,
@@ -138,7 +141,7 @@ class HttpPost:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             text = f"{self._host(url)} must answer; got {_kind_of(error)}"
             kind = NotArrived if isinstance(error, _NOT_SENT) else SinkBusy
-            raise kind(text, 0.0) from None  # the error's own text quotes the URL
+            raise kind(text, AWAY_S) from None  # the error's own text quotes the URL
         return self._judged(found, answer.headers.get("Retry-After"), url)
 
     def rejection(self, what: str, said: bytes | str) -> str:
@@ -159,10 +162,11 @@ class HttpPost:
         reason = self.rejection(f"{self._host(url)} must accept; got status {answer.status}", answer.body)
         if answer.status in _CREDENTIALS:
             raise NotArrived(reason, max(_CREDENTIALS_S, retry_after_s(retry_after)))
+        wait_s = max(retry_after_s(retry_after), AWAY_S if answer.status in _AWAY else 0.0)
         if answer.status in _PASSING:
-            raise NotArrived(reason, retry_after_s(retry_after))
+            raise NotArrived(reason, wait_s)
         if answer.status >= 500:  # 503: it says so itself; a gateway knows nothing of what became of it
-            raise (NotArrived if answer.status == 503 else SinkBusy)(reason, retry_after_s(retry_after))
+            raise (NotArrived if answer.status == 503 else SinkBusy)(reason, wait_s)
         raise SinkRejected(reason)
 
     def _checked_url(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
 from irregulars.sinks.notices.devices import device_of, host_of
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, written
 from irregulars.sinks.notices.text import summary_of
 
 URL: Final = "https://events.pagerduty.com/v2/enqueue"
@@ -46,7 +46,7 @@ class PagerDutyChannel:
 
     def deliver(self, notice: Notice) -> str | None:
         """Send one event, or two; the reference is the key of what is open there."""
-        for event in events_of(notice):
+        for event in written(events_of, notice):
             body = {"routing_key": self._routing_key(), **event}
             self._http.post(json.dumps(body).encode(), {"Content-Type": "application/json"})
         return dedup_key(notice.incident, notice.severity)
@@ -66,7 +66,8 @@ def events_of(notice: Notice) -> list[dict[str, Any]]:
     if notice.event == "resolved":
         ending = sorted(keys if notice.reference is None else {now, notice.reference})
         return [_event("resolve", key, notice) for key in ending]
-    others = [] if notice.reference in (None, now) else [notice.reference]
+    before = dedup_key(notice.incident, "ticket") if notice.is_doubtful else notice.reference
+    others = [] if before in (None, now) else [before]
     return [_event("trigger", now, notice), *(_event("resolve", str(key), notice) for key in others)]
 
 

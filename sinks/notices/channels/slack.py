@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
-from irregulars.sinks.notices.notice import NotArrived, Notice
+from irregulars.sinks.notices.notice import AWAY_S, NotArrived, Notice, written
 from irregulars.sinks.notices.text import summary_of
 
 API: Final = "https://slack.com/api"
@@ -19,6 +19,10 @@ _CREDENTIALS: Final = frozenset({"not_authed", "invalid_auth", "token_expired", 
                                  "missing_scope", "not_in_channel"})  # fmt: skip
 _GONE: Final = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
 _CREDENTIALS_S: Final = 60.0
+_AS_IT_IS: Final = {"parse": "none", "mrkdwn": False, "link_names": False, "unfurl_links": False,
+                    "unfurl_media": False}  # fmt: skip
+"""Text is neither formatted nor searched for links and names, and no page is fetched to be shown below it
+(https://docs.slack.dev/reference/methods/chat.postMessage)."""
 
 
 class SlackBotChannel:
@@ -47,13 +51,14 @@ class SlackBotChannel:
 
     def deliver(self, notice: Notice) -> str | None:
         """Post or update; the reference is channel and time stamp of the message."""
+        message = written(message_of, notice)
         if notice.reference is not None and ":" in notice.reference:
             channel, _, stamp = notice.reference.partition(":")
             try:
-                return self._call("chat.update", {"channel": channel, "ts": stamp, **message_of(notice)})
+                return self._call("chat.update", {"channel": channel, "ts": stamp, **message})
             except _MessageGone:
                 pass  # somebody deleted it, or it may not be changed any more: a new one then
-        return self._call("chat.postMessage", {"channel": self._channel, **message_of(notice)})
+        return self._call("chat.postMessage", {"channel": self._channel, **message})
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -73,7 +78,7 @@ class SlackBotChannel:
         if error in _GONE and method == "chat.update":
             raise _MessageGone(text)
         if error in _PASSING | _CREDENTIALS:
-            raise NotArrived(text, _CREDENTIALS_S if error in _CREDENTIALS else 0.0)
+            raise NotArrived(text, _CREDENTIALS_S if error in _CREDENTIALS else AWAY_S)
         raise SinkRejected(text)
 
 
@@ -100,7 +105,7 @@ class SlackWebhookChannel:
 
     def deliver(self, notice: Notice) -> str | None:
         """Post it; see `Channel.deliver`."""
-        self._http.post(json.dumps(message_of(notice)).encode(), {"Content-Type": "application/json"})
+        self._http.post(json.dumps(written(message_of, notice)).encode(), {"Content-Type": "application/json"})
         return None
 
     def close(self) -> None:
@@ -122,9 +127,9 @@ def message_of(notice: Notice) -> dict[str, Any]:
     attachment = {"color": colour, "fallback": summary, "fields": fields, "footer": footer, "mrkdwn_in": []}
     if notice.link is not None:
         attachment |= {"title": "The incident, live", "title_link": notice.link}
-    return {"text": summary, "attachments": [attachment]}
+    return {"text": summary, "attachments": [attachment], **_AS_IT_IS}
 
 
 def _plain(text: str) -> str:
-    """Return a text in which nothing is a link, a mention or a command: names come from jobs."""
+    """Return a text in which nothing is a mention, a command or a link with another text: names come from jobs."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

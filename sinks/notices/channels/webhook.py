@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, written
 from irregulars.sinks.notices.text import encode_notice
 
 SIGNATURE: Final = "Irregulars-Signature"
@@ -59,7 +59,7 @@ class WebhookChannel:
 
     def deliver(self, notice: Notice) -> str | None:
         """Post it; see `Channel.deliver`."""
-        body = encode_notice(notice)
+        body = written(encode_notice, notice)
         headers = {"Content-Type": "application/json", "Idempotency-Key": notice.idempotency_key}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token()}"

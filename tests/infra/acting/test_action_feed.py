@@ -109,7 +109,7 @@ def test_what_has_no_actions_is_not_published_and_the_same_again_is_the_same(
 
 
 def test_a_notice_that_cannot_be_read_never_comes_again(channel: Channel) -> None:
-    with pytest.raises(SinkRejected, match="alerts"):
+    with pytest.raises(SinkRejected, match="revision must be an integer"):
         channel.deliver(Notice("opened", {"verdict_id": "v"}, "page"))
 
 

@@ -287,7 +287,8 @@ def told_message() -> str:
     ledger.take_alert(notice.alert, 1_800_000_010 * 10**9)
     due = ledger.next_due("pager", 1_800_000_010 * 10**9)
     assert due is not None
-    return block("json", pretty(json.loads(encode_told(ledger.delivered("pager", due, None, 1_800_000_011 * 10**9)))))
+    (told,) = ledger.delivered("pager", due, None, 1_800_000_011 * 10**9)
+    return block("json", pretty(json.loads(encode_told(told))))
 
 
 def mute_message() -> str:

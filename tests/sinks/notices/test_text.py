@@ -8,14 +8,17 @@ from importlib.resources import files
 from typing import Any
 
 import jsonschema
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
+from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of, decode_alert
 from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel, annotations_of
 from irregulars.sinks.notices.channels.pagerduty import events_of
 from irregulars.sinks.notices.channels.slack import message_of
+from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Notice, NoticeEvent, incident_link
+from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.text import encode_notice, notice_json, summary_of
 from irregulars.streams.messages.judgements import Verdict
 from tests.sinks.notices.alerts import alert
@@ -34,7 +37,7 @@ def test_every_notice_follows_its_schema_and_fits_in_a_line(
     notice = Notice(event, json.loads(value), "ticket", tuple(earlier))
     said = json.loads(encode_notice(notice))
     jsonschema.validate(said, SCHEMA, jsonschema.Draft202012Validator)
-    assert list(said) == list(SCHEMA["properties"])
+    assert [*said, "incidents"] == list(SCHEMA["properties"])
     assert len(summary_of(notice, 40)) <= 40
     assert len(summary_of(notice).splitlines()) == 1
 
@@ -45,6 +48,30 @@ def test_the_line_says_what_is_told_and_not_what_the_verdict_would() -> None:
     assert summary_of(Notice("updated", alert(event="raised", severity="page"), "page")).startswith("RAISED slow NIC")
     ended = Notice("resolved", alert(event="closed"), "ticket")
     assert summary_of(ended).startswith("RESOLVED slow NIC in llama (ticket, recovered)")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"severity": "critical"}, "OPENED slow NIC in llama (page): NIC mlx5_1 on node-3"),
+        ({"kind": "slow_disk"}, "OPENED slow disk in llama (page): NIC mlx5_1 on node-3"),
+        ({"suspects": [{"device": "dpu", "rank": 3, "ranks": [3, 4], "probability": 0.9, "host": "node-7"}]},
+         "OPENED slow NIC in llama (page): dpu of ranks 3-4 on node-7, 90% sure"),
+        ({"state": "waning", "close_reason": "sold"}, "OPENED slow NIC in llama (page, sold): NIC mlx5_1 on node-3"),
+    ],
+)  # fmt: skip
+def test_words_of_a_newer_worker_are_told_as_they_are_and_an_unknown_severity_as_a_page(
+    change: dict[str, Any], words: str
+) -> None:
+    ledger = Ledger({"c": Rules(hold_s=0.0)})
+    ledger.take_alert(decode_alert(json.dumps({**alert(severity="page"), **change}).encode()), 0)
+    due = ledger.next_due("c", 0)
+    assert due is not None
+    notice = due.notice
+    assert summary_of(notice).startswith(words)
+    assert events_of(notice)[0]["payload"]["severity"] == "critical"
+    jsonschema.validate(json.loads(encode_notice(notice)), SCHEMA, jsonschema.Draft202012Validator)
+    assert all(words in json.dumps(one) for one in (message_of(notice), annotations_of(notice)))
 
 
 def test_every_channel_links_to_the_incident_s_page_where_somebody_said_where_the_console_is() -> None:

@@ -12,6 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,12 +222,14 @@ def test_what_slack_says_in_an_answer_of_status_200_counts(answer: Reply, error:
 def test_a_job_s_name_mentions_nobody_on_slack() -> None:
     with Receiver() as receiver:
         channel = SlackWebhookChannel("slack", lambda: f"{receiver.url}/services/T0/B0/{SECRET}")
-        channel.deliver(opened(job="<!channel>"))
+        channel.deliver(opened(job="<!channel> *bold* https://evil.example/login"))
         channel.close()
     (body,) = receiver.bodies()
     jsonschema.validate(body, SLACK_MESSAGE)
     assert "<!channel>" not in json.dumps(body)
     assert "&lt;!channel&gt;" in body["text"]
+    how = {name: body[name] for name in ("parse", "link_names", "mrkdwn", "unfurl_links", "unfurl_media")}
+    assert how == {"parse": "none", **dict.fromkeys(("link_names", "mrkdwn", "unfurl_links", "unfurl_media"), False)}
 
 
 # --- a webhook ------------------------------------------------------------------------------------------------------
@@ -287,6 +290,27 @@ def test_a_refusal_says_who_and_why_and_shows_no_secret(name: str, status: int, 
 
 
 @pytest.mark.parametrize("name", MAKERS)
+def test_a_notice_that_can_t_be_written_is_refused_before_anything_is_sent(name: str) -> None:
+    with Receiver() as receiver:
+        channel = MAKERS[name](receiver.url)
+        notice = opened()
+        with pytest.raises(SinkRejected, match="notice must be one that can be written"):
+            channel.deliver(replace(notice, alert={**notice.alert, "suspects": [{"device": "gpu"}]}))
+        channel.close()
+    assert receiver.requests == []
+
+
+@pytest.mark.parametrize(("status", "rests"), [(500, False), (502, True), (503, True), (429, True)])
+def test_a_channel_rests_where_the_answer_is_not_about_the_notice(status: int, rests: bool) -> None:
+    with Receiver(lambda _: Reply(status)) as receiver:
+        channel = MAKERS["webhook"](receiver.url)
+        with pytest.raises(SinkBusy) as caught:
+            channel.deliver(opened())
+        channel.close()
+    assert (caught.value.retry_after_s > 0) == rests
+
+
+@pytest.mark.parametrize("name", MAKERS)
 def test_nobody_listening_is_no_delivery_and_shows_no_secret(name: str) -> None:
     with Receiver() as receiver:
         url = receiver.url
@@ -295,6 +319,7 @@ def test_nobody_listening_is_no_delivery_and_shows_no_secret(name: str) -> None:
         channel.deliver(opened())
     channel.close()
     assert SECRET not in str(caught.value)
+    assert caught.value.retry_after_s > 0, "nothing else is tried meanwhile"
     assert caught.value.__cause__ is None, "urllib3's error quotes the URL"
 
 

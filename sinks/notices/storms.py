@@ -1,0 +1,154 @@
+"""Incidents that open too fast for a channel, told as one: how many, and which device, host or kind they share.
+
+A dead switch or file system fails a thousand jobs at once. A thousand notices hide what is the matter, and hold up
+the one that is about something else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from irregulars.printing import counted
+from irregulars.sinks.advice import name_kind
+from irregulars.sinks.notices.devices import device_of, host_of
+from irregulars.sinks.notices.incidents import Incident
+from irregulars.streams.messages.judgements import SEVERITIES, urgency_of
+from irregulars.streams.messages.records import VERSION
+
+_NS: Final = 10**9
+
+OPENINGS: Final = 5
+"""Incidents of which a channel is told one by one within `MINUTE_NS`; those after them are told as one. A fleet opens
+a few an hour. Each incident has up to three notices (opened, raised to a page, resolved), and a storm ends within
+twenty."""
+
+MINUTE_NS: Final = 60 * _NS
+GATHER_NS: Final = 2 * _NS
+"""From the first incident of a storm to its first notice: an incident that is alone by then is told by itself."""
+
+UPDATE_NS: Final = 6 * _NS
+"""Between two notices of a storm. An incident that joins it is told within this time, beside the channel's own."""
+
+_NAMED: Final = 5
+_LINE: Final = 160
+_ID_CHARACTERS: Final = 200_000
+"""Of all ids together: with them a notice still fits into a message of Kafka."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """Incidents of which one channel is told as of one.
+
+    Parameters
+    ----------
+    storm_id
+        Names it where an incident has the id of its verdict.
+    members
+        Ids of the incidents, in the order in which they came, as keys.
+    """
+
+    storm_id: str
+    channel: str
+    begun_ns: int
+    members: dict[str, None] = field(default_factory=dict)
+
+
+def new_storm(channel: str, now_ns: int) -> Storm:
+    """Return an empty one that begins now."""
+    return Storm(f"storm:{channel}:{now_ns}", channel, now_ns)
+
+
+def storm_alert(
+    storm: Storm, known: Sequence[Incident], severity: str, *, is_over: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what a channel is told of a storm, in the form of an alert, and the ids that it names.
+
+    Parameters
+    ----------
+    known
+        Those of its incidents of which alerts are known.
+    severity
+        The worst of them.
+    """
+    alerts = [one.alert for one in known]
+    jobs, kinds = ({str(one[name]) for one in alerts} for name in ("job", "kind"))
+    hours = [one["gpu_hours_lost"] for one in alerts if one["gpu_hours_lost"] is not None]
+    lost = [f"{sum(hours):,.3g} GPU-hours lost{'' if is_over else ' so far'}"] if hours else []
+    switch, host = _most("switch", map(_switch_of, alerts)), _most("host", map(host_of, alerts))
+    place = next((one.value for one in (switch, host) if one.value), "what all of these jobs use (storage, fabric)")
+    shared = [_most("kind", map(name_kind, (str(one["kind"]) for one in alerts))).text, switch.text, host.text]
+    facts = "; ".join([*(one for one in shared if one), *_within(known), *lost])
+    about = f"{counted(len(storm.members), 'incident')} in {counted(len(jobs), 'job')} ({severity})"
+    return {
+        "summary": f"{about}: {facts}. Next: look at {place} first.",
+        "schema": "alerts", "version": VERSION, "verdict_id": storm.storm_id, "revision": len(storm.members),
+        "state": "closed" if is_over else "open", "job": _only(jobs, "several jobs"),
+        "kind": _only(kinds, "several kinds"), "iterations": [0, 0], "delta": None, "lost_s": None,
+        "communicator": None, "suspects": [], "evidence": _named(alerts), "attempt": 0, "world_size": 0,
+        "time_ns": max((one.get("time_ns") or 0 for one in alerts), default=None), "close_reason": None,
+        "event": "closed" if is_over else "opened", "severity": severity, "recovers_ratio": None,
+        "gpu_hours_lost": sum(hours) if hours else None,
+        "next_step": f"Look at {place} first. All of them: irregulars alerts --from-start --end",
+    }, _ids(storm)  # fmt: skip
+
+
+def _ids(storm: Storm) -> tuple[str, ...]:
+    """Return the ids of its incidents, the newest first, as many as fit into a message."""
+    found, left = [], _ID_CHARACTERS
+    for one in reversed(storm.members):
+        left -= len(one) + 3
+        if left < 0:
+            break
+        found.append(one)
+    return tuple(found)
+
+
+class _Most(NamedTuple):
+    """What is told of one fact of all incidents, and the place that most of them share."""
+
+    text: str | None = None
+    value: str | None = None
+
+
+def _most(name: str, found: Iterable[str | None]) -> _Most:
+    values = list(found)
+    counts = Counter(one for one in values if one is not None)
+    if not counts:
+        return _Most()
+    value, count = counts.most_common(1)[0]
+    value = value if name == "kind" else f"{name} {value}"
+    if count == len(values):
+        return _Most(f"all {value}", value)
+    return _Most(f"{count:,} {value}", value) if 2 * count > len(values) else _Most(counted(len(counts), name))
+
+
+def _only(found: set[str], otherwise: str) -> str:
+    return found.copy().pop() if len(found) == 1 else otherwise
+
+
+def _switch_of(alert: Mapping[str, Any]) -> str | None:
+    return alert["suspects"][0].get("switch") if alert["suspects"] else None
+
+
+def _within(known: Sequence[Incident]) -> list[str]:
+    times = [one.first_ns for one in known]
+    return [f"opened within {(max(times) - min(times)) / _NS:.0f} s"] if times else []
+
+
+def _named(alerts: Sequence[Mapping[str, Any]]) -> str:
+    """Name the newest, and those that are most urgent, of the largest jobs."""
+
+    def weight(alert: Mapping[str, Any]) -> tuple[int, int]:
+        return SEVERITIES.index(urgency_of(alert.get("severity"))), alert.get("world_size") or 0
+
+    largest = sorted(alerts, key=weight, reverse=True)
+    groups = (("Newest", list(reversed(alerts))), ("Most urgent and largest", largest))
+    return " ".join(f"{title}: {'; '.join(map(_line, found[:_NAMED]))}." for title, found in groups)
+
+
+def _line(alert: Mapping[str, Any]) -> str:
+    about = f"{alert['verdict_id']} ({name_kind(str(alert['kind']))}, {device_of(alert) or 'no device named'})"
+    return about if len(about) <= _LINE else f"{about[: _LINE - 1]}…"
