@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test test-faults lint format bench bench-worker bench-analyze bench-localization bench-operators \
+.PHONY: help demo test test-fast test-faults lint format bench bench-worker bench-analyze bench-localization bench-operators \
 	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site torch lock clean python java maven
 
 help:  ## List the targets
@@ -25,6 +25,9 @@ demo: $(STAMP)  ## The main job in under a minute: a simulated job, a NIC that t
 
 test: java maven $(STAMP)  ## Lint, types and tests, on a real broker and database (needs Java 17 and Maven)
 	@$(BIN)/python -m tests.run_checks
+
+test-fast: $(STAMP)  ## The tests that need no broker, database or browser (a minute and a half)
+	@$(BIN)/python -m tests.run_checks --fast
 
 test-faults: java maven $(STAMP)  ## Kill, stall and starve workers, broker and database (ten minutes); OPTIONS='--within-s 300'
 	@$(BIN)/python -m tests.run_checks --faults $(OPTIONS)

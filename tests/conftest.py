@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from irregulars.errors import IrregularsError
+from irregulars.infra.services import loopback
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.kafka_broker import KafkaBroker
 from tests.services import SCRATCH
@@ -33,12 +34,22 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
 WAITING = (("tests", "integration"), ("tests", "faults"), ("tests", "chaos"))
 """Folders of the tests that mostly wait for real services."""
+SERVICES = {"kafka_bootstrap", "restarted_broker", "clickhouse"}
+
+# A port that a test chooses is bound a while later: meanwhile no other process of tests, and nothing that chooses one
+# from the range of the product, may take it.
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+loopback._PORTS = range(10_000 + _PROCESS % 8 * 1_200, 11_200 + _PROCESS % 8 * 1_200)  # type: ignore[misc]
 
 collect_ignore = ["producers/torch_hook/ranks.py"]  # a training script, which needs torch
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest and mostly waits: last, it would leave cores without work."""
+    """Mark what asks for a service, and begin with what mostly waits: last, it would leave cores without work."""
+    for item in items:
+        if not SERVICES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("integration")
     items.sort(key=lambda item: item.path.relative_to(ROOT).parts[:2] not in WAITING)
 
 

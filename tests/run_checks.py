@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -21,35 +22,46 @@ LINT = {
 # More files side by side than cores: those with real services mostly wait. They go first (`tests.conftest`), and what
 # needs nothing but a core fills what they leave.
 SIDE_BY_SIDE = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
-PLUGINS = ("-p", "tests.slowest_files", "-p", "tests.failures_at_once", "-p", "tests.time_limit")
-PYTEST = ("pytest", "--quiet", *SIDE_BY_SIDE, *PLUGINS)
+PLUGINS = ("-p", "tests.failures", "-p", "tests.time_limit")
+PYTEST = ("pytest", "--quiet", "--durations=15", *SIDE_BY_SIDE, *PLUGINS)
 TESTS = {"pytest": (*PYTEST, "--ignore=tests/faults")}
+TESTS_FAST = {"pytest fast": (*PYTEST, "--ignore=tests/faults", "-m", "not integration")}
 FAULTS = {"pytest faults": (*PYTEST, "tests/faults")}
 
 
 def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:
-    print(f"--- {name}", flush=True)
-    started_s = time.monotonic()
-    with shared_services() if "pytest" in arguments else nullcontext({}) as own:
+    """Run one check; pytest shows what it does, and of the others is shown what they say where they fail."""
+    is_pytest, started_s = "pytest" in arguments, time.monotonic()
+    if is_pytest:
+        print(f"--- {name}", flush=True)
+    with shared_services() if is_pytest and arguments != TESTS_FAST["pytest fast"] else nullcontext({}) as own:
         environment = {**own, **os.environ}  # who names services of their own wants these tested
-        status = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, env=environment, check=False).returncode
-    verdict = "ok" if status == 0 else f"FAILED (status {status})"
-    return status == 0, f"  {name:<14} {time.monotonic() - started_s:7.1f} s  {verdict}"
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, check=False, text=True,
+            **{} if is_pytest else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+        )  # fmt: skip
+    if done.returncode and not is_pytest:
+        print(f"--- {name}\n{done.stdout}", flush=True)
+    verdict = "ok" if done.returncode == 0 else f"FAILED (status {done.returncode})"
+    return done.returncode == 0, f"  {name:<14} {time.monotonic() - started_s:7.1f} s  {verdict}"
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.run_checks", description=__doc__)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--lint", action="store_true", help="lint and types alone")
+    which.add_argument("--fast", action="store_true", help="the tests alone that need no service, and are quick")
     which.add_argument("--faults", action="store_true", help="the tests of faults alone")
     parser.add_argument("--within-s", type=float, metavar="S", help="begin no test of faults after S seconds")
     chosen = parser.parse_args(arguments)
-    if chosen.faults:
-        limit = () if chosen.within_s is None else (f"--within-s={chosen.within_s}",)
-        checks = {name: (*command, *limit) for name, command in FAULTS.items()}
-    else:
-        checks = LINT if chosen.lint else LINT | TESTS
-    results = [run(name, command) for name, command in checks.items()]
+    tests = {} if chosen.lint else TESTS_FAST if chosen.fast else FAULTS if chosen.faults else TESTS
+    if chosen.faults and chosen.within_s is not None:
+        tests = {name: (*command, f"--within-s={chosen.within_s}") for name, command in tests.items()}
+    # Beside the tests, one at a time: they need a core, and most tests wait.
+    with ThreadPoolExecutor(1) as beside:
+        linted = [] if chosen.faults or chosen.fast else [beside.submit(run, *check) for check in LINT.items()]
+        tested = [run(*check) for check in tests.items()]
+        results = [*(one.result() for one in linted), *tested]
     passed = sum(is_ok for is_ok, _ in results)
     print("\n".join(["", f"{passed} of {len(results)} checks passed", *(line for _, line in results)]), flush=True)
     return 0 if passed == len(results) else 1

@@ -20,7 +20,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(is_true: Callable[[], bool], within_s: float = 10.0) -> bool:
+def wait_until(is_true: Callable[[], bool], within_s: float = 30.0) -> bool:
     deadline = time.monotonic() + within_s
     while not is_true():
         if time.monotonic() > deadline:

@@ -96,7 +96,7 @@ def test_ctrl_c_while_commands_are_imported_ends_cleanly_too() -> None:
         "from irregulars.__main__ import main\n"
         "main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
@@ -107,7 +107,7 @@ def test_output_that_finds_no_room_is_one_line(arguments: list[str], is_buffered
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "irregulars", *arguments], stdout=full, stderr=subprocess.PIPE, env=environment,
-            text=True, check=False, timeout=30,
+            text=True, check=False, timeout=120,
         )  # fmt: skip
     told = "irregulars: what is printed or written must find room; got No space left on device\n"
     assert (done.returncode, done.stderr) == (2, told)
@@ -119,7 +119,7 @@ def test_a_pipe_that_nobody_reads_any_more_ends_without_a_word() -> None:
     command = [sys.executable, "-m", "irregulars", "settings"]
     environment = os.environ | {"PYTHONUNBUFFERED": ""}
     done = subprocess.run(
-        command, stdout=write_end, stderr=subprocess.PIPE, env=environment, text=True, check=False, timeout=30
+        command, stdout=write_end, stderr=subprocess.PIPE, env=environment, text=True, check=False, timeout=120
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (1, "")
@@ -164,7 +164,7 @@ def test_help_imports_nothing_heavy() -> None:
         "sys.exit(', '.join(loaded) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, check=False, timeout=30, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=ROOT, check=False, timeout=120, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
 

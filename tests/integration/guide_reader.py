@@ -15,7 +15,7 @@ from tests.integration.worker_runs import ROOT
 
 _BLOCK = re.compile(r"^```(\w+(?: \w+)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _YOURS = re.compile(r"^export (\w+)=.*$", re.MULTILINE)
-_BLOCK_S = 120
+_BLOCK_S = 600
 # What a shell knows goes on to the next block: its variables, functions, mask, and where it stands.
 _REMEMBER = (
     'status=$?; { export -p; declare -f; echo "cd $(printf %q "$PWD"); umask $(umask)"; } > "$TYPED_IN"; exit $status'

@@ -39,7 +39,7 @@ class NotifyRun:
     def page(self, path: str) -> str:
         found = re.search(r"metrics=(http://\S+)", self.output())
         assert found is not None
-        with urllib.request.urlopen(found[1] + path, timeout=10) as answer:
+        with urllib.request.urlopen(found[1] + path, timeout=60) as answer:
             return str(answer.read().decode())
 
     def metric(self, name: str) -> float:

@@ -145,7 +145,7 @@ class Process:
     def kill(self) -> None:
         """End it as a power cut would."""
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

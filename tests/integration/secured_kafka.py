@@ -14,7 +14,7 @@ from irregulars.infra.services.loopback import HOST, free_port
 from tests.integration.certificates import Authority, TokenSigner
 
 PACKAGE = "org.apache.kafka.common.security"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class SecuredKafka(KafkaBroker):

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.integration
 RECORDING = RECORDINGS / "gloo-slow-nic"
 TOPICS = ("jobs", *SCHEMAS, "heartbeats")
 PARTITIONS = 4
-READ_S = 30.0
+READ_S = 60.0
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
 
@@ -312,7 +312,7 @@ def test_a_signal_flushes_what_was_polled(settings: AgentSettings, number: int) 
         assert process.stdout is not None
         process.stdout.readline()  # the report of the first second
         process.send_signal(number)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert "reason='stopped'" in output
     published = read_topics(settings)

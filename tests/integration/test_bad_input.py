@@ -188,7 +188,7 @@ def test_the_right_password_of_kafka_lets_a_worker_in(sasl_kafka: SaslKafka, tmp
     try:
         wait_until(lambda: log.read_text().count("event=restored hop=job") == 2, "all partitions")
         worker.terminate()
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
     finally:
         worker.kill()
     assert "right" not in log.read_text()

@@ -43,7 +43,7 @@ ROWS: Rows = {
         [opinion_on(made_up_job.verdict(2), is_right=False, who="ann", note="", time_ns=10**18)]
     ),
 }
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Server(Protocol):

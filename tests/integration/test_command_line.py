@@ -92,7 +92,7 @@ def test_ctrl_c_ends_the_feed_without_a_word(terminal: Terminal, replayed: list[
         assert feed.stdout is not None
         assert "OPENED" in feed.stdout.readline()
         feed.send_signal(signal.SIGINT)
-        assert (feed.communicate(timeout=20)[1], feed.returncode) == ("", 130)
+        assert (feed.communicate(timeout=60)[1], feed.returncode) == ("", 130)
     finally:
         feed.kill()
 

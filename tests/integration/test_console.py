@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 
 ID = "gloo-slow-nic:0:60:0"
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")

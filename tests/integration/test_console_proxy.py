@@ -17,10 +17,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from irregulars.infra.services.loopback import free_port
 from tests.infra.commands.test_console import NOWHERE
 from tests.integration.certificates import openssl
 from tests.integration.pipelines import COMMAND
-from tests.integration.worker_runs import ROOT, free_port
+from tests.integration.worker_runs import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +29,7 @@ PAGE = (ROOT / "infra" / "docs" / "console.md").read_text()
 NGINX = os.environ.get("NGINX") or shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 NAME = "irregulars.example"
 HTML = {"Accept": "text/html"}
-READY_S = 20.0
+READY_S = 60.0
 
 AROUND = """
 {user}
@@ -84,7 +85,7 @@ def process(words: list[str], folder: Path, port: int) -> Iterator[None]:
             yield
         finally:
             running.terminate()
-            running.wait(20)
+            running.wait(60)
 
 
 def listens(port: int) -> bool:

@@ -106,7 +106,7 @@ def test_what_topics_keep_of_a_job_for_ever_goes_from_the_partitions_in_which_it
         said = opinion_on(replace(made_up_job.verdict(1), job=job), is_right=True, who="ann", note="", time_ns=1)
         producer.produce(topics.name("feedback"), encode_opinion(said), said.key + job.encode())
     producer.produce(topics.name("jobs"), b"no JSON", b"x", 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
     def counts(*more: str) -> dict[str, int]:
         done = run(settings, "topics", "forget-job", made_up_job.JOB, "--json", *more)

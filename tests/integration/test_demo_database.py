@@ -23,7 +23,7 @@ from irregulars.infra.services.loopback import HOST, answers, free_port
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
 pytestmark = pytest.mark.integration
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 READS_A_FILE = (
     "SELECT * FROM file('/etc/passwd', 'LineAsString')",

@@ -28,6 +28,7 @@ from irregulars.infra.doctor.blocking import watch
 from irregulars.infra.doctor.checks.findings import Finding
 from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.diagnosis import diagnose
+from irregulars.infra.services.loopback import free_port
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.migrate import migrate
 from irregulars.streams.kafka.topic_admin import create_topics
@@ -42,7 +43,7 @@ from irregulars.streams.messages.announcements import (
 )
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import COMMAND, Pipeline, drop
-from tests.integration.worker_runs import ROOT, Bus, free_port, wait_until
+from tests.integration.worker_runs import ROOT, Bus, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -176,12 +177,12 @@ def altered(settings: Settings, topic: str, **config: str) -> None:
     for done in admin.incremental_alter_configs(
         [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
     ).values():
-        done.result(30)
+        done.result(60)
 
 
 def deleted(settings: Settings, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": settings.kafka_bootstrap})
-    admin.delete_topics([settings.topics().name(topic)])[settings.topics().name(topic)].result(30)
+    admin.delete_topics([settings.topics().name(topic)])[settings.topics().name(topic)].result(60)
 
 
 def widened(settings: Settings, topic: str) -> None:
@@ -189,7 +190,7 @@ def widened(settings: Settings, topic: str) -> None:
     (done,) = admin.create_partitions(
         [NewPartitions(settings.topics().name(topic), settings.partitions + 2)]
     ).values()
-    done.result(30)
+    done.result(60)
 
 
 BROKEN: tuple[tuple[Callable[[Settings], None], list[str], str], ...] = (

@@ -356,5 +356,5 @@ def forget_snapshots(pipeline: Pipeline) -> None:
     names = [bus.topics.name("rank_snapshots"), bus.topics.name("job_snapshots")]
     admin = AdminClient({"bootstrap.servers": bus.bootstrap})
     for deletion in admin.delete_topics(names).values():
-        deletion.result(30)
+        deletion.result(60)
     wait_until(lambda: bool(create_topics(bus.bootstrap, bus.topics).created), "new topics of snapshots")

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.integration
 
 PAGE = "existing-services.md"
 ADMIN = "kafka-admin"
-MOST_S = 15 * 60
 PRINCIPALS = tuple(f"User:irregulars-{role}" for role in ("worker", "agent", "reader"))
 
 
@@ -184,7 +183,6 @@ def test_an_existing_kafka_and_clickhouse_come_to_a_verdict_and_an_alert_as_the_
     company: Company, reader: Reader
 ) -> None:
     print(f"all blocks together took {sum(reader.took_s):.0f} s")
-    assert sum(reader.took_s) < MOST_S
     with company.administrator.client() as client:
         [[kind, device]] = client.query(
             "SELECT kind, device FROM irregulars.verdicts FINAL INNER JOIN irregulars.newest_suspects AS s "

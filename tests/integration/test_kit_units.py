@@ -15,11 +15,12 @@ from uuid import uuid4
 
 import pytest
 
+from irregulars.infra.services.loopback import free_port
 from tests.infra.kit.installations import documented_extras
 from tests.infra.kit.units import FOLDER, ROOT, UNITS
 from tests.integration.pipelines import Pipeline
 from tests.integration.systemd_machine import SystemdMachine, reading_paths, require_systemd
-from tests.integration.worker_runs import free_port, wait_until
+from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
 PAGE = ROOT / "infra" / "docs" / "deploying.md"
@@ -115,7 +116,7 @@ def typed(text: str) -> list[str]:
 
 def ready(port: str, page: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=60) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -70,7 +70,7 @@ def test_topics_of_snapshots_that_exist_are_cleaned_as_new_ones(kafka_bootstrap:
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     old = {"cleanup.policy": "compact", "max.message.bytes": str(32 << 20)}
     for future in admin.create_topics([NewTopic(name, 2, 1, config=old) for name in names]).values():
-        future.result(30)
+        future.result(60)
     report = create_topics(kafka_bootstrap, topics)
     assert (set(report.altered), report.stale) == (set(names), {})
     wanted = {**CLEANING, **old}
@@ -81,7 +81,7 @@ def test_topics_of_snapshots_that_exist_are_cleaned_as_new_ones(kafka_bootstrap:
 
 def configuration(admin: AdminClient, name: str) -> dict[str, str]:
     (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
-    return {key: entry.value for key, entry in found.result(30).items()}
+    return {key: entry.value for key, entry in found.result(60).items()}
 
 
 def test_topics_are_made_once_and_fit_together(bus: Bus) -> None:
@@ -104,9 +104,9 @@ def test_other_numbers_of_partitions_are_named(kafka_bootstrap: str) -> None:
     create_topics(kafka_bootstrap, topics)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     for future in admin.create_partitions([NewPartitions(topics.name("commops"), 5)]).values():
-        future.result(10)
+        future.result(60)
     name = topics.name("commops")
-    wait_until(lambda: len(admin.list_topics(timeout=10).topics[name].partitions) == 5, "two partitions more")
+    wait_until(lambda: len(admin.list_topics(timeout=60).topics[name].partitions) == 5, "two partitions more")
     with pytest.raises(TopicMismatch, match=r"commops=5"):
         check_topics(kafka_bootstrap, topics)
 
@@ -117,7 +117,7 @@ def test_no_topic_is_made_that_would_not_fit_to_those_that_are_there(kafka_boots
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     there = [NewTopic(topics.name(name), 3, 1) for name in ("commops", "jobs", "evidence")]
     for future in admin.create_topics(there).values():
-        future.result(10)
+        future.result(60)
     known = admin.list_topics
     wait_until(lambda: {one.topic for one in there} <= set(known(timeout=10).topics), "the topics")
     with pytest.raises(TopicMismatch, match=r"must be as many as .*commops have, 3; got 8 .* No topic was made"):
@@ -133,7 +133,7 @@ def test_a_worker_needs_no_topic_that_it_does_not_use(kafka_bootstrap: str) -> N
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     wanted = [NewTopic(topics.name(name), 1, 1) for name in WORKER_TOPICS]
     for future in admin.create_topics(wanted).values():
-        future.result(10)
+        future.result(60)
     known = admin.list_topics  # made by hand: the broker acknowledges them before its metadata has them
     wait_until(lambda: {one.topic for one in wanted} <= set(known(timeout=10).topics), "the topics")
     assert set(check_topics(kafka_bootstrap, topics, names=WORKER_TOPICS)) == set(WORKER_TOPICS)
@@ -187,7 +187,7 @@ def test_what_retention_has_deleted_is_missing_and_no_error(bus: Bus) -> None:
     admin = AdminClient({"bootstrap.servers": bus.bootstrap})
     place = TopicPartition(bus.topics.name("commops"), 1, 10)
     for future in admin.delete_records([place]).values():
-        future.result(10)
+        future.result(60)
     assert iterations_of(bus, Span(1, (8, 9, 10, 11, 99))) == ([10, 11], [(1, 8), (1, 9), (1, 99)])
 
 

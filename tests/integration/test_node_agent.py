@@ -70,7 +70,7 @@ class AgentProcess:
 
     def metric(self, name: str) -> float:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as answer:
                 text = answer.read().decode()
         except OSError:
             return float("nan")  # not up yet

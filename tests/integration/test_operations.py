@@ -11,9 +11,10 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
+from irregulars.infra.services.loopback import free_port
 from irregulars.streams.messages.judgements import Verdict, encode_verdict
 from irregulars.streams.telemetry.worker_metrics import INPUTS
-from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, free_port, wait_until
+from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +33,7 @@ def ask(worker: Worker, path: str) -> tuple[int, str]:
     if said is None:
         return 0, ""
     try:
-        with urllib.request.urlopen(said[1] + path, timeout=10) as answer:
+        with urllib.request.urlopen(said[1] + path, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as refusal:
         return refusal.code, refusal.read().decode()

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from irregulars.infra.services.loopback import free_port
 from tests.infra.grafana.test_dashboards import expressions
-from tests.integration.worker_runs import ROOT, StartWorker, free_port, wait_until
+from tests.integration.worker_runs import ROOT, StartWorker, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -49,7 +50,7 @@ def ask(start_worker: StartWorker, tmp_path: Path) -> Iterator[Ask]:
 
     def ask(path: str, **values: str) -> Any:
         url = f"http://127.0.0.1:{own}/api/v1/{path}?{urllib.parse.urlencode(values)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return json.load(answer)["data"]
 
     process = subprocess.Popen([PROMETHEUS, *arguments], stdout=log, stderr=log)
@@ -58,7 +59,7 @@ def ask(start_worker: StartWorker, tmp_path: Path) -> Iterator[Ask]:
         yield ask
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
         log.close()
 
 

@@ -15,6 +15,7 @@ from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import database_settings
 from irregulars.infra.console.database import ConsoleDatabase
 from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.services.loopback import free_port
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.tables import tables_of
 from irregulars.streams.kafka.access_roles import ROLES, grant, rights_of
@@ -24,7 +25,7 @@ from irregulars.streams.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
 from tests.integration.pipelines import RECORDINGS, Process, end, says
 from tests.integration.secured_kafka import SecuredKafka
-from tests.integration.worker_runs import ROOT, SESSION_S, free_port, wait_until
+from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
 from tests.sinks import made_up_job
 from tests.sinks.notices.alerts import alert_bytes
 
@@ -116,7 +117,7 @@ def test_a_new_password_of_kafka_is_taken_from_its_file_by_all_that_run(
     wait_until(lambda: says(running["worker"], "event=verdict_opened job='gloo-slow-nic'"), "a verdict")
     producer = new_producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(PREFIX + "alerts", alert_bytes("v1"), b"v1")
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     told = tmp_path / "told"
     wait_until(lambda: told.exists() and b"v1" in told.read_bytes(), "a notice")
     for name, one in running.items():

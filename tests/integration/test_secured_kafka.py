@@ -45,7 +45,7 @@ from tests.sinks.recorded_jobs import rows_of_recording
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 USERS = ("ada", *ROLES)
 GROUP = "irregulars"
 REFUSED = KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -65,7 +64,7 @@ class Bus:
         self.producer.poll(0)
 
     def flush(self) -> None:
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(60) == 0
 
     def read(self, topic: str) -> list[Message]:
         name = self.topics.name(topic)
@@ -255,9 +254,3 @@ def wait_until(is_true: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} must happen within {DEADLINE_S:g} s")
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

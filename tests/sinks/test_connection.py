@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,15 +8,10 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
+from irregulars.infra.services.loopback import free_port
 from irregulars.sinks.connection import DatabaseSettings, connect, reason_of, translated
 
 SETTINGS = DatabaseSettings("http://db:8123", "ada", "s3cret-word")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_each_is_run_and_none_holds_up_another(programs: Path) -> None:
 def test_what_takes_too_long_is_ended(programs: Path) -> None:
     began_s = time.monotonic()
     assert run(program("slow", 1.0), programs).problem == "ended after 1 s"
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 45  # it would sleep for 60
 
 
 def test_figures_of_an_earlier_run_are_not_taken_for_this_one_s(programs: Path) -> None:

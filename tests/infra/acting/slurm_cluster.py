@@ -64,14 +64,14 @@ class SlurmCluster:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(60)
         self._stack.close()
 
     def scontrol(self, *arguments: str) -> None:
-        subprocess.run([str(_find("scontrol")), *arguments], env=self.environment(), check=True, timeout=30)
+        subprocess.run([str(_find("scontrol")), *arguments], env=self.environment(), check=True, timeout=120)
 
     def sinfo(self) -> dict[str, tuple[str, str]]:
         """State and reason of each node, without the star of one that was not heard of for a while."""
@@ -82,7 +82,7 @@ class SlurmCluster:
     def text(self, *arguments: str) -> str:
         done = subprocess.run(
             [str(_find("sinfo")), *arguments], env=self.environment(), capture_output=True, text=True, check=True,
-            timeout=30,
+            timeout=120,
         )  # fmt: skip
         return done.stdout
 

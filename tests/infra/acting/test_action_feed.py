@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import ConsumerGroupState, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -130,9 +130,9 @@ def test_a_topic_of_several_partitions_is_refused(kafka_bootstrap: str, topic_pr
     topics = TopicSettings(topic_prefix)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     name = topics.name("actions")
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(10)
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(60)
     # Kafka acknowledges a topic before its metadata name it.
-    assert wait_until(lambda: name in admin.list_topics(timeout=10).topics)
+    assert wait_until(lambda: name in admin.list_topics(timeout=60).topics)
     with pytest.raises(TopicMismatch, match="must have one partition; got 2"):
         ActionFeed(kafka_bootstrap, topics, {}, "g", is_from_start=True)
 
@@ -174,20 +174,25 @@ def test_a_broker_that_is_away_is_said(topics: TopicSettings) -> None:
         ActionFeed("127.0.0.1:1", topics, {}, "g", is_from_start=True, timeout_s=1.0)
 
 
+def has_two_members(bootstrap: str, group: str) -> bool:
+    found = AdminClient({"bootstrap.servers": bootstrap}).describe_consumer_groups([group])[group].result(60)
+    return found.state is ConsumerGroupState.STABLE and len(found.members) == 2
+
+
 def test_of_two_consumers_one_acts_and_the_other_takes_over_and_reads_all_anew(
-    channel: Channel, open_feed: Callable[..., ActionFeed]
+    kafka_bootstrap: str, topics: TopicSettings, channel: Channel, open_feed: Callable[..., ActionFeed]
 ) -> None:
     channel.deliver(notice_of())
     first = open_feed()
     assert len(read(first)[0]) == 1
     second, bystander = open_feed(), open_feed(is_member=False)
     assert len(read(bystander)[0]) == 1  # who only looks is in nobody's way
-    deadline = time.monotonic() + 5.0
-    while time.monotonic() < deadline:  # the group settles: one of the two has it
+    deadline, states = time.monotonic() + DEADLINE_S, list[bool]()
+    while not (sum(states) == 1 and has_two_members(kafka_bootstrap, f"{topics.prefix}group")):  # the group settles
+        assert time.monotonic() < deadline
         states = [first.poll(0.1).is_current, second.poll(0.1).is_current]
         assert states != [True, True]
     owner, other = (first, second) if states[0] else (second, first)
-    assert [owner.poll(0.1).is_current, other.poll(0.1).is_current] == [True, False]
     owner.close()
     assert len(read(other)[0]) == 1
 
@@ -224,7 +229,7 @@ def test_node_check_answers_as_node_problem_detector_asks(kafka_bootstrap: str, 
         value = alert_of(verdict)
         assert value is not None
         producer.produce(topics.name("alerts"), value, verdict.verdict_id.encode())
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     producer = Producer({"bootstrap.servers": kafka_bootstrap, **SENDING})
     healthy = (0, "no open verdict accuses node-1\n", "")
@@ -251,4 +256,4 @@ def test_node_check_that_learns_nothing_says_so_in_time(
     status, out, errors = node_check(bootstrap or kafka_bootstrap, prefix, "--within-s", "2")
     assert (status, out[: len(text)], errors) == (2, text, "")
     assert len(out.strip()) <= 80
-    assert time.monotonic() - began_s < 20.0  # 2 s, and what a busy machine takes to start Python
+    assert time.monotonic() - began_s < 50.0  # 2 s, and what a busy machine takes to start Python

@@ -163,11 +163,11 @@ def test_a_consumer_that_was_killed_is_followed_by_one_that_finishes_and_ends_wh
         told.tell(verdict)
         cluster.wait_for("drained", "node-0")
         first.kill()
-        first.wait(10)
+        first.wait(60)
     told.tell(replace(verdict, revision=2, event="closed", state="closed", close_reason="recovered"))
     with told.acting() as second:  # once the group has found out that the first is dead
         cluster.wait_for("idle", "node-0")
         second.terminate()
-        assert second.wait(20) == 0
+        assert second.wait(60) == 0
         assert second.stdout is not None
         assert second.stdout.read() == "released   node-0: the verdict closed: recovered (job llama)\n"

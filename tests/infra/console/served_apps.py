@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-_START_S = 20.0
+_START_S = 60.0
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def test_what_is_new_is_appended_and_nothing_moves_under_the_reader(page: Page, 
     before = page.evaluate(TOP, "irregular")
     assert abs(before) < 40  # all that will grow above it is out of sight
     running.store(120)
-    page.wait_for_selector(f"{TIMES}[data-newest='119']", timeout=15_000)
+    page.wait_for_selector(f"{TIMES}[data-newest='119']", timeout=60_000)
     page.locator(".facts", has_text="120, ").wait_for()
     assert page.evaluate(TOP, "irregular") == pytest.approx(before, abs=1.5)
     page.wait_for_selector("[data-part=verdicts] table")  # it came above, and pushed nothing down
@@ -142,7 +142,7 @@ def test_a_tab_that_nobody_sees_asks_for_nothing_and_catches_up(page: Page, runn
     assert asked == []
     page.evaluate(HIDE, False)
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for_selector(f"{TIMES}[data-newest='79']", timeout=5_000)
+    page.wait_for_selector(f"{TIMES}[data-newest='79']", timeout=60_000)
 
 
 def test_who_has_zoomed_keeps_what_is_seen(page: Page, running: Running) -> None:
@@ -155,7 +155,7 @@ def test_who_has_zoomed_keeps_what_is_seen(page: Page, running: Running) -> None
     page.wait_for_timeout(300)
     before = page.evaluate(picture)
     running.store(64)  # as usual: the height of the chart stays
-    page.wait_for_selector(f"{TIMES}[data-newest='63']", timeout=15_000)
+    page.wait_for_selector(f"{TIMES}[data-newest='63']", timeout=60_000)
     page.wait_for_timeout(300)
     assert page.evaluate(picture) == before
 
@@ -167,7 +167,7 @@ def test_the_heat_map_asks_only_for_iterations_behind_its_own(
     asked = follow(page, running)
     for past in (90, 120):
         running.store(past)
-        page.wait_for_selector(f"{MAP}[data-newest='{past - 1}']", timeout=20_000)
+        page.wait_for_selector(f"{MAP}[data-newest='{past - 1}']", timeout=60_000)
         page.wait_for_selector(f"{MAP}[data-state=painted]")
         page.wait_for_function(
             "performance.getEntriesByType('resource').some((one) => one.name.includes('skipped='))"

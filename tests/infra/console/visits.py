@@ -49,7 +49,7 @@ class Visit:
     def raw(self, request: bytes) -> bytes:
         """Send bytes as no browser would, and return the answer."""
         url = self.client.base_url
-        with socket.create_connection((url.host, url.port or 0), timeout=10) as connection:
+        with socket.create_connection((url.host, url.port or 0), timeout=60) as connection:
             connection.sendall(request)
             pieces = []
             while piece := connection.recv(65536):
@@ -73,7 +73,7 @@ def visit(
 def visit_of(settings: ConsoleSettings, listening: socket.socket, policy: AccessPolicy) -> Iterator[Visit]:
     """Serve this console on this socket."""
     config = config_of(make_app(settings), policy.proxies)
-    with serving(config, listening) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with serving(config, listening) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield Visit(client, policy.token or "")
 
 

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.integration
 def test_what_one_client_sends_another_reads() -> None:
     with DemoBroker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(10)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce("t", b"hello")
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         group = {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
         # Joining a group takes half the session timeout on this broker.
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "session.timeout.ms": 6000, **group})
@@ -41,11 +41,11 @@ def test_what_can_be_fetched_is_there_though_the_broker_says_that_the_log_ends_b
     """Tansu's end, after a batch of several messages, is that of its first one: nothing was cut."""
     with DemoBroker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("t", 1)])["t"].result(10)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 200})
         for number in range(40):
             producer.produce("t", b"%d" % number)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         reader = LogReader(broker.bootstrap, {}, 10.0)
         found = [reader.holds("t", 0, offset) for offset in (0, 39, 40)]
         reader.close()

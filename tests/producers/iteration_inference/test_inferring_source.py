@@ -36,7 +36,7 @@ from tests.producers.trace.test_iterations import marks_of, without_marks
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 NAMES = sorted(path.name for path in RECORDINGS.glob("*-*"))
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def unmarked(name: str, ranks: Sequence[int] | None = None) -> Trace:

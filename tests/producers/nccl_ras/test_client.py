@@ -75,7 +75,7 @@ def test_a_service_that_says_nothing_is_left_after_a_while() -> None:
         began_s = time.monotonic()
         with pytest.raises(RasAway, match=r"timed out|too long"):
             RasClient("127.0.0.1", listener.getsockname()[1], 0.3).ask()
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 30
 
 
 def test_drops_of_an_answer_do_not_keep_it_longer() -> None:

@@ -149,7 +149,7 @@ def roster(gpus: dict[int, Owner]) -> Roster:
 
 
 def wait_for(found: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while not found():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)

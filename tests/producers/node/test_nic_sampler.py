@@ -23,7 +23,7 @@ FIRST, SECOND = Owner("job", 0, 1), Owner("job", 0, 4)
 
 
 def wait_for(found: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while not found():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)

@@ -21,6 +21,7 @@ from irregulars.streams.stages import sink_writer
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.telemetry.counters import Counters
 from tests.sinks import made_up_job
+from tests.waiting import DEADLINE_S, until
 
 
 @dataclass
@@ -88,7 +89,7 @@ def run_with(letters: Letters) -> Iterator[Callable[..., None]]:
 
     def run(sink: MemorySink | None, work: Callable[[SinkWriter], Coroutine[Any, Any, None]]) -> None:
         writers.append(SinkWriter(sink, DeadLetters(letters, TopicSettings())))
-        asyncio.run(asyncio.wait_for(work(writers[-1]), 10))
+        asyncio.run(asyncio.wait_for(work(writers[-1]), DEADLINE_S))
 
     yield run
     for writer in writers:
@@ -127,7 +128,7 @@ def test_rows_are_taken_while_the_sink_is_busy_until_the_queue_is_full(letters: 
         await writer.write(made_up_job.judgements())  # fills what may wait
         assert writer.is_busy or sink.calls == 0
         waiting = asyncio.ensure_future(writer.write(made_up_job.judgements()))
-        await asyncio.sleep(0.1)
+        await until(lambda: counters.store_is_full)
         assert (waiting.done(), counters.store_is_full, writer.has_room_for_samples) == (False, True, False)
         await writer.write_samples([made_up_job.bandwidth()])  # whoever gives them all the same need not wait
         sink.script.clear()
@@ -136,7 +137,7 @@ def test_rows_are_taken_while_the_sink_is_busy_until_the_queue_is_full(letters: 
 
     sink, counters = ScriptedSink(*(SinkBusy("away", 0.02) for _ in range(10_000))), Counters()
     writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters, limit_bytes=4096)
-    asyncio.run(asyncio.wait_for(work(), 10))
+    asyncio.run(asyncio.wait_for(work(), DEADLINE_S))
     writer.close()
     assert (counters.store_is_full, counters.unstored_bytes, counters.unstored_since_s) == (False, 0, None)
     assert (sink.read("verdicts").num_rows, sink.read("bandwidth").num_rows, letters.sent) == (1, 120, [])
@@ -153,7 +154,7 @@ def test_a_sink_that_is_away_at_the_start_is_opened_later_and_gets_all(
         writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
         assert counters.sink_is_missing
         await writer.write(made_up_job.judgements())
-        await asyncio.wait_for(writer.flush(), 5.0)
+        await asyncio.wait_for(writer.flush(), DEADLINE_S)
         writer.close()
 
     asyncio.run(work())
@@ -167,7 +168,7 @@ def test_a_sink_is_opened_though_there_is_nothing_to_write(letters: Letters) -> 
 
     async def work() -> None:
         writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
-        await asyncio.wait_for(writer.flush(), 30.0)
+        await asyncio.wait_for(writer.flush(), DEADLINE_S)
         writer.close()
 
     asyncio.run(work())
@@ -209,7 +210,7 @@ def test_who_waits_for_a_busy_sink_is_never_told_that_rows_are_stored_once_the_w
 ) -> None:
     async def work(writer: SinkWriter) -> None:
         waiting = asyncio.ensure_future(writer.flush())
-        await asyncio.sleep(0.02)
+        await until(lambda: writer.is_busy)  # it has asked once, and waits to ask again
         writer.close()
         done, _ = await asyncio.wait({waiting}, timeout=0.2)
         assert not done, waiting

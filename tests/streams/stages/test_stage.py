@@ -31,9 +31,9 @@ from irregulars.streams.worker_settings import WorkerSettings
 from tests.streams.evidence_rows import came
 from tests.streams.lockstep_job import operator_batch
 from tests.streams.stages.continuities import no_messages_between
+from tests.waiting import DEADLINE_S, until
 
 NOWHERE = "127.0.0.1:1"
-DEADLINE_S = 30.0
 
 
 class TakesAll(Outbox):
@@ -151,7 +151,7 @@ def test_a_snapshot_is_taken_while_evidence_keeps_coming(outbox: TakesAll) -> No
         sending = asyncio.ensure_future(send())
         # No round ends before more has come: the inbox is never empty.
         monitor.may_return = lambda: is_done or any(work.inbox for work in stage._works.values())
-        await asyncio.sleep(0.2)
+        await until(lambda: stage.states[0].position().get("evidence", 0) > 0)
         await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
         is_done = True
         await sending
@@ -168,7 +168,7 @@ def test_reading_gives_way_to_a_judgement_and_goes_on_where_that_takes_long(outb
         stage = job_stage(outbox, SlowJob(lambda: is_done))
         await stage.give_way()  # nobody judges
         await stage.take("evidence", [evidence(0)])
-        await asyncio.sleep(0.02)  # the judge begins
+        await until(lambda: bool(stage._judging))
         began_s = time.monotonic()
         await asyncio.wait_for(stage.give_way(), DEADLINE_S)
         waited_s, is_busy = time.monotonic() - began_s, bool(stage._judging)
@@ -203,20 +203,27 @@ def test_a_partition_whose_cycle_takes_long_holds_up_no_other(outbox: TakesAll) 
     asyncio.run(run())
 
 
-def test_after_a_long_cycle_of_snapshots_none_begins_for_a_while(outbox: TakesAll) -> None:
+def test_after_a_long_cycle_of_snapshots_none_begins_for_a_while(
+    outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.monotonic()
+    monkeypatch.setattr("irregulars.streams.stages.stage.time", SimpleNamespace(monotonic=lambda: now_s))
+
     async def run() -> None:
+        nonlocal now_s
         stage = job_stage(outbox, SlowJob())
         await stage.take("evidence", [evidence(0)])
         await settle(stage)
         busy = next(iter(stage.states[0].tracked.values()))
         async with stage._work(busy).lock:
             stage.start_snapshots()
-            await asyncio.sleep(0.12)
+            await asyncio.sleep(0)  # the cycle begins
+            now_s += 0.12
         await asyncio.gather(*stage._running)
         busy.is_dirty = True
         stage.start_snapshots()
         assert not stage._running, "it rests"
-        await asyncio.sleep(0.9)
+        now_s += 0.9
         stage.start_snapshots()
         assert stage._running
         await asyncio.gather(*stage._running)

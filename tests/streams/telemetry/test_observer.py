@@ -119,13 +119,13 @@ def test_a_worker_that_becomes_stuck_says_so_once_and_answers_503(
                 worker.look()
                 time.sleep(0.01)
             with pytest.raises(HTTPError) as refusal:
-                urllib.request.urlopen(f"{url}/healthz", timeout=10)
+                urllib.request.urlopen(f"{url}/healthz", timeout=60)
         assert refusal.value.code == 503
         assert b"commops/0" in refusal.value.read()
         refusal.value.close()
         worker.rank.states[0].take("commops", 19, None)
         worker.look()
-        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
             assert answer.read() == b"ok\n"
     said = [record.getMessage().split()[0] for record in caplog.records if record.levelno >= logging.INFO]
     assert said == ["event=metrics", "event=not_healthy", "event=ready", "event=healthy"]

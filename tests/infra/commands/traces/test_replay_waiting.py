@@ -9,7 +9,7 @@ import pytest
 from irregulars.infra.commands.traces import replay
 from irregulars.producers.publishing.agent import Progress
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -57,9 +57,9 @@ class Visit:
 
     def open(self, path: str) -> Page:
         self.page.goto(self.console.url + path)
-        self.page.wait_for_selector(f"{MAP}[data-state=painted]", timeout=30_000)
-        self.page.wait_for_selector(f"{TIMES}[data-state=painted]", timeout=30_000)
-        self.page.wait_for_selector(".hm table", timeout=30_000)
+        self.page.wait_for_selector(f"{MAP}[data-state=painted]", timeout=60_000)
+        self.page.wait_for_selector(f"{TIMES}[data-state=painted]", timeout=60_000)
+        self.page.wait_for_selector(".hm table", timeout=60_000)
         return self.page
 
 

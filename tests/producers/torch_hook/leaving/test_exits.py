@@ -23,7 +23,7 @@ from irregulars.streams.messages.announcements import Announcement, Heartbeat
 from irregulars.streams.messages.records import Batch
 from tests.producers.torch_hook.sources import Rank
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 ITERATIONS = 5
 
 
