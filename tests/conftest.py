@@ -20,10 +20,12 @@ from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.kafka_broker import KafkaBroker
 from tests.services import SCRATCH
 
-# An example may be slow where much else runs. Each run draws others: 40 of them keep the whole suite within its time,
-# and `HYPOTHESIS_PROFILE=thorough make test` tries 200.
-hypothesis.settings.register_profile("usual", deadline=None, max_examples=40)
-hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200)
+# An example, and drawing it, may be slow where much else runs. Each run draws others: 40 of them keep the whole suite
+# within its time, and `HYPOTHESIS_PROFILE=thorough make test` tries 200.
+for name, examples in {"usual": 40, "thorough": 200}.items():
+    hypothesis.settings.register_profile(
+        name, deadline=None, max_examples=examples, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 # A shell lets what it starts in the background ignore Ctrl-C, and children inherit it: tests of Ctrl-C need it back.

@@ -35,7 +35,7 @@ class DemoBroker(Service):
         Its address, ``127.0.0.1:PORT``.
     """
 
-    def __init__(self, port: int | None = None, *, start_timeout_s: float = 10.0) -> None:
+    def __init__(self, port: int | None = None, *, start_timeout_s: float = 60.0) -> None:
         self._given_port = port
         self._start_timeout_s = start_timeout_s
         self._directory: tempfile.TemporaryDirectory[str] | None = None

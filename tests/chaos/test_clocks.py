@@ -35,7 +35,7 @@ def test_the_time_of_day_steps_and_waiting_lasts_as_long_as_before(tmp_path: Pat
         assert process.stdout is not None
         before_s, before_took_s = map(float, process.stdout.readline().split())
         clock.step(seconds)
-        after_s, after_took_s = map(float, process.communicate("\n", timeout=20)[0].split())
-    assert after_s - before_s == pytest.approx(seconds, abs=10)
-    assert 0.1 <= before_took_s < 5
-    assert 0.1 <= after_took_s < 5
+        after_s, after_took_s = map(float, process.communicate("\n", timeout=60)[0].split())
+    assert after_s - before_s == pytest.approx(seconds, abs=60)
+    assert 0.1 <= before_took_s < 60
+    assert 0.1 <= after_took_s < 60

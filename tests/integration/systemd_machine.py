@@ -17,8 +17,8 @@ from tests.infra.kit.units import ROOT
 
 SYSTEMD = Path("/lib/systemd/systemd")
 _TARGETS = ("sysinit", "basic", "shutdown", "network-online", "multi-user")
-_END_S = 120.0
-_TYPED_S = 240.0
+_END_S = 300.0
+_TYPED_S = 600.0
 
 # What unshare runs, as root of namespaces of its own. An overlay takes what is written; systemd sees our units alone.
 _BOOT = """

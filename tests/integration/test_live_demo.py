@@ -25,7 +25,7 @@ def test_slow_rank_is_named(tmp_path: Path) -> None:  # a short name: it is part
     command = [sys.executable, "-P", "-m", "irregulars", "demo", "--live"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1"}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=230, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "Verdict   slow rank" in done.stdout

@@ -164,7 +164,7 @@ def test_nobody_is_accused_for_who_is_not_logged() -> None:
     assert accused(*rows, trusted=range(1, 4)) == ()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.permutations(range(4)), st.randoms(use_true_random=False), st.integers(0, 3))
 def test_other_numbers_and_another_order_of_ranks_change_nothing_else(
     numbers: list[int], random: Random, which: int

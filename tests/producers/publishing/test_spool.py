@@ -47,7 +47,7 @@ def drain(spool: Spool) -> list[Message]:
     return found
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
 @given(st.lists(st.lists(MESSAGES, min_size=1, max_size=5), max_size=5), st.integers(0, 5))
 def test_what_goes_in_comes_out_in_order_also_after_a_restart(
     tmp_path: Path, segments: list[list[Message]], restart: int

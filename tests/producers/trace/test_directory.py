@@ -208,7 +208,7 @@ def test_copies_count_once_and_an_ended_one_wins(tmp_path: Path) -> None:
     assert sorted(trace.commops[0].columns["elapsed_ns"].tolist()) == [70, 1000, 1000]
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_order_and_copies_change_nothing(recording: Path, seed: int) -> None:
     chance = random.Random(seed)

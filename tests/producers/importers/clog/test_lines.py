@@ -196,7 +196,7 @@ pieces = st.sampled_from(
 lines_of_pieces = st.lists(pieces, max_size=6).map("|".join) | st.text(max_size=30) | st.sampled_from(steady(0)[1:])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(drawn=st.lists(lines_of_pieces, max_size=60), cut=st.integers(0, 60))
 def test_any_lines_are_counted_or_refused_and_a_restart_anywhere_changes_nothing(drawn: list[str], cut: int) -> None:
     once, parser = LogParser(), LogParser()

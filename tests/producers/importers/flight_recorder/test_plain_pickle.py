@@ -85,7 +85,7 @@ def test_a_few_bytes_never_take_much_memory(value: bytes) -> None:
         tracemalloc.stop()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(value: bytes) -> None:
     with contextlib.suppress(InputError):

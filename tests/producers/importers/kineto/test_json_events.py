@@ -48,7 +48,7 @@ def is_wanted(event: Any) -> bool:
     return any(text in json.dumps(event, ensure_ascii=False).encode() for text in WANTED)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(properties, events, properties, st.sampled_from([None, 0, 2]), st.integers(1, 200))
 def test_exactly_the_wanted_events_are_found(
     before: dict[str, Any], listed: list[Any], after: dict[str, Any], indent: int | None, block_bytes: int
@@ -60,7 +60,7 @@ def test_exactly_the_wanted_events_are_found(
     assert rest == json.loads(value) | {"traceEvents": []}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(events.filter(bool), st.data())
 def test_a_file_that_was_cut_off_anywhere_is_refused(listed: list[Any], data: st.DataObject) -> None:
     value = written({"a": 1}, listed, {"b": [2]}, None)
