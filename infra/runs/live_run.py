@@ -77,6 +77,7 @@ class LiveRun(PublishedRun):
         arguments = [
             sys.executable, "-P", "-W", "ignore", "-m", "irregulars.infra.runs.live_training", "--job", self._job,
             "--agent", str(self._directory / "agent.sock"), "--iterations", str(self._plan.iterations),
+            "--stall-s", str(self._plan.stall_s),
         ]  # fmt: skip
         log = self._directory / f"rank-{rank}.log"
         return ChildProcess(f"rank {rank}", arguments, log, environment=environment)

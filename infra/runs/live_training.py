@@ -88,8 +88,10 @@ def main() -> None:
     parser.add_argument("--job", default="live")
     parser.add_argument("--iterations", type=int, default=LivePlan().iterations)
     parser.add_argument("--pause-s", type=float, default=0.03, help="what loading data takes")
+    parser.add_argument("--stall-s", type=float, default=LivePlan().stall_s, help="what it takes longer while slow")
     given = parser.parse_args()
-    train(LivePlan(iterations=given.iterations), given.trace_dir, given.agent, given.job, given.pause_s)
+    plan = LivePlan(iterations=given.iterations, stall_s=given.stall_s)
+    train(plan, given.trace_dir, given.agent, given.job, given.pause_s)
 
 
 if __name__ == "__main__":
