@@ -50,9 +50,9 @@ def test_a_test_that_failed_in_an_earlier_run_is_named_with_how_often(pytester: 
         "def test_now_and_then(): assert pathlib.Path('good').exists()"
     )
     for _ in range(2):
-        pytester.runpytest_subprocess("-p", "tests.failures", "--numprocesses=2").assert_outcomes(passed=1, failed=1)
+        pytester.runpytest_inprocess("-p", "tests.failures").assert_outcomes(passed=1, failed=1)
     (pytester.path / "good").touch()
-    done = pytester.runpytest_subprocess("-p", "tests.failures")
+    done = pytester.runpytest_inprocess("-p", "tests.failures")
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(["*tests that failed in the last 3 runs*", "*2 of 3  test_one.py::test_now_and_then*"])
     assert "test_right" not in done.stdout.str()

@@ -137,7 +137,7 @@ class DemoDatabase(Service):
         port: int | None = None,
         database: str = "irregulars",
         scratch: Sequence[str] = (),
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = 180.0,
     ) -> None:
         for name in (database, *scratch):
             _require_name(name)

@@ -20,7 +20,7 @@ from irregulars.infra.services.loopback import HOST, free_port, require_free
 from irregulars.private_files import make_private_directory, write_private_file
 
 _PROPERTIES: Final = POM.with_name("server.properties")
-_FORMAT_S: Final = 60
+_FORMAT_S: Final = 300
 _QUIET: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -51,7 +51,7 @@ class KafkaBroker:
     """
 
     def __init__(
-        self, data_directory: Path | None = None, *, port: int | None = None, start_timeout_s: float = 60.0
+        self, data_directory: Path | None = None, *, port: int | None = None, start_timeout_s: float = 180.0
     ) -> None:
         self._data = DataDirectory(data_directory, "irregulars-kafka-")
         self._port = port or free_port()
