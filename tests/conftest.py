@@ -18,7 +18,7 @@ from irregulars.errors import IrregularsError
 from irregulars.infra.services import loopback
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.kafka_broker import KafkaBroker
-from tests.services import SCRATCH
+from tests.services import SCRATCH, SharedBroker
 
 # An example, and drawing it, may be slow where much else runs. Each run draws others: 40 of them keep the whole suite
 # within its time, and `HYPOTHESIS_PROFILE=thorough make test` tries 200.
@@ -72,7 +72,7 @@ def kafka_bootstrap() -> Iterator[str]:
     if given:
         yield given
         return
-    with failing_in_one_line(), KafkaBroker() as broker:
+    with failing_in_one_line(), SharedBroker() as broker:
         yield broker.bootstrap
 
 
