@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+PATIENCE_MS = 120_000
+"""What a page waits for has come by then, also on a busy machine."""
+
 
 def chromium_path() -> str | None:
     """Return where Chromium is: what ``CHROMIUM`` names, else Debian's; None: this machine has none."""
@@ -25,7 +28,9 @@ def chromium() -> Iterator[Browser]:
     path = chromium_path()
     assert path is not None, "chromium must be installed (Debian: apt-get install chromium)"
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"], timeout=PATIENCE_MS
+        )
         try:
             yield browser
         finally:

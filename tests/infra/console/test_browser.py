@@ -13,7 +13,7 @@ import pytest
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
-from tests.infra.console.browser import chromium, chromium_path
+from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import fill, moved_to, while_it_lasts
 from tests.infra.console.running import RunningConsole, running_console
 from tests.integration.pipelines import drop
@@ -65,6 +65,7 @@ def open_page(browser: Browser, console: RunningConsole) -> Iterator[OpenPage]:
         def open_one(path: str = "/", scheme: str = "light", at: RunningConsole = console) -> Page:
             context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
             contexts.callback(context.close)
+            context.set_default_timeout(PATIENCE_MS)
             context.add_init_script(NOTED)
             page = context.new_page()
             page.goto(at.link)
@@ -192,7 +193,7 @@ def test_an_incident_appears_while_somebody_looks(database: DatabaseSettings, op
     sink.open()
     sink.write(moved_to(while_it_lasts(rows_of_recording("gloo-slow-link")), time.time() - 1))
     sink.close()
-    page.locator(".incident", has_text="gloo-slow-link").wait_for(timeout=60_000)
+    page.locator(".incident", has_text="gloo-slow-link").wait_for()
     assert "3 open incidents" in page.locator("#status").inner_text()
 
 
@@ -200,6 +201,6 @@ def test_a_page_says_that_it_is_old_when_its_server_is_away(database: DatabaseSe
     with running_console(database) as short_lived:
         page = open_page(at=short_lived)
         assert page.locator("#trouble").is_hidden()
-    page.locator("#trouble", has_text="can't be reached").wait_for(timeout=60_000)
+    page.locator("#trouble", has_text="can't be reached").wait_for()
     assert page.locator("#trouble").get_attribute("role") == "alert"
     assert page.locator("#live.stale").count() == 1

@@ -18,7 +18,7 @@ from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
 from tests.conftest import ClickHouseAddress
-from tests.infra.console.browser import chromium, chromium_path
+from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import moved_to
 from tests.infra.console.running import RunningConsole, running_console
 from tests.integration.pipelines import drop
@@ -94,7 +94,9 @@ def running(clickhouse: ClickHouseAddress) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with chromium() as browser:
-        yield browser.new_context(viewport={"width": 1000, "height": 700}).new_page()
+        page = browser.new_context(viewport={"width": 1000, "height": 700}).new_page()
+        page.context.set_default_timeout(PATIENCE_MS)
+        yield page
 
 
 def follow(page: Page, running: Running) -> list[str]:
@@ -118,7 +120,7 @@ def test_what_is_new_is_appended_and_nothing_moves_under_the_reader(page: Page, 
     before = page.evaluate(TOP, "irregular")
     assert abs(before) < 40  # all that will grow above it is out of sight
     running.store(120)
-    page.wait_for_selector(f"{TIMES}[data-newest='119']", timeout=60_000)
+    page.wait_for_selector(f"{TIMES}[data-newest='119']")
     page.locator(".facts", has_text="120, ").wait_for()
     assert page.evaluate(TOP, "irregular") == pytest.approx(before, abs=1.5)
     page.wait_for_selector("[data-part=verdicts] table")  # it came above, and pushed nothing down
@@ -142,7 +144,7 @@ def test_a_tab_that_nobody_sees_asks_for_nothing_and_catches_up(page: Page, runn
     assert asked == []
     page.evaluate(HIDE, False)
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for_selector(f"{TIMES}[data-newest='79']", timeout=60_000)
+    page.wait_for_selector(f"{TIMES}[data-newest='79']")
 
 
 def test_who_has_zoomed_keeps_what_is_seen(page: Page, running: Running) -> None:
@@ -155,7 +157,7 @@ def test_who_has_zoomed_keeps_what_is_seen(page: Page, running: Running) -> None
     page.wait_for_timeout(300)
     before = page.evaluate(picture)
     running.store(64)  # as usual: the height of the chart stays
-    page.wait_for_selector(f"{TIMES}[data-newest='63']", timeout=60_000)
+    page.wait_for_selector(f"{TIMES}[data-newest='63']")
     page.wait_for_timeout(300)
     assert page.evaluate(picture) == before
 
@@ -167,7 +169,7 @@ def test_the_heat_map_asks_only_for_iterations_behind_its_own(
     asked = follow(page, running)
     for past in (90, 120):
         running.store(past)
-        page.wait_for_selector(f"{MAP}[data-newest='{past - 1}']", timeout=60_000)
+        page.wait_for_selector(f"{MAP}[data-newest='{past - 1}']")
         page.wait_for_selector(f"{MAP}[data-state=painted]")
         page.wait_for_function(
             "performance.getEntriesByType('resource').some((one) => one.name.includes('skipped='))"
