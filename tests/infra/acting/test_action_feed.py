@@ -174,8 +174,8 @@ def test_a_broker_that_is_away_is_said(topics: TopicSettings) -> None:
         ActionFeed("127.0.0.1:1", topics, {}, "g", is_from_start=True, timeout_s=1.0)
 
 
-def has_two_members(bootstrap: str, group: str) -> bool:
-    found = AdminClient({"bootstrap.servers": bootstrap}).describe_consumer_groups([group])[group].result(60)
+def has_two_members(admin: AdminClient, group: str) -> bool:
+    found = admin.describe_consumer_groups([group])[group].result(60)
     return found.state is ConsumerGroupState.STABLE and len(found.members) == 2
 
 
@@ -187,8 +187,9 @@ def test_of_two_consumers_one_acts_and_the_other_takes_over_and_reads_all_anew(
     assert len(read(first)[0]) == 1
     second, bystander = open_feed(), open_feed(is_member=False)
     assert len(read(bystander)[0]) == 1  # who only looks is in nobody's way
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     deadline, states = time.monotonic() + DEADLINE_S, list[bool]()
-    while not (sum(states) == 1 and has_two_members(kafka_bootstrap, f"{topics.prefix}group")):  # the group settles
+    while not (sum(states) == 1 and has_two_members(admin, f"{topics.prefix}group")):  # the group settles
         assert time.monotonic() < deadline
         states = [first.poll(0.1).is_current, second.poll(0.1).is_current]
         assert states != [True, True]
