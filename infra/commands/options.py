@@ -72,6 +72,14 @@ def settings_of(
     return load_settings({**invocation.assignments, **given}, file or invocation.config, others=others)
 
 
+def repeated(context: typer.Context, /, **flags: object) -> str:
+    """Return how to call the command line with the settings of this call; `flags` as `settings_of` takes them."""
+    invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
+    given = {**invocation.assignments, **{name: value for name, value in flags.items() if value is not None}}
+    config = "" if invocation.config is None else f" --config {shlex.quote(str(invocation.config))}"
+    return program() + config + "".join(f" --set {shlex.quote(f'{name}={given[name]}')}" for name in given)
+
+
 def program() -> str:
     """Return how to call the command line that runs: by its name where the shell finds it, else by its path."""
     own = Path(sys.executable).with_name("irregulars")

@@ -47,6 +47,11 @@ class TorchOptions:
     path: Path = Path("/run/irregulars/agent.sock")
     mode: int = 0o600
 
+    def __post_init__(self) -> None:
+        from irregulars.producers.torch_hook.leaving.agent_socket import require_permissions
+
+        require_permissions(self.mode, self.path)
+
 
 def _open_torch(options: TorchOptions, state_path: Path) -> Source:
     from irregulars.producers.iteration_inference.inferring_source import InferringSource

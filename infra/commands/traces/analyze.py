@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Json, open_console, plain, print_json, program, settings_of
+from irregulars.infra.commands.options import Json, open_console, plain, print_json, repeated, settings_of
 from irregulars.printing import counted, printable, say
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def analyze(
     else:
         show_analysis(analysis)
         if analysis.verdicts:
-            command = f"{program()} show {shlex.quote(printable(directory))}"
+            command = f"{repeated(context, delta=delta, window=window)} show {shlex.quote(printable(directory))}"
             print(f"\nOn one screen, with who waited for whom: {command}")
 
 

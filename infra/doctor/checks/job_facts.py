@@ -86,7 +86,7 @@ def host_clocks(beats: Sequence[Beat], hosts: Mapping[tuple[str, int], str], now
 
     A message bears its sender's time, and the log its order. A clock is behind by as much as each of its host's
     messages is older than one that came before it; it is ahead of ours by as much as its newest one lies in the
-    future.
+    future, and its messages count as that much older.
 
     Parameters
     ----------
@@ -104,12 +104,14 @@ def host_clocks(beats: Sequence[Beat], hosts: Mapping[tuple[str, int], str], now
     """
     newest: dict[int, float] = {}
     behind: dict[str, float] = {}
-    last: dict[str, float] = {}
-    for partition, time_s, heartbeat in beats:
-        host = hosts.get((heartbeat.job, heartbeat.rank))
+    ahead: dict[str | None, float] = {}
+    by_host = [(hosts.get((one.heartbeat.job, one.heartbeat.rank)), one) for one in beats]
+    for host, one in by_host:
+        ahead[host] = max(ahead.get(host, 0.0), one.time_s - now_s)
+    for host, (partition, time_s, _) in by_host:
+        time_s -= ahead[host]
         before_s = newest.get(partition, time_s)
         newest[partition] = max(before_s, time_s)
         if host is not None:
             behind[host] = min(behind.get(host, float("inf")), max(before_s - time_s, 0.0))
-            last[host] = max(last.get(host, 0.0), time_s)
-    return {host: last[host] - now_s if last[host] > now_s else 0.0 - behind[host] for host in behind}
+    return {host: ahead[host] or 0.0 - behind[host] for host in behind}

@@ -39,6 +39,12 @@ class _Connection:
     is_unmarked: bool = False
 
 
+def require_permissions(mode: int, path: Path) -> None:
+    """Raise `InputError` where these are no permissions of a socket that its owner could use."""
+    if not 0o600 <= mode <= 0o777:
+        raise InputError(f"mode must be permissions, 0o600 to 0o777; got {mode:#o} (socket {path})")
+
+
 class SocketSource:
     """Takes what training processes send with ``torch_comms.start(agent=PATH)``.
 
@@ -59,8 +65,7 @@ class SocketSource:
     """
 
     def __init__(self, path: Path, ranks: int | None = None, *, mode: int = 0o600) -> None:
-        if not 0o600 <= mode <= 0o777:
-            raise InputError(f"mode must be permissions, 0o600 to 0o777; got {mode:#o} (socket {path})")
+        require_permissions(mode, path)
         self._path, self._ranks = path, ranks
         self._connections: list[_Connection] = []
         self._queue: deque[Record] = deque()

@@ -34,6 +34,12 @@ def test_people_read_device_chance_and_evidence(run: Run) -> None:
     assert "%" in out
 
 
+def test_the_command_for_one_screen_judges_with_the_same_settings(run: Run) -> None:
+    recording = str(RECORDINGS / "gloo-slow-nic")
+    _, out, _ = run("--set", "grace_s=31", "analyze", recording, "--delta", "1.25")
+    assert out.rstrip().endswith(f" --set grace_s=31 --set delta=1.25 show {recording}")
+
+
 def test_only_irregular_iterations_count_as_irregular(run: Run) -> None:
     out = run("analyze", str(RECORDINGS / "gloo-slow-rank"))[1]
     found = analyze(read_trace(RECORDINGS / "gloo-slow-rank"))

@@ -52,6 +52,12 @@ def test_a_clock_ahead_shows_against_ours() -> None:
     assert host_clocks([beat(0, 10.0), beat(0, 20.0)], hosts, 15.0) == {"a": 5.0}
 
 
+def test_beside_a_clock_that_is_ahead_a_right_one_is_not_behind() -> None:
+    hosts = {("llama", 0): "a", ("llama", 1): "b"}
+    log = [beat(0, 30.0), beat(1, 10.0), beat(0, 31.0), beat(1, 11.0)]
+    assert host_clocks(log, hosts, 11.0) == {"a": 20.0, "b": 0.0}
+
+
 def test_partitions_are_compared_each_for_itself() -> None:
     hosts = {("llama", 0): "a", ("llama", 1): "b"}
     assert host_clocks([beat(0, 10.0), beat(1, 3.0, partition=1)], hosts, 12.0) == {"a": 0.0, "b": 0.0}
