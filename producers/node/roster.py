@@ -21,10 +21,13 @@ class Owner:
     attempt: int
     rank: int
     group: str | None = field(default=None, compare=False)
+    start: str | None = None
 
     def header(self, schema: str, rows_before: int, watermark_ns: int, names: tuple[str, ...]) -> Header:
         """Header of a batch of this rank."""
-        return Header(schema, self.job, self.attempt, self.rank, rows_before, watermark_ns, names, self.group)
+        return Header(
+            schema, self.job, self.attempt, self.rank, rows_before, watermark_ns, names, self.group, self.start
+        )
 
 
 class Roster:
@@ -60,7 +63,7 @@ class Roster:
         nic = announcement.nic or self._nearest_nics.get(-1 if announcement.gpu is None else announcement.gpu)
         host = announcement.host or self._host
         group = group_of(host, announcement.rank)
-        owner = Owner(announcement.job, announcement.attempt, announcement.rank, group)
+        owner = Owner(announcement.job, announcement.attempt, announcement.rank, group, announcement.start)
         sources = list(announcement.sources)
         if self._takes_gpu(announcement.gpu, owner):
             sources += _SAMPLED
@@ -77,7 +80,7 @@ class Roster:
 
     def release(self, told: Heartbeat) -> None:
         """Let go of a rank that has ended: its devices are nobody's, and their samples are dropped."""
-        ended = Owner(told.job, told.attempt, told.rank)
+        ended = Owner(told.job, told.attempt, told.rank, start=told.start)
         self._nic_owners = {name: owner for name, owner in self._nic_owners.items() if owner != ended}
         self._gpu_owners = {index: owner for index, owner in self._gpu_owners.items() if owner != ended}
 
@@ -104,7 +107,7 @@ class Roster:
 
     def _takes_nic(self, nic: str, owner: Owner) -> bool:
         holder = self._nic_owners.get(nic)
-        if holder is not None and (holder.job, holder.attempt) == (owner.job, owner.attempt) and holder != owner:
+        if holder is not None and holder != owner and replace(holder, rank=owner.rank) == owner:
             return False
         self._nic_owners[nic] = owner
         return True

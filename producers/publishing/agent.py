@@ -27,7 +27,7 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.streams.messages.records import SCHEMAS, Batch
+from irregulars.streams.messages.records import SCHEMAS, Batch, Header
 
 __all__ = ["Agent", "AgentSettings", "Progress", "stop_on_signals"]
 
@@ -82,6 +82,7 @@ class _Rank:
     attempt: int
     rank: int
     group: str | None = None
+    start: str | None = None
     sources: dict[str, SourceProgress] = field(default_factory=dict)
     lost_rows: dict[str, int] = field(default_factory=dict)  # that the source said
     told: dict[str, SourceProgress] = field(default_factory=dict)  # by heartbeats and headers of batches
@@ -116,7 +117,7 @@ class _Rank:
             )
             for schema, progress in self.sources.items()
         }
-        return Heartbeat(self.job, self.attempt, self.rank, sources, state, reason, self.group)
+        return Heartbeat(self.job, self.attempt, self.rank, sources, state, reason, self.group, self.start)
 
 
 class Agent:
@@ -160,7 +161,7 @@ class Agent:
         self._on_progress = on_progress
         self._topics, self._make_publisher, self._idle_s = topics, make_publisher, idle_s
         self._ends_ranks = ends_ranks
-        self._ranks: dict[tuple[str, int, int], _Rank] = {}
+        self._ranks: dict[tuple[str, int, int, str | None], _Rank] = {}
         self._bundler = Bundler(settings.bundle_s)
         self._progress = Progress()
         self._is_stopping = False
@@ -257,21 +258,21 @@ class Agent:
         publisher.send("jobs", key, value, attempt=announcement.attempt, partition_key=where)
         self._bundler.announce(announcement)
         if announcement.is_logged:
-            key_of_rank = (announcement.job, announcement.attempt, announcement.rank)
-            self._forget_earlier(*key_of_rank)
-            rank = self._ranks.setdefault(key_of_rank, _Rank(*key_of_rank, group))
+            self._forget_earlier(announcement)
+            rank = self._ranks.setdefault(_key_of(announcement), _rank_of(announcement))
             for schema in announcement.sources:
                 rank.sources.setdefault(schema, SourceProgress(0, None))
         self._count(len(value), announcements=1)
 
-    def _forget_earlier(self, job: str, attempt: int, rank: int) -> None:
-        """Stop sending heartbeats for earlier attempts of a rank, which may have been killed without an end."""
-        for key in [key for key in self._ranks if key[0] == job and key[2] == rank and key[1] < attempt]:
+    def _forget_earlier(self, own: Announcement) -> None:
+        """Stop sending heartbeats for earlier starts of a rank, which may have been killed without an end."""
+        same = [key for key in self._ranks if (key[0], key[2]) == (own.job, own.rank)]
+        for key in [key for key in same if key[1] < own.attempt or key[3] != own.start]:
             del self._ranks[key]
 
     def _take_heartbeat(self, publisher: Publisher, told: Heartbeat) -> None:
         """Take over a source's own heartbeat: lost rows, watermarks, and the end of the rank."""
-        rank = self._rank(told.job, told.attempt, told.rank, told.group)
+        rank = self._rank(told)
         if rank.group is not None:  # a watermark must not overtake the rows that are before it
             self._publish_together(publisher, self._bundler.take_all())
         for schema, progress in told.sources.items():
@@ -279,14 +280,14 @@ class Agent:
             rank.move_watermark(schema, progress.watermark_ns)
         if told.state == "ended":
             if rank.group is not None:
-                self._bundler.forget(told.job, told.attempt, rank.group, told.rank)
+                self._bundler.forget(told, rank.group)
             self._beat_for(publisher, rank, told.reason or FINISHED)
-            self._ranks.pop((told.job, told.attempt, told.rank), None)
+            self._ranks.pop(_key_of(told), None)
 
     def _publish_batches(self, publisher: Publisher, batches: Sequence[Batch], value: bytes) -> None:
         """Send one message with a batch, or with the batches of a bundle."""
         first, rows = batches[0].header, sum(map(len, batches))
-        ranks = [self._rank(one.job, one.attempt, one.rank, one.group) for one in (each.header for each in batches)]
+        ranks = [self._rank(batch.header) for batch in batches]
         publisher.send(first.schema, ranks[0].key, value, rows, first.attempt)
         newest_ns = self._progress.watermark_ns
         for rank, batch in zip(ranks, batches, strict=True):
@@ -297,13 +298,13 @@ class Agent:
         self._progress = replace(self._progress, watermark_ns=newest_ns)
         self._count(len(value), batches=1, rows=rows)
 
-    def _rank(self, job: str, attempt: int, rank: int, group: str | None) -> _Rank:
+    def _rank(self, own: Heartbeat | Header) -> _Rank:
         """Find a rank. A resumed source does not announce again: then its first batch makes it known."""
-        found = self._ranks.get((job, attempt, rank))
+        found = self._ranks.get(_key_of(own))
         if found is None:
-            found = _Rank(job, attempt, rank, group)
+            found = _rank_of(own)
             if self._ends_ranks:
-                self._ranks[job, attempt, rank] = found
+                self._ranks[_key_of(own)] = found
         return found
 
     def _count(self, value_bytes: int, announcements: int = 0, batches: int = 0, rows: int = 0) -> None:
@@ -350,6 +351,14 @@ class Agent:
         self._progress = replace(self._progress, delivered_messages=delivered, position=self._source.position())
         if self._on_progress is not None:
             self._on_progress(self._progress)
+
+
+def _key_of(own: Announcement | Heartbeat | Header) -> tuple[str, int, int, str | None]:
+    return own.job, own.attempt, own.rank, own.start
+
+
+def _rank_of(own: Announcement | Heartbeat | Header) -> _Rank:
+    return _Rank(own.job, own.attempt, own.rank, own.group, own.start)
 
 
 @contextmanager

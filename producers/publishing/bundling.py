@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from irregulars.producers.publishing.batches import encode_in_parts
-from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
 from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, bundle_of, encode_bundle
-from irregulars.streams.messages.records import Batch
+from irregulars.streams.messages.records import Batch, Header
 
 MAX_ROWS: Final = 12_000
 """Rows of a bundle: half a MiB of operators, half of what a message may have."""
 
-_Group = tuple[str, int, str]  # job, attempt, group
+_Group = tuple[str, int, str | None, str]  # job, attempt, start, group
 _Key = tuple[str, _Group]  # with the schema before it
 
 
@@ -48,20 +48,20 @@ class Bundler:
     def announce(self, announcement: Announcement) -> None:
         """Note that a rank is here: bundles of its group wait for it."""
         if announcement.group is not None and announcement.is_logged:
-            group = (announcement.job, announcement.attempt, announcement.group)
-            self._ranks.setdefault(group, set()).add(announcement.rank)
+            self._ranks.setdefault(_group_of(announcement, announcement.group), set()).add(announcement.rank)
 
-    def forget(self, job: str, attempt: int, group: str, rank: int) -> None:
+    def forget(self, told: Heartbeat, group: str) -> None:
         """Note that a rank has ended."""
-        ranks = self._ranks.get((job, attempt, group), set())
-        ranks.discard(rank)
+        key = _group_of(told, group)
+        ranks = self._ranks.get(key, set())
+        ranks.discard(told.rank)
         if not ranks:
-            self._ranks.pop((job, attempt, group), None)
+            self._ranks.pop(key, None)
 
     def add(self, batch: Batch, now_s: float) -> Iterator[Sequence[Batch]]:
         """Take in a batch that names its group; give the batches that go out together now, in their order."""
         header = batch.header
-        group = (header.job, header.attempt, header.group or "")
+        group = _group_of(header, header.group or "")
         key = (header.schema, group)
         known = self._open.get(key)
         if known is not None and (header.rank in known.batches or known.rows + len(batch) > MAX_ROWS):
@@ -86,6 +86,10 @@ class Bundler:
 
     def _take(self, key: _Key) -> Sequence[Batch]:
         return list(self._open.pop(key).batches.values())
+
+
+def _group_of(own: Announcement | Heartbeat | Header, group: str) -> _Group:
+    return own.job, own.attempt, own.start, group
 
 
 def encode_together(batches: Sequence[Batch], limit_bytes: int) -> Iterator[tuple[Sequence[Batch], bytes]]:

@@ -23,6 +23,7 @@ from irregulars.producers.torch_hook.leaving.exits import Exit
 from irregulars.producers.torch_hook.records.identity import Identity
 from irregulars.producers.torch_hook.records.iterations import Boundary, HostBoundary, Iterations
 from irregulars.producers.torch_hook.records.source import Hook, TorchSource
+from irregulars.producers.torch_hook.records.start import agreed_start
 
 _LOG: Final = logging.getLogger("irregulars.torch")
 _STOP_S: Final = 15.0
@@ -87,8 +88,9 @@ class Session:
         )
         self._process_groups = ProcessGroups(self._attach, lambda error: troubles.note(error, "group"))
         self._source = TorchSource(
-            self._hook, self.groups, self.iterations, identity, _world, is_unmarked=iterations == "inferred"
-        )
+            self._hook, self.groups, self.iterations, identity, _world, agreed_start,
+            is_unmarked=iterations == "inferred",
+        )  # fmt: skip
         self._ending = threading.Event()
         self._rest_rows = 0
         self._thread = threading.Thread(target=self._run, name="irregulars-torch", daemon=True)

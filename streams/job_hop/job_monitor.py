@@ -16,8 +16,10 @@ from irregulars.detectors.judging.result_columns import concatenate_columns
 from irregulars.dtypes import Flags
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.changed_settings import changed_settings, judged_by
+from irregulars.streams.job_hop.contradictions import Contradiction, without_places
 from irregulars.streams.job_hop.job_clock import JobClock, Presence
 from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
+from irregulars.streams.job_hop.job_starts import JobStarts, StartsState
 from irregulars.streams.job_hop.stored_attributions import StoredAttributions, put_back, take_out
 from irregulars.streams.messages.announcements import Announcement
 from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
@@ -45,6 +47,8 @@ class JobMonitorState:
         Those of `judge`, which is without them; None: it has its own, as before version 3.
     lessons
         What people's words on verdicts teach detectors; None: nothing.
+    starts
+        The job's starts; None: those of the version before, each with an attempt number of its own.
     """
 
     job: str
@@ -59,6 +63,7 @@ class JobMonitorState:
     still_s: float | None = None
     attributions: StoredAttributions | None = None
     lessons: LessonState | None = None
+    starts: StartsState | None = None
 
 
 class JobMonitor:
@@ -75,7 +80,8 @@ class JobMonitor:
     def __init__(self, job: str, settings: MonitorSettings) -> None:
         self.job = job
         self.settings = settings
-        self._attempt: int | None = None
+        self._starts = JobStarts()
+        self._attempt: int | None = None  # number of the start that is judged
         self._roster = JobRoster()
         self._lessons = LessonBook()
         self._judge = IterationJudge(job, 0, settings)
@@ -108,8 +114,18 @@ class JobMonitor:
         """Detectors of ranks that go on without what people say, and what they raised."""
         return self._judge.untaught_detectors
 
+    @property
+    def contradiction(self) -> Contradiction | None:
+        """Why no device of the job can be named now; None: nothing contradicts."""
+        if self._starts.is_beside(self._attempt):
+            return Contradiction("starts", self._starts.hosts)
+        return self._roster.contradiction
+
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         """Take in rows that RankMonitors drained; a row that comes twice counts once."""
+        self._add_numbered(self._starts.numbered(rows))
+
+    def _add_numbered(self, rows: Sequence[Evidence | Membership]) -> None:
         for row in rows:
             if isinstance(row, Membership):
                 self._clock.hear(is_moving=True)
@@ -200,7 +216,7 @@ class JobMonitor:
                 self._judge.end_hangs("restarted")
                 parts.append(self._drain([]))
             self._begin(min(attempts))
-            self.add(later)
+            self._add_numbered(later)
             parts += self._advance_attempt(read_back)
         return _joined(self.job, parts)
 
@@ -227,8 +243,10 @@ class JobMonitor:
         self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
 
     def _drain(self, announced: Sequence[Announcement]) -> Judgements:
-        """Return what was judged; verdicts say by which changed thresholds."""
+        """Return what was judged; verdicts say by which changed thresholds, and name nobody in a contradiction."""
         judgements = self._judge.drain(announced)
+        if self.contradiction is not None:
+            judgements = replace(judgements, verdicts=[*map(without_places, judgements.verdicts)])
         if not self._in_force or not judgements.verdicts:
             return judgements
         return replace(judgements, verdicts=[judged_by(one, self._in_force) for one in judgements.verdicts])
@@ -310,6 +328,7 @@ class JobMonitor:
             still_s=self._clock.still_s,
             attributions=attributions,
             lessons=self._lessons.state(),
+            starts=self._starts.state(),
         )
 
     @classmethod
@@ -318,6 +337,7 @@ class JobMonitor:
         monitor = cls(state.job, settings)
         if state.attempt is not None:
             monitor._begin(state.attempt)
+        monitor._starts = JobStarts(state.starts)
         monitor._lessons = LessonBook(state.lessons)
         monitor._roster = JobRoster.from_state(state.roster)
         for rows in (part.value for part in state.pending):

@@ -13,7 +13,13 @@ from irregulars.detectors.arrays.row_keys import stable_order
 from irregulars.detectors.arrays.runs import begins_run
 from irregulars.dtypes import Flags, Ints
 from irregulars.state_codec import Part
-from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
+from irregulars.streams.job_hop.contradictions import Contradiction, hosts_of
+from irregulars.streams.messages.announcements import (
+    Announcement,
+    contradiction_of,
+    decode_announcement,
+    encode_announcement,
+)
 
 _MOST_SKIPPED: Final = 1 << 21
 """Iterations that a job may skip at once: twice the first hop's bound, since ranks are at different iterations."""
@@ -31,6 +37,7 @@ class RosterState:
     through: Mapping[int, int]
     given_up: frozenset[int]
     is_complete: bool
+    contradicting: tuple[bytes, ...] = ()
 
 
 class JobRoster:
@@ -42,6 +49,7 @@ class JobRoster:
     def __init__(self) -> None:
         self.announcements: dict[int, Announcement] = {}
         self._encoded: tuple[bytes, ...] = ()  # of the first announcements; most states are taken when all have come
+        self._contradicting: dict[int, Announcement] = {}  # those of ranks whose first one holds
         self.reasons: dict[int, str] = {}  # of ranks that have ended
         # Of all ranks that were announced or delivered something, ascending. Arrays, as a job of 100,000 ranks
         # delivers as many rows in each iteration.
@@ -57,14 +65,33 @@ class JobRoster:
         self._is_complete = False
 
     def announce(self, announcement: Announcement) -> bool:
-        """Take in an announcement; return whether it is new. A rank's first one holds for the whole attempt."""
-        if announcement.rank in self.announcements:
+        """Take in an announcement; return whether it is new. A rank's first one holds for the whole start."""
+        first = self.announcements.get(announcement.rank)
+        if first is not None:
+            self._compare(first, announcement)
             return False
         self.announcements[announcement.rank] = announcement
         self._logged += announcement.is_logged
         self._expected = max(self._expected, announcement.logged_ranks)
         self._is_awaited = None
         return True
+
+    def _compare(self, first: Announcement, other: Announcement) -> None:
+        """Note whether another announcement of a rank contradicts its first; who did may agree again."""
+        if contradiction_of(first, other) is not None:
+            self._contradicting[first.rank] = other
+        elif (noted := self._contradicting.get(first.rank)) is not None and noted.host == other.host:
+            del self._contradicting[first.rank]
+
+    @property
+    def contradiction(self) -> Contradiction | None:
+        """How announcements of the ranks contradict each other; None: they do not."""
+        for rank, other in self._contradicting.items():
+            what = contradiction_of(self.announcements[rank], other)
+            if what is not None:
+                both = [one for at, again in self._contradicting.items() for one in (self.announcements[at], again)]
+                return Contradiction(what, hosts_of(both))
+        return None
 
     def end(self, rank: int, reason: str) -> None:
         """Take in that a rank has ended, and its reason."""
@@ -197,6 +224,7 @@ class JobRoster:
             through=self._delivered(),
             given_up=frozenset(self._given_up),
             is_complete=self._is_complete,
+            contradicting=tuple(map(encode_announcement, self._contradicting.values())),
         )
 
     def _delivered(self) -> dict[int, int]:
@@ -224,6 +252,8 @@ class JobRoster:
         roster._newest = max(state.through.values(), default=None)
         roster._given_up = set(state.given_up)
         roster._is_complete = state.is_complete
+        for value in state.contradicting:
+            roster.announce(decode_announcement(value))
         return roster
 
 

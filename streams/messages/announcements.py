@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import chain
 from operator import eq
 from typing import Final, overload
 from weakref import WeakValueDictionary
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.records import BATCH_SCHEMAS, decode_json, encode_json
-from irregulars.validation import MAX_RANK, Count, Integer, JobName, Label, Name, Rank, RowCount, Size, checked
+from irregulars.streams.messages.records import BATCH_SCHEMAS, decode_json, encode_json, without_start
+from irregulars.validation import (
+    LARGEST,
+    MAX_RANK,
+    Count,
+    Integer,
+    JobName,
+    Label,
+    Name,
+    Rank,
+    RowCount,
+    Size,
+    checked,
+)
 
 MAX_MEMBERS: Final = 1 << 22
 """Ranks of all communicators of one rank together. They are kept as the runs that were sent, a few bytes each; but
@@ -96,6 +109,9 @@ class Announcement:
         Those that this rank is in.
     group
         The group with whose bundles the rank's rows come (`streams.messages.bundles`); None: they come by themselves.
+    start
+        An id of this start of the job, the same on all its ranks and on no other start's: it tells starts apart that
+        have one attempt number. None: the producer knows none.
     """
 
     job: JobName
@@ -114,6 +130,7 @@ class Announcement:
     lost_rows: RowCount | None = None
     recorded_until_ns: Integer | None = None
     group: Name | None = None
+    start: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +156,42 @@ class Heartbeat:
     state: Name = "running"
     reason: Label | None = None
     group: Name | None = None
+    start: Name | None = None
+
+
+def code_of_start(attempt: int, start: str | None) -> int:
+    """Return the number that stands for a start in columns: the attempt's own, where the start has no id.
+
+    >>> code_of_start(3, None), code_of_start(3, "a") == code_of_start(3, "b"), code_of_start(3, "a") < -(1 << 61)
+    (3, False, True)
+    """
+    if start is None:
+        return attempt
+    digest = blake2b(f"{attempt} {start}".encode(errors="replace"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 4) - LARGEST
+
+
+FIRST_ATTEMPT: Final = (1 << 60) - LARGEST
+"""The least attempt number: below it are the numbers that stand for starts with an id."""
+
+
+def contradiction_of(one: Announcement, other: Announcement) -> str | None:
+    """Return in which respect two announcements of one rank and start can't both be true; None: they can.
+
+    What only one of them knows is no contradiction, nor are groups that were made between them.
+    """
+    for name in ("world_size", "host", "gpu", "nic"):
+        values = getattr(one, name), getattr(other, name)
+        if None not in values and values[0] != values[1]:
+            return name
+    first, second = ({c.id: c for c in each.communicators} for each in (one, other))
+    is_part = first.keys() <= second.keys() or second.keys() <= first.keys()
+    is_same = is_part and all(_is_same_group(first[name], second[name]) for name in first.keys() & second.keys())
+    return None if is_same else "communicators"
+
+
+def _is_same_group(one: Communicator, other: Communicator) -> bool:
+    return one is other or (one.kind == other.kind and ranks_to_runs(one.ranks) == ranks_to_runs(other.ranks))
 
 
 def encode_announcement(announcement: Announcement) -> bytes:
@@ -147,7 +200,7 @@ def encode_announcement(announcement: Announcement) -> bytes:
     values["communicators"] = [
         {"id": c.id, "kind": c.kind, "ranks": ranks_to_runs(c.ranks)} for c in announcement.communicators
     ]
-    return encode_json("jobs", values)
+    return encode_json("jobs", without_start(values))
 
 
 def decode_announcement(value: bytes | None) -> Announcement:
@@ -210,7 +263,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
         name: {"rows": s.rows, "watermark_ns": s.watermark_ns, "lost_rows": s.lost_rows}
         for name, s in heartbeat.sources.items()
     }
-    return encode_json("heartbeats", values)
+    return encode_json("heartbeats", without_start(values))
 
 
 def decode_heartbeat(value: bytes | None) -> Heartbeat:

@@ -41,6 +41,7 @@ from irregulars.streams.messages.records import (
     quick_header,
     rows_of,
     to_record_batch,
+    without_start,
 )
 from irregulars.validation import Integer, JobName, Label, Name, Rank, RowCount, checked
 
@@ -66,6 +67,7 @@ class BundleHeader:
     rows_before: tuple[RowCount, ...]
     watermarks_ns: tuple[Integer | None, ...]
     names: tuple[Label, ...] = ()
+    start: Name | None = None
 
 
 _HEADERS: Final = msgspec.json.Decoder(BundleHeader)
@@ -88,7 +90,7 @@ class Bundle:
             if first < past:
                 header = Header(
                     own.schema, own.job, own.attempt, own.ranks[place], own.rows_before[place],
-                    own.watermarks_ns[place], own.names, own.group,
+                    own.watermarks_ns[place], own.names, own.group, own.start,
                 )  # fmt: skip
                 yield Batch(header, {name: column[first:past] for name, column in self.columns.items()})
 
@@ -103,7 +105,7 @@ def group_of(host: str | None, rank: int) -> str | None:
 
 
 def bundle_of(batches: Sequence[Batch]) -> Bundle:
-    """Put batches of one schema, job, attempt and group together: one of each rank, which come in any order."""
+    """Put batches of one schema, job, start and group together: one of each rank, which come in any order."""
     batches = sorted(batches, key=lambda batch: batch.header.rank)
     first = batches[0].header
     names = tuple(dict.fromkeys(name for batch in batches for name in batch.header.names))
@@ -117,6 +119,7 @@ def bundle_of(batches: Sequence[Batch]) -> Bundle:
         rows_before=tuple(batch.header.rows_before for batch in batches),
         watermarks_ns=tuple(batch.header.watermark_ns for batch in batches),
         names=names,
+        start=first.start,
     )
     columns = {
         name: np.concatenate([_column(batch, name, names) for batch in batches]) for name in batches[0].columns
@@ -138,7 +141,7 @@ def encode_bundle(bundle: Bundle) -> bytes:
     """Encode a bundle as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
     header = {name: getattr(bundle.header, name) for name in BundleHeader.__slots__ if name != "schema"}
     rows = to_record_batch(bundle.header.schema, bundle.columns)
-    return encode_arrow(bundle.header.schema, header, rows, version=BUNDLE_VERSION)
+    return encode_arrow(bundle.header.schema, without_start(header), rows, version=BUNDLE_VERSION)
 
 
 def decode_rows(value: bytes | None, expected: str) -> Batch | Bundle:

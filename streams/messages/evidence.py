@@ -34,11 +34,12 @@ from irregulars.streams.messages.records import (
     check_version,
     encode_arrow,
     encode_json,
+    without_start,
 )
-from irregulars.validation import LARGEST, MAX_RANK, MAX_ROWS, Integer, JobName, Label, Rank, checked
+from irregulars.validation import LARGEST, MAX_RANK, MAX_ROWS, Integer, JobName, Label, Name, Rank, checked
 
 COLUMNS: Final[Mapping[str, Any]] = {
-    "attempt": pa.int64(),
+    "attempt": pa.int64(),  # or the number that stands for the start: `announcements.code_of_start`
     "rank": pa.int32(),
     "iteration": pa.int64(),
     "start_ns": pa.int64(),  # of the iteration, the host's own clock
@@ -179,14 +180,24 @@ class Evidence(EvidenceRows):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One rank came (``announcement`` is given) or went (``reason`` is given)."""
+    """One rank came (``announcement`` is given) or went (``reason`` is given).
+
+    Of a start that is over, the reason `GOES_ON` says that rows of it come that are younger than the next start.
+    """
 
     job: str
     attempt: int
     rank: int
     announcement: Announcement | None = None
     reason: str | None = None
+    start: str | None = None
 
+
+GOES_ON: Final = "goes on"
+
+BESIDE_NS: Final = 5_000_000_000
+"""A start that is over, and has rows which are younger than the first of the next start by more than this, goes on
+beside it: two jobs have one name. Less may be the clocks of two hosts."""
 
 Rows = TypeVar("Rows", bound=EvidenceRows)
 
@@ -257,14 +268,17 @@ def decode_evidence(value: bytes | None) -> list[Evidence | Membership]:
 
 def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
     rows = [
-        {
-            "attempt": member.attempt,
-            "rank": member.rank,
-            "reason": member.reason,
-            "announcement": None
-            if member.announcement is None
-            else json.loads(encode_announcement(member.announcement)),
-        }
+        without_start(
+            {
+                "start": member.start,
+                "attempt": member.attempt,
+                "rank": member.rank,
+                "reason": member.reason,
+                "announcement": None
+                if member.announcement is None
+                else json.loads(encode_announcement(member.announcement)),
+            }
+        )
         for member in members
     ]
     return encode_json("membership", {"job": job, "members": rows})
@@ -285,6 +299,7 @@ class _Member:
     attempt: Integer
     announcement: dict[str, Any] | None
     reason: Label | None = None
+    start: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +314,7 @@ def _decode_member(job: str, member: _Member) -> Membership:
     said = None if announcement is None else (announcement.job, announcement.attempt, announcement.rank)
     if said not in (None, (job, member.attempt, member.rank)):
         raise RecordError(f"announcement of {(job, member.attempt, member.rank)} must be its own; got that of {said}")
-    return Membership(job, member.attempt, member.rank, announcement, member.reason)
+    return Membership(job, member.attempt, member.rank, announcement, member.reason, member.start)
 
 
 def _encode_rows(evidence: Evidence) -> bytes:

@@ -211,6 +211,8 @@ class Header:
         Dictionary of the batch: communicator ids (commops) or device names (bandwidth).
     group
         The group with whose bundles the batch travels (`streams.messages.bundles`); None: it travels by itself.
+    start
+        As in the rank's announcement; None: of whichever start of this attempt is heard.
     """
 
     schema: str
@@ -221,6 +223,7 @@ class Header:
     watermark_ns: Integer | None = None
     names: tuple[Label, ...] = ()
     group: Name | None = None
+    start: Name | None = None
 
 
 BATCH_HEADERS: Final = msgspec.json.Decoder(Header)
@@ -249,7 +252,9 @@ def rows_of(columns: Mapping[str, np.ndarray]) -> int:
 def encode_batch(batch: Batch) -> bytes:
     """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
     header = {name: getattr(batch.header, name) for name in Header.__slots__ if name not in _NOT_SENT}
-    return encode_arrow(batch.header.schema, header, to_record_batch(batch.header.schema, batch.columns))
+    return encode_arrow(
+        batch.header.schema, without_start(header), to_record_batch(batch.header.schema, batch.columns)
+    )
 
 
 def to_record_batch(schema: str, columns: Mapping[str, np.ndarray]) -> pa.RecordBatch:
@@ -460,6 +465,13 @@ def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
     """Decode a JSON record of schema `expected` and check its version; raises `RecordError`."""
     values = json_object(value, "message")
     check_version(values, expected)
+    return values
+
+
+def without_start(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave the id of the start out of a record that has none: it is as it was before there were ids."""
+    if values["start"] is None:
+        del values["start"]
     return values
 
 

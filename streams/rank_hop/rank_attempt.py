@@ -14,6 +14,7 @@ from irregulars.dtypes import Column, Flags
 from irregulars.streams.messages.announcements import (
     Announcement,
     Heartbeat,
+    code_of_start,
     decode_announcement,
     encode_announcement,
 )
@@ -93,6 +94,7 @@ class RankAttempt:
         self._wide = frozenset(c.id for c in announcement.communicators if len(c.ranks) > WIDE)
         self._has_iteration_rows = "iterations" in announcement.sources
         self._announcement_value: bytes | None = None  # encoded
+        self._code = code_of_start(announcement.attempt, announcement.start)
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class RankAttempt:
         self.is_ended = True
         self._pending = PendingRows()
         own = self.announcement
-        return [*closed, Membership(own.job, own.attempt, own.rank, reason=reason)]
+        return [*closed, Membership(own.job, own.attempt, own.rank, reason=reason, start=own.start)]
 
     def _close_all(self) -> Closed:
         self._pending.place_unfinished()
@@ -257,7 +259,7 @@ class RankAttempt:
         start_ns, elapsed_ns, phase, tokens = zip(*own, strict=True)
         free_ns = start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:])
         return Closing(
-            attempt=self.announcement.attempt,
+            attempt=self._code,
             rank=self.announcement.rank,
             partition=self._partition,
             wide=self._wide,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import (
     Announcement,
     Heartbeat,
+    contradiction_of,
     decode_announcement,
     encode_announcement,
 )
-from irregulars.streams.messages.evidence import Evidence, Membership
-from irregulars.streams.messages.records import Batch
+from irregulars.streams.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
+from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt
@@ -22,10 +24,13 @@ from irregulars.streams.rank_hop.rows.row_summaries import RowSummary
 from irregulars.streams.rank_hop.unannounced_messages import HeldMessages, HeldState
 from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 
+_PAST_STARTS: Final = 16
+"""Starts that are over and are known as such: rows of one before them would wait for an announcement in vain."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankMonitorState:
-    """What a `RankMonitor` keeps; the announcement of the next attempt as its message."""
+    """What a `RankMonitor` keeps; the announcement of the next start as its message."""
 
     job: str
     rank: int
@@ -33,10 +38,16 @@ class RankMonitorState:
     attempt: AttemptState | None
     successor: bytes | None
     held: HeldState
+    past: tuple[tuple[int, str | None], ...] = ()
+    began_ns: int = UNKNOWN
+    contradicts: str | None = None
 
 
 class RankMonitor:
-    """Follow one rank through the attempts of its job.
+    """Follow one rank through the starts of its job.
+
+    A start is known by its attempt number and, where its producer gives one, its id. One that was not heard before
+    follows the present one, whatever its number: the topic of announcements keeps their order.
 
     Parameters
     ----------
@@ -60,11 +71,15 @@ class RankMonitor:
         self.settings = settings
         self.partition = partition
         self._attempt: RankAttempt | None = None  # the one that is heard
-        self._held = HeldMessages()  # of attempts that were not announced yet
-        self._successor: Announcement | None = None  # of the next attempt
-        self._succession = WaitingTimer(settings.grace_s)  # for rows of the attempt before it
+        self._held = HeldMessages()  # of starts that were not announced yet
+        self._successor: Announcement | None = None  # of the next start
+        self._succession = WaitingTimer(settings.grace_s)  # for rows of the start before it
+        self._past: tuple[tuple[int, str | None], ...] = ()  # newest starts that are over
+        self._began_ns = UNKNOWN  # start of the first operators that came of this one
+        self._contradicts: str | None = None  # how its newest announcement differs from the one that holds
+        self._has_told_past = False  # that one which is over goes on
         self._closed: Closed = []
-        self._rows_over = 0  # of attempts that are over
+        self._rows_over = 0  # of starts that are over
 
     @property
     def is_ended(self) -> bool:
@@ -81,15 +96,21 @@ class RankMonitor:
     def announce(self, announcement: Announcement) -> None:
         """Take in the rank's announcement.
 
-        That of a higher attempt ends the attempt before it as soon as operators of the new one come: those of the old
-        one have all been read by then. If none come, the old one ends when the grace is over.
+        That of another start ends the one before it as soon as operators of the new one come: those of the old one
+        have all been read by then. If none come, the old one ends when the grace is over. That of the present start
+        is told on where it contradicts the first.
         """
         if self._attempt is None:
             self._take_up(announcement)
-        elif self._is_later(announcement.attempt):
+        elif self._is_later(announcement.attempt, announcement.start):
             self._successor = announcement
-            if self.is_ended or self._held.has_operators(announcement.attempt):
+            if self.is_ended or self._held.has_operators(announcement.attempt, announcement.start):
                 self._succeed(announcement)
+        elif self._is_present(announcement.attempt, announcement.start):
+            contradicts = contradiction_of(self._attempt.announcement, announcement)
+            if contradicts != self._contradicts:
+                self._contradicts = contradicts
+                self._closed.append(self._came(announcement))
 
     def add(self, batch: Batch, offset: int, summary: RowSummary | None = None) -> None:
         """Take in a batch, as `add_part` does.
@@ -103,28 +124,34 @@ class RankMonitor:
             self.add_part(part_of(batch, offset, summary))
 
     def add_part(self, part: Part) -> None:
-        """Take in rows of a message; those of an attempt that was not announced yet are held.
+        """Take in rows of a message; those of a start that was not announced yet are held.
 
         Raises
         ------
         RecordError
             If they can't be true (`streams.rank_hop.plausible_progress`). Nothing is taken in then.
         """
-        if self._attempt is None or self._is_later(part.attempt):
+        if self._attempt is None or self._is_later(part.attempt, part.start):
             self._held.add(part.batch(), part.offset)
-            if self._successor is not None and self._held.has_operators(self._successor.attempt):
-                self._succeed(self._successor)
-        elif part.attempt < self._attempt.announcement.attempt or self._attempt.is_ended:
+            next_one = self._successor
+            if next_one is not None and self._held.has_operators(next_one.attempt, next_one.start):
+                self._succeed(next_one)
+        elif self._attempt.is_ended or not self._is_present(part.attempt, part.start):
             if part.schema == "commops":  # a node is sampled beyond the end of its job
                 self._rows_over += part.cut.rows
+                self._note_past(part)
         else:
+            if self._held.has_batches:  # a rank's rows come in order: what is held of no later attempt is over
+                self._rows_over += self._held.drop_before(part.schema, part.attempt)
+            if self._began_ns == UNKNOWN and part.schema == "commops":
+                self._began_ns = int(part.cut.column("start_ns").min())
             self._attempt.add(part)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat; raises as `add` does."""
-        if self._attempt is None or self._is_later(heartbeat.attempt):
+        if self._attempt is None or self._is_later(heartbeat.attempt, heartbeat.start):
             self._held.beat(heartbeat)
-        elif heartbeat.attempt == self._attempt.announcement.attempt:
+        elif self._is_present(heartbeat.attempt, heartbeat.start):
             self._attempt.beat(heartbeat)
 
     def follow(self, settings: MonitorSettings) -> None:
@@ -170,33 +197,57 @@ class RankMonitor:
         return closed
 
     def take_rows_over(self) -> int:
-        """Return how many operators came of attempts that are over, since this was asked before."""
+        """Return how many operators came of starts that are over, since this was asked before."""
         rows, self._rows_over = self._rows_over, 0
         return rows
 
     def take_unannounced(self) -> list[tuple[Batch, int]]:
-        """Give up the oldest batches of an attempt that was never announced, where too many are held."""
+        """Give up the oldest batches of a start that was never announced, where too many are held."""
         return self._held.take_surplus()
 
-    # --- from one attempt to the next -------------------------------------------------------------------------------
+    # --- from one start to the next ---------------------------------------------------------------------------------
 
-    def _is_later(self, attempt: int) -> bool:
-        return self._attempt is not None and attempt > self._attempt.announcement.attempt
+    def _is_present(self, attempt: int, start: str | None) -> bool:
+        """Whether something is of the start that is heard; without an id it is of the one with its attempt number."""
+        own = None if self._attempt is None else self._attempt.announcement
+        return own is not None and attempt == own.attempt and start in (None, own.start)
+
+    def _is_later(self, attempt: int, start: str | None) -> bool:
+        """Whether something is of a start that is still to come: not of the present one, nor of one that is over."""
+        if self._attempt is None or self._is_present(attempt, start) or (attempt, start) in self._past:
+            return False
+        return start is not None or attempt > self._attempt.announcement.attempt
+
+    def _note_past(self, part: Part) -> None:
+        """Tell once that a start goes on which is over: its rows are younger than the first ones of the present."""
+        if self._has_told_past or part.start is None or self._began_ns == UNKNOWN or self._attempt is None:
+            return
+        if self._is_present(part.attempt, part.start):
+            return
+        if int(part.cut.column("start_ns").max()) > self._began_ns + BESIDE_NS:
+            self._has_told_past = True
+            self._closed.append(Membership(self.job, part.attempt, self.rank, reason=GOES_ON, start=part.start))
+
+    def _came(self, announcement: Announcement) -> Membership:
+        return Membership(self.job, announcement.attempt, self.rank, announcement, start=announcement.start)
 
     def _succeed(self, successor: Announcement) -> None:
-        """End the attempt, unless it has ended by itself, and begin the one that was announced after it."""
+        """End the start, unless it has ended by itself, and begin the one that was announced after it."""
         self._successor = None
         self._succession.restart()
         if self._attempt is not None:
             self._closed += self._attempt.settle()
-        if self._attempt is not None and not self._attempt.is_ended:
-            self._closed += self._attempt.end("restarted")
+        if self._attempt is not None:
+            own = self._attempt.announcement
+            self._past = (*self._past, (own.attempt, own.start))[-_PAST_STARTS:]
+            self._closed += [] if self._attempt.is_ended else self._attempt.end("restarted")
         self._take_up(successor)
 
     def _take_up(self, announcement: Announcement) -> None:
-        """Begin an attempt with the messages that were held for it; those of yet later attempts are held again."""
+        """Begin a start with the messages that were held for it; those of yet later ones are held again."""
         self._attempt = RankAttempt(announcement, self.partition, self.settings)
-        self._closed.append(Membership(self.job, announcement.attempt, self.rank, announcement))
+        self._began_ns, self._contradicts, self._has_told_past = UNKNOWN, None, False
+        self._closed.append(self._came(announcement))
         if not announcement.is_logged:
             self._closed += self._attempt.end("not logged")
         batches, beats = self._held.take()
@@ -218,6 +269,9 @@ class RankMonitor:
             attempt=None if self._attempt is None else self._attempt.state(),
             successor=None if self._successor is None else encode_announcement(self._successor),
             held=self._held.state(),
+            past=self._past,
+            began_ns=self._began_ns,
+            contradicts=self._contradicts,
         )
 
     @classmethod
@@ -228,4 +282,5 @@ class RankMonitor:
             monitor._attempt = RankAttempt.from_state(state.attempt, monitor.partition, settings)
         monitor._successor = None if state.successor is None else decode_announcement(state.successor)
         monitor._held = HeldMessages.from_state(state.held)
+        monitor._past, monitor._began_ns, monitor._contradicts = state.past, state.began_ns, state.contradicts
         return monitor

@@ -1,4 +1,4 @@
-"""Holds the messages of an attempt whose announcement has not come yet: topics have no order among them."""
+"""Holds the messages of a start whose announcement has not come yet: topics have no order among them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,27 @@ class HeldMessages:
         """Hold a heartbeat; only the newest two are of use."""
         self._beats = [*self._beats[-1:], heartbeat]
 
-    def has_operators(self, attempt: int) -> bool:
-        """Whether operators of this attempt, or of a later one, are held."""
-        return any(b.header.schema == "commops" and b.header.attempt >= attempt for b, _ in self._batches)
+    @property
+    def has_batches(self) -> bool:
+        """Whether any are held."""
+        return bool(self._batches)
+
+    def has_operators(self, attempt: int, start: str | None) -> bool:
+        """Whether operators of this start, or of a later attempt, are held."""
+        held = (batch.header for batch, _ in self._batches if batch.header.schema == "commops")
+        return any(one.attempt > attempt or (one.attempt == attempt and one.start in (None, start)) for one in held)
+
+    def drop_before(self, schema: str, attempt: int) -> int:
+        """Drop batches of a schema that are of no later attempt, as rows came that were sent after them.
+
+        Returns
+        -------
+        How many operators were in them.
+        """
+        gone = [b for b, _ in self._batches if b.header.schema == schema and b.header.attempt <= attempt]
+        if gone:
+            self._batches = [held for held in self._batches if not any(held[0] is one for one in gone)]
+        return sum(map(len, gone)) if schema == "commops" else 0
 
     def take(self) -> tuple[list[tuple[Batch, int]], list[Heartbeat]]:
         """Hand out everything."""

@@ -16,7 +16,7 @@ from confluent_kafka import Message
 from irregulars.errors import RecordError
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.topics import DAY_MS, TopicSettings
-from irregulars.streams.messages.announcements import Announcement, decode_announcement
+from irregulars.streams.messages.announcements import Announcement, code_of_start, decode_announcement
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.judgements import Verdict, decode_verdict
 from irregulars.streams.snapshots.published_verdicts import RESULTS, PublishedVerdicts, begun_anew
@@ -96,15 +96,15 @@ class JobTopics:
         return self._reader.end_offset(self._name(EVIDENCE), partition)
 
     def announced(self, job: str, rows: Rows) -> Rows:
-        """Find who takes part in a job that begins anew, in the attempt of these rows.
+        """Find who takes part in a job that begins anew, in the start of these rows.
 
         Announcements stay on their topic for ever; the evidence of them, a week.
         """
-        attempt = _attempt(rows)
+        start = _start(rows)
         newest = {message.key(): message.value() for message in self._announcements(f"{job}/".encode())}
         found = [one for value in newest.values() if (one := _announcement(value)) is not None]
-        own = [one for one in found if (one.job, one.attempt) == (job, attempt)]
-        return [Membership(one.job, one.attempt, one.rank, one) for one in own]
+        own = [one for one in found if one.job == job and code_of_start(one.attempt, one.start) == start]
+        return [Membership(one.job, one.attempt, one.rank, one, start=one.start) for one in own]
 
     def _announcements(self, prefix: bytes) -> Iterator[Message]:
         name = self._name("jobs")
@@ -150,11 +150,11 @@ def _announcement(value: bytes | None) -> Announcement | None:
         return None
 
 
-def _attempt(rows: Rows) -> int | None:
-    """Return the attempt of the first row."""
+def _start(rows: Rows) -> int | None:
+    """Return the start of the first row, as `code_of_start` does."""
     for row in rows:
         if isinstance(row, Membership):
-            return row.attempt
+            return code_of_start(row.attempt, row.start)
         if len(row):
             return int(row.columns["attempt"][0])
     return None

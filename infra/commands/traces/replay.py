@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,8 @@ from irregulars.printing import counted, say
 
 QUIET_S = 10.0
 """Seconds without an acknowledgement after which that is said: a broker in good health takes a fraction of one."""
+
+_FIRST_ROWS = 16
 
 if TYPE_CHECKING:
     from irregulars.producers.publishing.agent import Progress
@@ -99,16 +102,32 @@ def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool
 
 
 def rename_job(trace: Trace, job: str | None, attempt: int | None) -> Trace:
-    """Give a trace another job name or start number; `None` keeps what it has."""
+    """Give a trace another job name or start number (`None` keeps what it has), and its rows the id of its start."""
     from irregulars.streams.messages.records import SCHEMAS
 
     names: dict[str, Any] = {
         "job": trace.job if job is None else job,
         "attempt": trace.attempt if attempt is None else attempt,
     }
-    batches: dict[str, Any] = {schema: _rename_headers(trace.batches(schema), names) for schema in SCHEMAS}
-    announcements = tuple(replace(announcement, **names) for announcement in trace.announcements)
+    names_of_rows = {**names, "start": start_of_recording(trace)}
+    batches: dict[str, Any] = {schema: _rename_headers(trace.batches(schema), names_of_rows) for schema in SCHEMAS}
+    announcements = tuple(replace(announcement, **names_of_rows) for announcement in trace.announcements)
     return replace(trace, announcements=announcements, **names, **batches)
+
+
+def start_of_recording(trace: Trace) -> str:
+    """Return an id of the start that was recorded: a recording that is sent twice is the same start, and counts once.
+
+    It is made of who took part and where, and of each rank's first operators.
+    """
+    from irregulars.streams.messages.announcements import encode_announcement
+
+    digest = blake2b(digest_size=16)
+    for announcement in trace.announcements:
+        digest.update(encode_announcement(announcement))
+    for batch in trace.commops.values():
+        digest.update(batch.columns["start_ns"][:_FIRST_ROWS].tobytes())
+    return digest.hexdigest()
 
 
 def _rename_headers(batches: Mapping[int, Batch], names: Mapping[str, Any]) -> dict[int, Batch]:

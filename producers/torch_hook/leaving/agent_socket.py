@@ -31,6 +31,9 @@ _MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
 """The agent adds host, NIC and sources to an announcement, and it must still be one message."""
 
 
+_Key = tuple[str, int, int, str | None]  # job, attempt, rank, start
+
+
 @dataclass(eq=False, slots=True)
 class _Connection:
     socket: socket.socket
@@ -71,7 +74,7 @@ class SocketSource:
         self._queue: deque[Record] = deque()
         self._ended = 0
         self._rows = 0
-        self._unmarked: set[tuple[str, int, int]] = set()
+        self._unmarked: set[_Key | None] = set()
         self._is_short = False  # of file descriptors
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -114,7 +117,7 @@ class SocketSource:
 
     def is_unmarked(self, announcement: Announcement) -> bool:
         """Whether the operators of a rank carry no iteration: so its process said before it announced itself."""
-        return (announcement.job, announcement.attempt, announcement.rank) in self._unmarked
+        return _key(announcement) in self._unmarked
 
     def close(self) -> None:
         """Close the sockets and remove the path."""
@@ -176,12 +179,14 @@ class SocketSource:
         if own is not None:
             lost = {"commops": SourceProgress(0, None, lost_rows)}
             reason = "finished" if state == "ended" else None
-            self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, state, reason))
+            self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start))
 
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
         key = _require_sendable(announcement)
         if any(other is not connection and _key(other.announced) == key for other in self._connections):
-            _LOG.warning("event=torch_rank_twice job=%r attempt=%d rank=%d effect='rows of two processes mix'", *key)
+            _LOG.warning(
+                "event=torch_rank_twice job=%r attempt=%d rank=%d effect='rows of two processes mix'", *key[:3]
+            )
         connection.announced = announcement
         if connection.is_unmarked:
             self._unmarked.add(key)
@@ -211,11 +216,11 @@ def _remove_stale(path: Path) -> None:
     raise InputError("a socket on which another process listens")
 
 
-def _key(announced: Announcement | None) -> tuple[str, int, int] | None:
-    return None if announced is None else (announced.job, announced.attempt, announced.rank)
+def _key(announced: Announcement | None) -> _Key | None:
+    return None if announced is None else (announced.job, announced.attempt, announced.rank, announced.start)
 
 
-def _require_sendable(announcement: Announcement) -> tuple[str, int, int]:
+def _require_sendable(announcement: Announcement) -> _Key:
     """Return whose it is; raises `RecordError` for one that no message can hold: it must not stop the agent."""
     key = rank_key(announcement.job, announcement.rank)
     if len(key) > MAX_KEY_BYTES:
@@ -223,13 +228,13 @@ def _require_sendable(announcement: Announcement) -> tuple[str, int, int]:
     size_bytes = len(encode_announcement(announcement))
     if size_bytes > _MOST_ANNOUNCED_BYTES:
         raise RecordError(f"announcement must be at most {_MOST_ANNOUNCED_BYTES} bytes; got {size_bytes}")
-    return announcement.job, announcement.attempt, announcement.rank
+    return announcement.job, announcement.attempt, announcement.rank, announcement.start
 
 
 def _require_announced(batch: Batch, connection: _Connection) -> None:
     """Raise `RecordError` unless a batch is of the rank that its connection has announced."""
     header = batch.header
-    if (header.job, header.attempt, header.rank) != _key(connection.announced):
+    if (header.job, header.attempt, header.rank, header.start) != _key(connection.announced):
         said = "none" if connection.announced is None else f"rank {connection.announced.rank}"
         raise RecordError(f"batch must be of the rank announced before it; got rank {header.rank}, announced {said}")
 

@@ -81,6 +81,8 @@ class TorchSource:
         Who we are.
     world
         Gives this rank and the world size, or `None` while there is no process group.
+    start
+        Gives the id of this start of the job, asked once, before the rank is announced; it may take some seconds.
     is_unmarked
         Whether operators will carry no iteration, so that whoever reads them is to infer it.
     """
@@ -92,12 +94,13 @@ class TorchSource:
         iterations: Iterations,
         identity: Identity,
         world: Callable[[], tuple[int, int] | None],
+        start: Callable[[], str | None] = lambda: None,
         *,
         is_unmarked: bool = False,
     ) -> None:
         self.is_unmarked = is_unmarked
         self._hook, self._groups, self._iterations = hook, groups, iterations
-        self._identity, self._world_of = identity, world
+        self._identity, self._world_of, self._start_of = identity, world, start
         self._world: tuple[int, int] | None = None
         self._reader = RowReader()
         self._announcement: Announcement | None = None
@@ -198,12 +201,13 @@ class TorchSource:
 
     def _announce(self, rank: int, world_size: int) -> Announcement:
         identity = self._identity
+        start = self._start_of() if self._announcement is None else self._announcement.start
         sources = ("commops", "iterations") if self._iterations.ended else ("commops",)
         return Announcement(
             job=identity.job, attempt=identity.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
             communicators=tuple(group.communicator for group in self._groups.all), sources=sources,
             clock=identity.clock(world_size), host=identity.host, gpu=identity.gpu, nic=identity.nic,
-            switch=identity.switch, lost_rows=self.lost_rows,
+            switch=identity.switch, lost_rows=self.lost_rows, start=start,
         )  # fmt: skip
 
     def _collect(self, is_last: bool) -> None:
@@ -243,7 +247,7 @@ class TorchSource:
     def _header(self, schema: str, names: tuple[str, ...]) -> Header:
         assert self._announcement is not None
         one = self._announcement
-        return Header(schema, one.job, one.attempt, one.rank, self._rows[schema], None, names)
+        return Header(schema, one.job, one.attempt, one.rank, self._rows[schema], None, names, start=one.start)
 
     def _tell_lost_rows(self) -> None:
         """Say what was lost as soon as it is: what is missing must not look as if it had never been entered."""
@@ -251,7 +255,7 @@ class TorchSource:
             return
         self._told_lost_rows, one = self.lost_rows, self._announcement
         lost = {"commops": SourceProgress(self._rows["commops"], None, self.lost_rows)}
-        self._queue.append(Heartbeat(one.job, one.attempt, one.rank, lost))
+        self._queue.append(Heartbeat(one.job, one.attempt, one.rank, lost, start=one.start))
 
     def _clock_offset_ns(self) -> int:
         """From the monotonic clock to the host's; followed only when it was set, so that times keep their order."""

@@ -127,6 +127,7 @@ class Part(NamedTuple):
     summary: RowSummary
     group: str | None = None
     job: str = ""
+    start: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,6 +156,7 @@ class Part(NamedTuple):
             self.watermark_ns,
             self.names,
             self.group,
+            self.start,
         )
         return Batch(header, {name: self.cut.column(name) for name in self.cut.source.columns})
 
@@ -165,8 +167,9 @@ def part_of(batch: Batch, offset: int, summary: RowSummary | None = None) -> Par
     summary = summary or summarize(own.schema, batch.columns, [rows])[0]
     cut = Cut(MessageRows(batch.columns, own.names, offset), 0, rows)
     return Part(
-        own.schema, own.attempt, own.rank, own.rows_before, own.watermark_ns, cut, summary, own.group, own.job
-    )
+        own.schema, own.attempt, own.rank, own.rows_before, own.watermark_ns, cut, summary, own.group, own.job,
+        own.start,
+    )  # fmt: skip
 
 
 def parts_of(rows: Batch | Bundle, offset: int) -> Iterator[Part]:
@@ -183,8 +186,9 @@ def parts_of(rows: Batch | Bundle, offset: int) -> Iterator[Part]:
     for rank, rows_before, watermark_ns, cut in ranks:
         if cut.rows:
             yield Part(
-                own.schema, own.attempt, rank, rows_before, watermark_ns, cut, next(summaries), own.group, own.job
-            )
+                own.schema, own.attempt, rank, rows_before, watermark_ns, cut, next(summaries), own.group, own.job,
+                own.start,
+            )  # fmt: skip
 
 
 def shared_codes(sources: Sequence[MessageRows], names: Sequence[str]) -> tuple[Ints, Ints]:

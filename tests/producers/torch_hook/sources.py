@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, PythonRing
@@ -42,13 +43,22 @@ class HandHook:
 class Rank:
     """One rank of two, whose operators and iterations a test makes."""
 
-    def __init__(self, rank: int, world_size: int = 2, *, capacity: int = 64, is_unmarked: bool = False) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int = 2,
+        *,
+        capacity: int = 64,
+        is_unmarked: bool = False,
+        start: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self.hook, self.groups, self.iterations = HandHook(capacity), Groups(), Iterations()
         self.groups.add("0", range(world_size), world_size, "default_pg", 2)
         identity = Identity("job", host="node", gpu=rank, local_world_size=world_size)
         self.source = TorchSource(
-            self.hook, self.groups, self.iterations, identity, lambda: (rank, world_size), is_unmarked=is_unmarked
-        )
+            self.hook, self.groups, self.iterations, identity, lambda: (rank, world_size), start,
+            is_unmarked=is_unmarked,
+        )  # fmt: skip
         self._sequence = 0
 
     def operate(self, iteration: int, *, is_ended: bool = True, size: int = 4) -> None:

@@ -438,11 +438,15 @@ def test_held_batches_are_bounded_and_given_back_oldest_first() -> None:
     assert made.take_unannounced() == []
 
 
-def test_a_second_announcement_of_one_attempt_changes_nothing() -> None:
+def test_a_second_announcement_of_one_start_changes_nothing_and_is_told_once_where_it_contradicts() -> None:
     made = monitor()
     made.add(turns(turn(0, 0)), 0)
-    made.announce(replace(ANNOUNCED, host="elsewhere", sources=("commops",), world_size=900))
+    made.announce(replace(ANNOUNCED, sources=("commops",)))
     assert made.drain() == []
+    elsewhere = replace(ANNOUNCED, host="elsewhere", sources=("commops",), world_size=900)
+    made.announce(elsewhere)
+    made.announce(elsewhere)
+    assert made.drain() == [Membership("lockstep", 1, 0, elsewhere)]
     made.add(operators(operator(0, 2)), 1)
     made.beat(ended())
     assert numbers(made) == [0]

@@ -36,7 +36,7 @@ def test_only_operators_of_the_attempt_or_a_later_one_show_that_it_has_begun() -
     held = HeldMessages()
     held.add(iteration_batch(0, [{"iteration": 0, "start_ns": 5, "elapsed_ns": 7}], attempt=3), 0)
     held.add(operators(attempt=2), 1)
-    assert [held.has_operators(attempt) for attempt in (1, 2, 3)] == [True, True, False]
+    assert [held.has_operators(attempt, None) for attempt in (1, 2, 3)] == [True, True, False]
 
 
 def test_more_than_can_be_held_is_given_back_oldest_first() -> None:

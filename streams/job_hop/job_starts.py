@@ -1,0 +1,127 @@
+"""The starts of a job, and the attempt number under which each is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from irregulars.dtypes import Ints
+from irregulars.streams.job_hop.contradictions import MOST_HOSTS
+from irregulars.streams.messages.announcements import FIRST_ATTEMPT, code_of_start
+from irregulars.streams.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
+from irregulars.streams.messages.records import UNKNOWN
+from irregulars.validation import LARGEST
+
+_NOBODY: Final = -LARGEST
+"""Number of rows of a start that was not announced: none is judged under it."""
+
+_MOST_STARTS: Final = 1024
+"""Starts that are known as such. A job that starts more often is told again of one that is long over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a job: the attempt number under which it is judged, its first iteration, and some of its hosts."""
+
+    number: int
+    began_ns: int = UNKNOWN
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartsState:
+    """What `JobStarts` keep: the starts by their code (`code_of_start`), in the order of their coming."""
+
+    known: tuple[tuple[int, Start], ...]
+    beside: tuple[int, ...]
+
+
+class JobStarts:
+    """Gives each start of a job an attempt number of its own, in the order in which they were heard of.
+
+    The first start under an attempt number keeps it, and so does each one without an id. A further one gets the next
+    number above all that were given.
+    """
+
+    def __init__(self, state: StartsState | None = None) -> None:
+        self._known = {} if state is None else dict(state.known)
+        self._beside = set(() if state is None else state.beside)  # numbers of starts that run beside another
+
+    def is_beside(self, number: int | None) -> bool:
+        """Whether a start runs beside another one."""
+        return number in self._beside
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Some hosts of the starts that run beside one another, ascending."""
+        found = {host for one in self._known.values() if one.number in self._beside for host in one.hosts}
+        return tuple(sorted(found)[:MOST_HOSTS])
+
+    def numbered(self, rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
+        """Return rows with the numbers of their starts as attempts; those that only tell of a start are left out."""
+        found: list[Evidence | Membership] = []
+        for row in rows:
+            if isinstance(row, Evidence):
+                found.append(self._numbered_evidence(row))
+            elif row.reason == GOES_ON:
+                self._note_beside(self._known.get(code_of_start(row.attempt, row.start)))
+            else:
+                found.append(self._numbered_member(row))
+        return found
+
+    def _numbered_member(self, member: Membership) -> Membership:
+        code, own = code_of_start(member.attempt, member.start), member.announcement
+        known = self._known.get(code)
+        if known is None:
+            known = self._known[code] = Start(self._next_number(member))
+            if len(self._known) > _MOST_STARTS:
+                del self._known[next(iter(self._known))]
+        host = None if own is None else own.host
+        if host is not None and host not in known.hosts and len(known.hosts) < MOST_HOSTS:
+            self._known[code] = replace(known, hosts=(*known.hosts, host))
+        if known.number == member.attempt:
+            return member
+        own = None if own is None else replace(own, attempt=known.number)
+        return replace(member, attempt=known.number, announcement=own)
+
+    def _next_number(self, member: Membership) -> int:
+        if member.start is None:
+            return member.attempt
+        newest = max((one.number for code, one in self._known.items() if code < FIRST_ATTEMPT), default=-LARGEST)
+        return max(member.attempt, newest + 1)
+
+    def _numbered_evidence(self, evidence: Evidence) -> Evidence:
+        codes = evidence.columns["attempt"]
+        if not len(evidence) or int(codes.min()) >= FIRST_ATTEMPT:
+            return evidence
+        numbers = codes.astype(np.int64)
+        for code in np.unique(codes).tolist():
+            known = self._known.get(code)
+            if code < FIRST_ATTEMPT:
+                numbers[codes == code] = _NOBODY if known is None else known.number
+            if known is not None:
+                self._note_times(code, known, evidence.columns["start_ns"][codes == code].astype(np.int64))
+        return replace(evidence, columns={**evidence.columns, "attempt": numbers})
+
+    def _note_times(self, code: int, known: Start, start_ns: Ints) -> None:
+        """Note when a start began, and whether it goes on after a later one began."""
+        start_ns = start_ns[start_ns != UNKNOWN]
+        if not len(start_ns):
+            return
+        if known.began_ns == UNKNOWN:
+            self._known[code] = replace(known, began_ns=int(start_ns.min()))
+        until_ns = int(start_ns.max()) - BESIDE_NS
+        if any(one.number > known.number and UNKNOWN < one.began_ns < until_ns for one in self._known.values()):
+            self._note_beside(known)
+
+    def _note_beside(self, known: Start | None) -> None:
+        """Note that a start goes on beside all later ones."""
+        if known is not None:
+            self._beside.update(one.number for one in self._known.values() if one.number >= known.number)
+
+    def state(self) -> StartsState:
+        """Everything that the next `JobStarts` need."""
+        return StartsState(tuple(self._known.items()), tuple(sorted(self._beside)))
