@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary, DeviceClock
@@ -88,7 +89,7 @@ class Session:
         )
         self._process_groups = ProcessGroups(self._attach, lambda error: troubles.note(error, "group"))
         self._source = TorchSource(
-            self._hook, self.groups, self.iterations, identity, _world, agreed_start,
+            self._hook, self.groups, self.iterations, identity, _world, partial(agreed_start, identity.attempt),
             is_unmarked=iterations == "inferred",
         )  # fmt: skip
         self._ending = threading.Event()

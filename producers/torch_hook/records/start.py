@@ -7,23 +7,23 @@ from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
 
-_KEY: Final = "irregulars/start"
+_KEY: Final = "irregulars/start/"
 _WAIT_S: Final = 5.0
 """The store answers within a millisecond. One that has gone would be waited for until its own time is over."""
 
 
-def agreed_start() -> str | None:
+def agreed_start(attempt: int) -> str | None:
     """Return what the first rank that asks put into the store of the process group; None: the store does not answer.
 
     Any rank may be the first: nobody waits for another, and no collective is needed. A connection of our own leaves
-    that of the training alone. When torchrun starts the ranks again with another restart count, the store gives each
-    count keys of its own; a new launcher has a new store.
+    that of the training alone. A new launcher has a new store; torchrun keeps its own when it starts the ranks again,
+    and counts that as an attempt.
     """
     found: list[str] = []
 
     def ask() -> None:
         with suppress(Exception):  # of the store: whatever it is, training goes on
-            found.append(_store().compare_set(_KEY, "", uuid4().hex).decode())
+            found.append(_store().compare_set(f"{_KEY}{attempt}", "", uuid4().hex).decode())
 
     asking = threading.Thread(target=ask, name="irregulars-start", daemon=True)
     asking.start()
