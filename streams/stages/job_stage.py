@@ -286,6 +286,7 @@ class JobStage(Stage[JobMonitorLike]):
         await self._publish(state, judgements)
         self._work(tracked).note_end(tracked)
         self._work(tracked).note_untaught(tracked)
+        self.services.counters.contradictions += self._work(tracked).note_contradiction(tracked)
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)

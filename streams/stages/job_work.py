@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from irregulars.streams.job_hop.contradictions import Contradiction
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.judgements import Judgements
 from irregulars.streams.messages.kept_message import KeptMessage
@@ -19,7 +20,7 @@ from irregulars.streams.snapshots.records import Offsets
 from irregulars.streams.stages.job_topics import EVIDENCE, Rows
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.stage import Snapshottable
-from irregulars.streams.telemetry.log_lines import log_job, log_untaught
+from irregulars.streams.telemetry.log_lines import log_contradiction, log_job, log_untaught
 
 Words = tuple[Heard[ThresholdChange], Heard[Opinion]]
 """What people said before some evidence of a job: changes of thresholds, and opinions on its verdicts."""
@@ -30,6 +31,10 @@ class JobMonitorLike(Snapshottable, Protocol):
 
     @property
     def untaught_detectors(self) -> Mapping[str, str]:
+        """See JobMonitor."""
+
+    @property
+    def contradiction(self) -> Contradiction | None:
         """See JobMonitor."""
 
     def add(self, rows: Rows) -> None:
@@ -79,6 +84,7 @@ class JobWork:
     task: asyncio.Task[None] | None = None
     was_ended: bool = False
     untaught: frozenset[str] = frozenset()  # detectors of which it was said
+    contradicts: str | None = None  # in which respect, as it was said
 
     def note_untaught(self, tracked: Tracked[Any]) -> None:
         """Say once of a detector that it does not take what people say."""
@@ -87,6 +93,15 @@ class JobWork:
             for name in found.keys() - self.untaught:
                 log_untaught(tracked.key.decode(), name, found[name])
             self.untaught |= found.keys()
+
+    def note_contradiction(self, tracked: Tracked[Any]) -> bool:
+        """Say once that a job contradicts itself, and return whether that is new."""
+        found = tracked.monitor.contradiction
+        is_new = found is not None and found.what != self.contradicts
+        if found is not None and is_new:
+            log_contradiction(tracked.key.decode(), found.what, found.hosts)
+        self.contradicts = None if found is None else found.what
+        return is_new
 
     def note_end(self, tracked: Tracked[Any]) -> None:
         """Say once that the job ended; it may begin again with another attempt."""

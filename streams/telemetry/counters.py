@@ -70,6 +70,8 @@ class Counters:
         Partitions that are read from their beginning, since their topic was made anew or cut, by topic.
     attempt_over_rows
         Rows of attempts that are over.
+    contradictions
+        How often a job began to contradict itself: its ranks are in two places, or two jobs have one name.
     thresholds_revision
         How many changes of thresholds hold in all partitions of jobs that are held.
     """
@@ -95,6 +97,7 @@ class Counters:
         self.restore_s: dict[str, float] = {}
         self.partitions_read_anew: dict[str, int] = {}
         self.attempt_over_rows = 0
+        self.contradictions = 0
         self.thresholds_revision = 0
 
     def took(self, topic: str, rows: int) -> None:

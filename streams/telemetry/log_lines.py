@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from irregulars.sinks.advice import name_device
@@ -34,6 +35,16 @@ def log_over(job: str, rows: int) -> None:
         "event=attempt_over job=%s rows=%d reason=%r do=%r", _name(job), rows,
         "this attempt is over, and what comes of it is not judged",
         "send it with a higher attempt number, or under another name",
+    )  # fmt: skip
+
+
+def log_contradiction(job: str, what: str, hosts: Sequence[str]) -> None:
+    """Say that a job's ranks are announced in places that contradict each other, or that two jobs have its name."""
+    LOG.warning(
+        "event=%s job=%s what=%s hosts=%s effect=%r do=%r",
+        "two_jobs_of_one_name" if what == "starts" else "job_contradicts", _name(job), what, _name(",".join(hosts)),
+        "no device of it is named, and nothing is told as recovered, until its next start",
+        "give each job a name of its own, and each start an attempt number or a start id",
     )  # fmt: skip
 
 

@@ -201,6 +201,10 @@ class JobFacts:
         When its newest iteration closed; None: none within what was read.
     unsampled
         Ranks that send no samples of their NIC.
+    contradicts
+        In which respect announcements of one rank differ; None: they do not.
+    beside
+        Hosts of another start of this name that is heard since this one was announced.
     """
 
     job: str
@@ -216,6 +220,8 @@ class JobFacts:
     unsampled: frozenset[int] = frozenset()
     without_marks: frozenset[int] = frozenset()
     evidence_s: float | None = None
+    contradicts: str | None = None
+    beside: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from irregulars.infra.doctor.checks.facts import JobFacts
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.announcements import Announcement, Heartbeat, contradiction_of
+
+_Start = tuple[int, str]
+"""Attempt number, and id of the start; empty: it has none."""
+
+_BESIDE_S: Final = 5.0
 
 
 class Beat(NamedTuple):
@@ -28,8 +33,24 @@ class Announced(NamedTuple):
 
 @dataclass(slots=True)
 class _Gathered:
-    announced: dict[int, Announced] = field(default_factory=dict)
+    announced: dict[int, Announced] = field(default_factory=dict)  # newest of each rank
+    first: dict[int, Announced] = field(default_factory=dict)
     beats: dict[int, Beat] = field(default_factory=dict)
+
+    @property
+    def announced_s(self) -> float:
+        """When the newest of its ranks announced itself, s since 1970."""
+        return max((one.time_s for one in self.announced.values()), default=0.0)
+
+    def contradiction(self, rank: int) -> str | None:
+        """In which respect the newest announcement of a rank contradicts its first."""
+        return contradiction_of(self.first[rank].announcement, self.announced[rank].announcement)
+
+    def hosts_since(self, since_s: float) -> set[str]:
+        """Return the hosts of ranks that were heard to run more than `_BESIDE_S` after a time."""
+        running = (rank for rank, beat in self.beats.items() if beat.heartbeat.state != "ended"
+                   and beat.time_s > since_s + _BESIDE_S and rank in self.announced)  # fmt: skip
+        return {host for rank in running if (host := self.announced[rank].announcement.host) is not None}
 
 
 def jobs_of(
@@ -38,27 +59,31 @@ def jobs_of(
     evidence_s: Mapping[str, float],
     since_s: float,
 ) -> tuple[JobFacts, ...]:
-    """Return the newest attempts of the jobs that were heard or announced since a time; the last heard first.
+    """Return the newest starts of the jobs that were heard or announced since a time; the last heard first.
 
     Parameters
     ----------
     evidence_s
         By job: when its newest iteration closed, s since 1970.
     """
-    found: defaultdict[str, defaultdict[int, _Gathered]] = defaultdict(lambda: defaultdict(_Gathered))
-    for one in announced:
-        found[one.announcement.job][one.announcement.attempt].announced[one.announcement.rank] = one
+    found: defaultdict[str, defaultdict[_Start, _Gathered]] = defaultdict(lambda: defaultdict(_Gathered))
+    for one in sorted(announced, key=lambda one: one.time_s):
+        said = one.announcement
+        gathered = found[said.job][said.attempt, said.start or ""]
+        gathered.announced[said.rank] = one
+        gathered.first.setdefault(said.rank, one)
     for beat in beats:
-        own = found[beat.heartbeat.job][beat.heartbeat.attempt].beats
+        own = found[beat.heartbeat.job][beat.heartbeat.attempt, beat.heartbeat.start or ""].beats
         if beat.heartbeat.rank not in own or own[beat.heartbeat.rank].time_s <= beat.time_s:
             own[beat.heartbeat.rank] = beat
-    jobs = [_job(name, attempt, found[name][attempt], evidence_s.get(name))
-            for name, attempt in ((name, max(attempts)) for name, attempts in found.items())]  # fmt: skip
+    jobs = [_job(name, starts, evidence_s.get(name)) for name, starts in found.items()]
     recent = [job for job in jobs if max((*job.heard_s.values(), job.announced_s)) >= since_s]
     return tuple(sorted(recent, key=lambda job: -max((*job.heard_s.values(), job.announced_s))))
 
 
-def _job(name: str, attempt: int, own: _Gathered, evidence_s: float | None) -> JobFacts:
+def _job(name: str, starts: Mapping[_Start, _Gathered], evidence_s: float | None) -> JobFacts:
+    newest = max(starts, key=lambda start: (starts[start].announced_s, start))
+    own, (attempt, _) = starts[newest], newest
     said = {rank: one.announcement for rank, one in own.announced.items() if one.announcement.is_logged}
     lost: defaultdict[str, int] = defaultdict(int)
     for beat in own.beats.values():
@@ -69,7 +94,7 @@ def _job(name: str, attempt: int, own: _Gathered, evidence_s: float | None) -> J
         attempt=attempt,
         logged_ranks=max((one.logged_ranks for one in said.values()), default=0),
         announced=frozenset(said),
-        announced_s=max((one.time_s for one in own.announced.values()), default=0.0),
+        announced_s=own.announced_s,
         heard_s={rank: beat.time_s for rank, beat in own.beats.items()},
         ended=frozenset(rank for rank, beat in own.beats.items() if beat.heartbeat.state == "ended"),
         lost_rows=dict(lost),
@@ -78,6 +103,10 @@ def _job(name: str, attempt: int, own: _Gathered, evidence_s: float | None) -> J
         unsampled=frozenset(rank for rank, one in said.items() if "bandwidth" not in one.sources),
         without_marks=frozenset(rank for rank, one in said.items() if "iterations" not in one.sources),
         evidence_s=evidence_s,
+        contradicts=next(filter(None, map(own.contradiction, own.announced)), None),
+        beside=frozenset(
+            host for start, other in starts.items() if start != newest for host in other.hosts_since(own.announced_s)
+        ),
     )
 
 

@@ -75,6 +75,7 @@ def _heard(seen: KafkaFacts, running: Sequence[JobFacts]) -> Iterator[Finding]:
 
 
 def _job(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
+    yield from _contradictions(job)
     yield from _unannounced(seen, job)
     yield from _silent(seen, job)
     yield from _lost(job)
@@ -91,6 +92,15 @@ def _job(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
 
 def _name(job: JobFacts) -> str:
     return f"job {job.job}"
+
+
+def _contradictions(job: JobFacts) -> Iterator[Finding]:
+    if job.beside:
+        hosts = names(sorted(job.beside | set(job.hosts.values())))
+        yield finding("problem", GROUP, _name(job), f"two jobs send under this name: {hosts}", "two_jobs")
+    elif job.contradicts is not None:
+        text = f"announcements of one rank differ in {job.contradicts}: no device of the job can be named"
+        yield finding("problem", GROUP, _name(job), text, "job_contradicts")
 
 
 def _unannounced(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:

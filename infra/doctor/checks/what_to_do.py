@@ -89,6 +89,8 @@ TO_DO: Final[Mapping[str, str]] = {
     "not_stored": "irregulars doctor --only clickhouse; " + _OPERATING + "#irregularssinkretries",
     "worker_not_ready": _OPERATING + "#irregularsworkernotready",
     # producers and jobs
+    "two_jobs": "Give each of them a name of its own: " + _OPERATING + "#two-jobs-under-one-name",
+    "job_contradicts": "Was it started anew under one attempt number? " + _OPERATING + "#two-jobs-under-one-name",
     "not_announced": "Look at agent and hook of the ranks that lack: " + _OPERATING + "#irregularsnojudgements",
     "ranks_silent": "Do these hosts live, do their agents run and reach Kafka? irregulars sql silent_ranks; "
     + _OPERATING + "#irregularsagentbehind",

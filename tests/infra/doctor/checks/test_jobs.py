@@ -34,6 +34,8 @@ def of_job(**others: object) -> KafkaFacts:
         (of_job(evidence_s=None, without_marks=frozenset(range(4))), [("problem", "no_marks")]),
         (of_job(unsampled=frozenset(range(4))), [("warning", "no_samples")]),
         (of_job(unsampled=frozenset({2})), [("warning", "no_samples")]),
+        (of_job(contradicts="host"), [("problem", "job_contradicts")]),
+        (of_job(beside=frozenset({"node-9"})), [("problem", "two_jobs")]),
         (of_job(clocks=frozenset({"per_host"})), []),
         (kafka(stream={"host_clocks_s": {"node-0": 5.0}}), [("warning", "clock_off")]),
         (kafka(stream={"unread": {"heartbeats": "we may not"}}), [("unknown", "not_read")]),
