@@ -9,7 +9,7 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.producers.publishing.bundling import MAX_ROWS, Bundler, encode_together
-from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.announcements import Announcement, Heartbeat
 from irregulars.streams.messages.bundles import decode_batches
 from irregulars.streams.messages.records import Batch
 from tests.streams.lockstep_job import iteration_batch, operator_batch
@@ -43,7 +43,7 @@ def test_a_bundle_is_complete_with_the_last_rank_of_the_group(bundler: Bundler) 
 
 
 def test_nobody_waits_for_a_rank_that_has_ended(bundler: Bundler) -> None:
-    bundler.forget("lockstep", 1, GROUP, 2)
+    bundler.forget(Heartbeat("lockstep", 1, 2, state="ended"), GROUP)
     assert ranks_of(bundler.add(batch(0), 0.0)) == []
     assert ranks_of(bundler.add(batch(1), 0.0)) == [[0, 1]]
 
