@@ -192,6 +192,7 @@ class Ignoring:
 
     is_ended = False
     untaught_detectors: ClassVar[dict[str, str]] = {}
+    contradiction = None
 
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         pass

@@ -72,6 +72,8 @@ class EveryRowAccused:
     def tick(self, now_s: float, until_s: float) -> None:
         pass
 
+    contradiction = None
+
     @property
     def untaught_detectors(self) -> dict[str, str]:
         return {}

@@ -80,6 +80,7 @@ class SlowJob:
 
     is_ended = False
     untaught_detectors: ClassVar[dict[str, str]] = {}
+    contradiction = None
     add_raises: Exception | None = None
     advance_raises: Exception | None = None
 
