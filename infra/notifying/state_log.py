@@ -30,6 +30,7 @@ _READ_S: Final = 10.0  # for each message; and how long a broker that is away ke
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
 Headers = Sequence[tuple[str, bytes]]
+_KeyValue = tuple[bytes | None, bytes | None]
 
 
 @dataclass(slots=True)
@@ -104,8 +105,8 @@ class StateLog:
 
     def record(self, *told: Told) -> None:
         """Keep what channels were told; on return it stands on the broker."""
-        for one in told:
-            self._write("notices", one.key, encode_told(one))
+        if told:
+            self._write_all("notices", [(one.key, encode_told(one)) for one in told])
 
     def erase(self, told: Told) -> None:
         """Let a record go."""
@@ -170,33 +171,37 @@ class StateLog:
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = (), partition: int = _BY_KEY
     ) -> None:
         """Send, and wait for the acknowledgement, however long the broker is away: nothing goes on without it."""
+        self._write_all(topic, [(key, value)], headers, partition)
+
+    def _write_all(
+        self, topic: str, records: Sequence[_KeyValue], headers: Headers = (), partition: int = _BY_KEY
+    ) -> None:
         name = self._topics.name(topic)
         while True:
-            outcome = self._sent(name, key, value, headers, partition)
+            outcome = self._sent(name, records, headers, partition)
             if outcome is None:
                 return
             if is_refusal(outcome, self._security) or (not outcome.retriable() and outcome.code() not in _AWAY):
                 raise service_error(outcome, self._bootstrap)
             LOG.warning("event=broker_away topic=%s error=%s", name, outcome.name())
 
-    def _sent(
-        self, name: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int
-    ) -> KafkaError | None:
+    def _sent(self, name: str, records: Sequence[_KeyValue], headers: Headers, partition: int) -> KafkaError | None:
         outcomes: list[KafkaError | None] = []
         try:
-            self._producer.produce(
-                name, value, key, partition, headers=list(headers),
-                on_delivery=lambda error, _: outcomes.append(error),
-            )  # fmt: skip
+            for key, value in records:
+                self._producer.produce(
+                    name, value, key, partition, headers=list(headers),
+                    on_delivery=lambda error, _: outcomes.append(error),
+                )  # fmt: skip
         except KafkaException as error:
             return error.args[0]
-        while not outcomes:
+        while len(outcomes) < len(records):
             self._producer.flush(_FLUSH_S)
-            if not outcomes and self._is_stopping.is_set():
+            if len(outcomes) < len(records) and self._is_stopping.is_set():
                 raise ServiceUnavailable(
                     f"Kafka at {self._bootstrap} must acknowledge what was told; got a stop first"
                 )
-        return outcomes[0]
+        return next((one for one in outcomes if one is not None), None)
 
 
 _AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
