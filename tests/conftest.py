@@ -36,6 +36,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
 WAITING = (("tests", "integration"), ("tests", "faults"), ("tests", "chaos"))
 """Folders of the tests that mostly wait for real services."""
+LONGEST = ROOT / "tests" / "streams" / "test_what_must_not_matter.py"
+"""A file goes to one process: what takes that a minute and more does not come last."""
+
 SERVICES = {"kafka_bootstrap", "restarted_broker", "clickhouse"}
 
 # A port that a test chooses is bound a while later: meanwhile no other process of tests, and nothing that chooses one
@@ -48,11 +51,11 @@ collect_ignore = ["producers/torch_hook/ranks.py"]  # a training script, which n
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for a service, and begin with what mostly waits: last, it would leave cores without work."""
+    """Mark what asks for a service, and begin with what takes longest: last, it would leave cores without work."""
     for item in items:
         if not SERVICES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
-    items.sort(key=lambda item: item.path.relative_to(ROOT).parts[:2] not in WAITING)
+    items.sort(key=lambda item: item.path.relative_to(ROOT).parts[:2] not in WAITING and item.path != LONGEST)
 
 
 @dataclass(frozen=True)

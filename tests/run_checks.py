@@ -25,7 +25,8 @@ SIDE_BY_SIDE = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
 PLUGINS = ("-p", "tests.failures", "-p", "tests.time_limit")
 PYTEST = ("pytest", "--quiet", "--durations=15", *SIDE_BY_SIDE, *PLUGINS)
 TESTS = {"pytest": (*PYTEST, "--ignore=tests/faults")}
-TESTS_FAST = {"pytest fast": (*PYTEST, "--ignore=tests/faults", "-m", "not integration")}
+LEFT_OUT = [f"--ignore=tests/{folder}" for folder in ("faults", "benchmarks", "chaos", "fuzz")]
+TESTS_FAST = {"pytest fast": (*PYTEST, *LEFT_OUT, "-m", "not integration and not slow")}
 FAULTS = {"pytest faults": (*PYTEST, "tests/faults")}
 
 

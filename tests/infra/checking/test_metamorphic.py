@@ -17,6 +17,8 @@ from irregulars.streams.monitor_settings import MonitorSettings
 from tests.conftest import RECORDINGS
 from tests.infra.checking.recordings import JOBS, recorded, simulated
 
+pytestmark = pytest.mark.slow
+
 NAMES = sorted(path.name for path in RECORDINGS.iterdir() if (path / "job.json").exists())
 SETTINGS = MonitorSettings()
 

@@ -14,6 +14,8 @@ from irregulars.detectors.plugins.loading import DetectorName, load_detector, lo
 from irregulars.detectors.plugins.sample_frames import sample_frame
 from irregulars.errors import PluginError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "text",
