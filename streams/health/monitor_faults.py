@@ -3,6 +3,9 @@
 A message that a monitor can't take in is buried, and all goes on. A monitor that raises again and again without a
 message to blame is *broken*: what is sent to it is buried, nothing of it is stored, and a restart tries the last
 state that was. If all monitors raise, the fault is ours: the worker ends, and whoever runs it sees it.
+
+A monitor whose work does not end (`streams.health.watchdog`) begins anew behind the message that it was at; one of
+which that happens again and again is broken until its next start, whoever restarts.
 """
 
 from __future__ import annotations
@@ -11,20 +14,33 @@ import logging
 import traceback
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from irregulars.streams.health.watchdog import WorkGivenUp
 
 LOG: Final = logging.getLogger("irregulars.worker")
 MOST_FAULTS: Final = 3
-"""Rounds in a row that a monitor may fail before it is broken: a round is a second, and one may be bad luck."""
+"""Rounds in a row that a monitor may fail before it is broken: a round is a second, and one may be bad luck. As often
+it may be given up: each time costs the others their share of a minute."""
 
 MOST_MONITORS: Final = 20
 """Monitors that may raise in a row, with none that works between them, before the fault is taken as our own."""
 
-BROKEN: Final = "monitor must work; it raised again and again, and a restart tries its last stored state"
+BROKEN: Final = "monitor must work; again and again it raised, or its work did not end: its next start begins anew"
 """Why a message of a broken monitor is buried."""
 
 _LOG_FIRST: Final = 5
 _LOG_EVERY: Final = 1000
+
+
+class GivenUp(NamedTuple):
+    """How often a monitor's work was given up, and in which start last: a number, as of `code_of_start`."""
+
+    times: int = 0
+    start: int = 0
+
+
+NOT_GIVEN_UP: Final = GivenUp()
 
 
 class Watched(Protocol):
@@ -32,6 +48,7 @@ class Watched(Protocol):
 
     key: bytes
     faults: int
+    given_up: GivenUp
 
 
 class MonitorFaults:
@@ -73,10 +90,27 @@ class MonitorFaults:
             LOG.error("event=monitor_broken hop=%s key=%r", hop, tracked.key)
         return self.raised(hop, tracked.key, error)
 
+    def gave_up(self, hop: str, tracked: Watched, why: WorkGivenUp, messages: int) -> str:
+        """Note that a monitor's work did not end, and return the reason to bury its message with."""
+        times = MOST_FAULTS if why.is_fatal else tracked.given_up.times + 1  # what ended workers is not tried again
+        tracked.given_up, tracked.faults = tracked.given_up._replace(times=times), 0
+        LOG.error(
+            "event=judgement_given_up hop=%s job=%r seconds=%.0f messages=%d times=%d reason=%r do=%r",
+            hop, tracked.key.decode(), why.seconds, messages, times, str(why),
+            "none until its next start" if is_broken(tracked) else "it begins anew behind them",
+        )  # fmt: skip
+        return f"{hop} monitor's work must end: {why}"
+
 
 def is_broken(tracked: Watched) -> bool:
-    """Whether the monitor is given up."""
-    return tracked.faults >= MOST_FAULTS
+    """Whether nothing is given to the monitor any more."""
+    return max(tracked.faults, tracked.given_up.times) >= MOST_FAULTS
+
+
+def hear_start(tracked: Watched, start: int) -> None:
+    """Let a monitor that was given up work again in another start than that in which it was."""
+    if tracked.given_up.times and start != tracked.given_up.start:
+        tracked.given_up = NOT_GIVEN_UP
 
 
 def _place(error: Exception) -> str:

@@ -100,6 +100,11 @@ class JobMonitor:
         return self._is_ended and not self._later
 
     @property
+    def size(self) -> int:
+        """How many ranks of the attempt were announced."""
+        return len(self._roster.announcements)
+
+    @property
     def traffic(self) -> LogTraffic:
         """How much of the attempt's log was read back."""
         return self._judge.traffic

@@ -150,6 +150,12 @@ class PublishedVerdicts:
         self._to_announce.discard(key)
         return True
 
+    def begin_anew(self, key: bytes, verdicts: Iterable[tuple[str, Verdict]]) -> None:
+        """Let a job begin anew of which these verdicts were told, by topic; the newest of a topic last."""
+        for topic, verdict in verdicts:
+            self.note(topic, verdict)
+        self._anew.add(key)
+
     def in_known_words(self, judgements: Judgements) -> Judgements:
         """Give incidents the ids under which people know them."""
         if judgements.job.encode() not in self._anew:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from irregulars.errors import RecordError
 from irregulars.state_codec import decode_state, encode_root, encode_state, version_of
+from irregulars.streams.health.monitor_faults import NOT_GIVEN_UP, GivenUp
 from irregulars.streams.snapshots.published_verdicts import Told
 from irregulars.streams.snapshots.word_steps import WordSteps
 
@@ -81,6 +82,8 @@ class MonitorRecord:
         Pieces of what `state` would be.
     parts
         Pieces of each of the larger parts.
+    given_up
+        How often the monitor began anew because its work did not end.
     """
 
     epoch: int
@@ -88,6 +91,7 @@ class MonitorRecord:
     state: bytes
     root: Keys = ()
     parts: tuple[Keys, ...] = ()
+    given_up: GivenUp = NOT_GIVEN_UP
 
     @property
     def pieces(self) -> Iterator[bytes]:
@@ -147,11 +151,12 @@ class Draft:
     seen: Offsets
     root: bytes
     parts: Sequence[Any] = ()
+    given_up: GivenUp = NOT_GIVEN_UP
 
 
-def draft_of(seen: Mapping[str, int], state: Any) -> Draft:
+def draft_of(seen: Mapping[str, int], state: Any, given_up: GivenUp = NOT_GIVEN_UP) -> Draft:
     """Encode what of a state may still change."""
-    return Draft(dict(seen), *encode_root(state, STATE_VERSION, PART_BYTES))
+    return Draft(dict(seen), *encode_root(state, STATE_VERSION, PART_BYTES), given_up)
 
 
 def encode_record(record: Record) -> bytes:

@@ -115,7 +115,8 @@ class SnapshotWriter:
             parts.append(keys)
         is_long = len(draft.root) > PIECE_BYTES
         root = await self._write_pieces(key, draft.root, now) if is_long else ()
-        record = MonitorRecord(self.epoch, draft.seen, b"" if is_long else draft.root, root, tuple(parts))
+        state = b"" if is_long else draft.root
+        record = MonitorRecord(self.epoch, draft.seen, state, root, tuple(parts), draft.given_up)
         now.places[key] = await self._send(key, encode_record(record))
         self._written[key] = now
         self._live_bytes += now.size_bytes - before.size_bytes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from irregulars.errors import RecordError
+from irregulars.streams.health.monitor_faults import NOT_GIVEN_UP, GivenUp
 from irregulars.streams.snapshots.records import (
     POSITION_KEY,
     EncodedState,
@@ -58,6 +59,7 @@ class StoredMonitor:
     seen: Offsets
     state: EncodedState
     places: Mapping[bytes, Place] = field(default_factory=dict)
+    given_up: GivenUp = NOT_GIVEN_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +212,5 @@ class _Reading:
 
     def _monitor(self, key: bytes, record: MonitorRecord) -> StoredMonitor:
         state = assemble(record, self.pieces)
-        return StoredMonitor(record.seen, state, {one: self.places[one] for one in (key, *record.pieces)})
+        places = {one: self.places[one] for one in (key, *record.pieces)}
+        return StoredMonitor(record.seen, state, places, record.given_up)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from irregulars.detectors.irregular.window import drift_detector
-from irregulars.errors import RecordError, ServiceError
+from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
+from irregulars.streams.health.judges import Judges
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
+from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.kafka.log_reader import LogReader, OffsetsOfRank
 from irregulars.streams.kafka.patient_reader import PatientReader
 from irregulars.streams.kafka.topics import TOPICS
@@ -26,18 +29,29 @@ from irregulars.streams.progress.live_words import PeopleSay
 from irregulars.streams.progress.word_log import WordLog
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
-from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows
-from irregulars.streams.stages.job_work import Clocks, JobMonitorLike, JobWork, QueuedMessage, Words, words_before
+from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
+from irregulars.streams.stages.job_work import (
+    Clocks,
+    JobMonitorLike,
+    JobWork,
+    QueuedMessage,
+    Words,
+    hear_starts,
+    words_before,
+)
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
 
 LOG: Final = logging.getLogger("irregulars.worker")
+T = TypeVar("T")
 _MAX_QUEUED: Final = 256
-"""Evidence messages that wait for a job's monitor before the stage stops reading."""
+"""Evidence messages that wait for a job's monitor before the stage stops reading. Behind a judgement that takes long
+it goes on, for the other jobs, and leaves the next ones of this job to Kafka, to be read again later."""
 
 
 _WAY_S: Final = 0.005
+_AGAIN_S: Final = 0.5
 _LONGEST_WAY_S: Final = 0.1
 """A busy judge slows reading, and never stops it: the job that it is busy with may be one of many."""
 _EVIDENCE_KEPT_S: Final = TOPICS[EVIDENCE].retention_ms / 1000
@@ -91,8 +105,8 @@ class JobStage(Stage[JobMonitorLike]):
         )
         self._has_followed = False
         self._is_taught: Final = opinions is not None
-        self._judging = 0
-        self._judges: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-judge")
+        self._reading: Final = Lock()  # a reader is for one thread at a time
+        self._judges: Final = Judges(services.watchdog)
         drift_detector()  # while no other thread imports anything
         self._works: WeakKeyDictionary[Tracked[JobMonitorLike], JobWork] = WeakKeyDictionary()
         self._published: WeakKeyDictionary[PartitionState[JobMonitorLike], PublishedVerdicts] = WeakKeyDictionary()
@@ -176,10 +190,9 @@ class JobStage(Stage[JobMonitorLike]):
         """Do nothing: a monitor's results are published before its lock is given back."""
 
     async def capture(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> Draft:
-        """Encode a monitor's state between two judgements, in the thread: a large job's takes long."""
-        loop = asyncio.get_running_loop()
+        """Encode a monitor's state between two judgements, in a thread of theirs: a large job's takes long."""
         async with self._work(tracked).lock:
-            return await loop.run_in_executor(self._judges, self.encode, state, tracked)
+            return await self._run(tracked, None, partial(self.encode, state, tracked))
 
     def record(self, state: PartitionState[JobMonitorLike], positions: Offsets) -> PositionRecord:
         """Return the partition's record; revisions that are in no stored state yet stand behind its ends."""
@@ -205,8 +218,9 @@ class JobStage(Stage[JobMonitorLike]):
 
     async def _begin_words(self, state: PartitionState[JobMonitorLike]) -> None:
         """Store from which evidence on words hold, with a whole snapshot, before any of that evidence is taken."""
-        if not self.people_say.has_news(state) or self.services.sink.is_busy:
-            return  # no snapshot can be written while the database is away, and evidence must not wait for it
+        is_slow = any(self._work(tracked).is_slow for tracked in state.tracked.values())
+        if not self.people_say.has_news(state) or self.services.sink.is_busy or is_slow:
+            return  # no snapshot can be written meanwhile, and evidence must not wait for one
         await self.services.sink.flush()  # nor for one that is away, and was not missed yet
         async with self._cycle(state), self.people_say.gate(state):
             if not self.holds(state):
@@ -227,8 +241,11 @@ class JobStage(Stage[JobMonitorLike]):
         """Let go of threads and connections, without waiting for a broker that does not answer."""
         super().close()
         self._spans.give_up()
-        self._judges.submit(self._spans.close)
-        self._judges.shutdown(wait=False)
+        self._judges.close(self._close_spans)
+
+    def _close_spans(self) -> None:
+        with self._reading:
+            self._spans.close()
 
     # --- judging ----------------------------------------------------------------------------------------------------
 
@@ -242,17 +259,39 @@ class JobStage(Stage[JobMonitorLike]):
         self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: Any, rows: Rows
     ) -> None:
         work = self._work(tracked)
-        queued = QueuedMessage(
-            message.topic, message.partition, message.offset, message.timestamp, message.key, message.value, rows
-        )
-        work.inbox.append(queued)
+        if work.left or (len(work.inbox) >= _MAX_QUEUED and work.is_slow):
+            work.left.append(message.offset)
+        else:
+            work.inbox.append(
+                QueuedMessage(
+                    message.topic, message.partition, message.offset, message.timestamp, message.key, message.value,
+                    rows,
+                )
+            )  # fmt: skip
         work.queued = message.offset
         state.begin(EVIDENCE, message.offset)
         self._start(state, tracked)
 
+    async def _read_left(self, state: PartitionState[JobMonitorLike], work: JobWork) -> None:
+        """Put the first of the messages that were left to Kafka into the inbox."""
+        offsets, loop = list(itertools.islice(work.left, _MAX_QUEUED)), asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._restorer, self._topics.evidence_at, state.partition, offsets)
+        except ServiceUnavailable:  # the watch tells of a broker that is away
+            await asyncio.sleep(_AGAIN_S)
+            return
+        for one in found:
+            place = one.topic() or "", one.partition() or 0, one.offset() or 0, one.timestamp()[1] / 1000
+            work.inbox.append(QueuedMessage(*place, one.key(), one.value(), _decode(one.key(), one.value())))
+        for _ in offsets:
+            work.left.popleft()
+        for offset in {*offsets} - {one.offset for one in work.inbox}:  # deleted meanwhile
+            state.finish(EVIDENCE, offset)
+
     async def _wait_for_room(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> None:
         # No event to wait for: the partition may be revoked as well.
-        while len(self._work(tracked).inbox) >= _MAX_QUEUED and self.holds(state):  # noqa: ASYNC110
+        work = self._work(tracked)
+        while len(work.inbox) >= _MAX_QUEUED and not (work.left or work.is_slow) and self.holds(state):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     def _start(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> None:
@@ -264,7 +303,10 @@ class JobStage(Stage[JobMonitorLike]):
     async def _judge_all(
         self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], work: JobWork
     ) -> None:
-        while (work.inbox or work.is_due) and self.holds(state):
+        while (work.inbox or work.left or work.is_due) and self.holds(state):
+            if work.left and not work.inbox:
+                await self._read_left(state, work)
+                continue
             async with work.lock:  # given back after each round: a snapshot waits for it while evidence keeps coming
                 if not self.holds(state):  # dropped while we waited, and the thread may have ended
                     return
@@ -275,7 +317,15 @@ class JobStage(Stage[JobMonitorLike]):
     async def _judge_one(
         self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: QueuedMessage | None
     ) -> None:
-        judgements, refused = await self._judged(state, tracked, message)
+        work = self._work(tracked)
+        work.judging_since_s = time.monotonic()
+        try:
+            judgements, refused = await self._judged(state, tracked, message)
+        except WorkGivenUp as why:
+            await self._begin_over(state, tracked, why, message)
+            return
+        finally:
+            work.judging_since_s = None
         if not self.holds(state):
             return
         if message is not None and refused is not None:
@@ -284,9 +334,9 @@ class JobStage(Stage[JobMonitorLike]):
         # and waits for it. Time alone may have made the monitor speak.
         tracked.is_dirty = tracked.is_dirty or _has_rows(judgements)
         await self._publish(state, judgements)
-        self._work(tracked).note_end(tracked)
-        self._work(tracked).note_untaught(tracked)
-        self.services.counters.contradictions += self._work(tracked).note_contradiction(tracked)
+        work.note_end(tracked)
+        work.note_untaught(tracked)
+        self.services.counters.contradictions += work.note_contradiction(tracked)
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)
@@ -296,20 +346,64 @@ class JobStage(Stage[JobMonitorLike]):
     ) -> tuple[Judgements, str | None]:
         """Let the monitor judge in its thread; return what it says, and why the message could not be used."""
         nothing = Judgements(tracked.key.decode())
+        if message is not None:
+            hear_starts(tracked, message.rows)
         if is_broken(tracked):
             return nothing, BROKEN
         until_s = self._clocks.job_until_s(state.partition, state.position())
         words = words_before(self.people_say, state, tracked, message)
-        loop = asyncio.get_running_loop()
-        self._judging += 1
+        judge: Callable[[], tuple[Judgements, str | None]] = partial(self._judge, tracked, message, until_s, words)
         try:
-            return await loop.run_in_executor(self._judges, self._judge, tracked, message, until_s, words)
-        except ServiceError:
+            return await self._run(tracked, message, judge)
+        except (ServiceError, WorkGivenUp):
             raise
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             return nothing, self.faults.failed(self.hop, tracked, error)
-        finally:
-            self._judging -= 1
+
+    async def _run(self, tracked: Tracked[JobMonitorLike], message: QueuedMessage | None, work: Callable[[], T]) -> T:
+        offset = tracked.seen.get(EVIDENCE, -1) if message is None else message.offset
+        return await self._judges.run(tracked.key, offset, tracked.monitor.size, work)
+
+    async def begin_over(
+        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], why: WorkGivenUp
+    ) -> None:
+        """Let a job begin anew whose state could not be encoded in time."""
+        async with self._work(tracked).lock:
+            await self._begin_over(state, tracked, why, None)
+
+    async def _begin_over(
+        self,
+        state: PartitionState[JobMonitorLike],
+        tracked: Tracked[JobMonitorLike],
+        why: WorkGivenUp,
+        message: QueuedMessage | None,
+    ) -> None:
+        """Let a job begin anew behind a message, with the ranks that were announced and the verdicts that were told.
+
+        That is stored before anything else of the job is judged.
+        """
+        reason = self.faults.gave_up(self.hop, tracked, why, messages=int(message is not None))
+        self.services.counters.gave_up(self.hop)
+        if not self.holds(state):
+            return
+        job, rows, loop = tracked.key.decode(), () if message is None else message.rows, asyncio.get_running_loop()
+        tracked.monitor = self._make(job)
+        announced = await loop.run_in_executor(self._restorer, self._topics.announced, job, rows)
+        tracked.given_up = tracked.given_up._replace(start=start_of([*announced, *rows]) or 0)
+        if message is not None:
+            await self.services.dead_letters.bury(message, reason)
+            tracked.saw(EVIDENCE, message.offset)
+        try:
+            await self._run(tracked, message, partial(tracked.monitor.add, announced))
+        except Exception as error:  # it can't even learn who takes part
+            self.faults.raised(self.hop, tracked.key, error)
+            tracked.monitor = self._make(job)
+        await self.services.outbox.barrier()
+        told = await loop.run_in_executor(self._restorer, self._topics.told_of, state.partition, tracked.key)
+        self._published[state].begin_anew(tracked.key, told)
+        await self.store_begun_over(state, tracked)
+        if message is not None:
+            state.finish(EVIDENCE, message.offset)
 
     async def give_way(self) -> None:
         """Wait for a judgement that is being made, within bounds: what is read meanwhile only makes it wait.
@@ -318,7 +412,7 @@ class JobStage(Stage[JobMonitorLike]):
         alert may come, and nothing that is read after it changes that.
         """
         until_s = time.monotonic() + _LONGEST_WAY_S
-        while self._judging and time.monotonic() < until_s:  # noqa: ASYNC110 - bounded, and mostly over at once
+        while self._judges.is_busy and time.monotonic() < until_s:  # noqa: ASYNC110 - bounded, and mostly over at once
             await asyncio.sleep(_WAY_S)
 
     def _judge(
@@ -349,7 +443,12 @@ class JobStage(Stage[JobMonitorLike]):
 
     def _read_back(self, job: str, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
         """Read operators of a job again: where the topic was made anew, another's may stand at these offsets."""
-        return [batch for batch in self._spans.read(spans) if batch.header.job == job]
+        found = self._judges.undisturbed(partial(self._read_spans, spans))
+        return [batch for batch in found if batch.header.job == job]
+
+    def _read_spans(self, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
+        with self._reading:
+            return self._spans.read(spans)
 
     # --- publishing -------------------------------------------------------------------------------------------------
 

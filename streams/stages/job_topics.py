@@ -69,6 +69,10 @@ class JobTopics:
         told = begun_anew(stored.told, keys, stored.positions.get(EVIDENCE, 0), history)
         return replace(stored, positions={}, ends=ends, told=told)
 
+    def told_of(self, own: int, key: bytes) -> list[tuple[str, Verdict]]:
+        """Return what was told of the job of a key until now, with its topic."""
+        return list(self._history(own, {key}, self._result_ends()))
+
     def _history(self, own: int, keys: Set[bytes] | None, ends: Ends) -> Iterator[tuple[str, Verdict]]:
         """Yield what was told, up to `ends`, of these jobs (None: of all of the partition), with its topic."""
         partitions, since_ms = self._partitions(), self._first_evidence_ms(own) - _TOLD_BEFORE_MS
@@ -91,20 +95,27 @@ class JobTopics:
 
     # --- evidence, and who takes part -------------------------------------------------------------------------------
 
+    def evidence_at(self, partition: int, offsets: Sequence[int]) -> list[Message]:
+        """Return the messages at some offsets, ascending, as far as they still exist."""
+        found = self._reader.messages(self._name(EVIDENCE), partition, offsets[0], offsets[-1] + 1)
+        wanted = frozenset(offsets)
+        return [one for one in found if one.offset() in wanted]
+
     def evidence_end(self, partition: int) -> int:
         """Return where a partition of ``evidence`` ends now."""
         return self._reader.end_offset(self._name(EVIDENCE), partition)
 
     def announced(self, job: str, rows: Rows) -> Rows:
-        """Find who takes part in a job that begins anew, in the start of these rows.
+        """Find who takes part in a job that begins anew, in the start of these rows; without any, in the newest.
 
         Announcements stay on their topic for ever; the evidence of them, a week.
         """
-        start = _start(rows)
-        newest = {message.key(): message.value() for message in self._announcements(f"{job}/".encode())}
-        found = [one for value in newest.values() if (one := _announcement(value)) is not None]
-        own = [one for one in found if one.job == job and code_of_start(one.attempt, one.start) == start]
-        return [Membership(one.job, one.attempt, one.rank, one, start=one.start) for one in own]
+        newest = {message.key(): message for message in self._announcements(f"{job}/".encode())}
+        by_age = sorted(newest.values(), key=lambda message: -message.timestamp()[1])
+        found = [one for message in by_age if (one := _announcement(message.value())) is not None and one.job == job]
+        members = [Membership(one.job, one.attempt, one.rank, one, start=one.start) for one in found]
+        start = start_of(rows or members)
+        return [one for one in members if code_of_start(one.attempt, one.start) == start]
 
     def _announcements(self, prefix: bytes) -> Iterator[Message]:
         name = self._name("jobs")
@@ -150,7 +161,7 @@ def _announcement(value: bytes | None) -> Announcement | None:
         return None
 
 
-def _start(rows: Rows) -> int | None:
+def start_of(rows: Rows) -> int | None:
     """Return the start of the first row, as `code_of_start` does."""
     for row in rows:
         if isinstance(row, Membership):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from irregulars.streams.health.judges import TURN_S
+from irregulars.streams.health.monitor_faults import hear_start
 from irregulars.streams.job_hop.contradictions import Contradiction
+from irregulars.streams.messages.announcements import code_of_start
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.judgements import Judgements
 from irregulars.streams.messages.kept_message import KeptMessage
@@ -28,6 +32,10 @@ Words = tuple[Heard[ThresholdChange], Heard[Opinion]]
 
 class JobMonitorLike(Snapshottable, Protocol):
     """`streams.job_hop.job_monitor.JobMonitor`, as this stage uses it."""
+
+    @property
+    def size(self) -> int:
+        """See JobMonitor."""
 
     @property
     def untaught_detectors(self) -> Mapping[str, str]:
@@ -79,12 +87,19 @@ class JobWork:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     inbox: deque[QueuedMessage] = field(default_factory=deque)
-    queued: int = -1  # newest offset that was put into the inbox
+    left: deque[int] = field(default_factory=deque)  # offsets behind the inbox: these messages are read again
+    queued: int = -1  # newest offset that was put into the inbox, or left
+    judging_since_s: float | None = None
     is_due: bool = False
     task: asyncio.Task[None] | None = None
     was_ended: bool = False
     untaught: frozenset[str] = frozenset()  # detectors of which it was said
     contradicts: str | None = None  # in which respect, as it was said
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a judgement is being made that takes long."""
+        return self.judging_since_s is not None and time.monotonic() - self.judging_since_s > TURN_S
 
     def note_untaught(self, tracked: Tracked[Any]) -> None:
         """Say once of a detector that it does not take what people say."""
@@ -108,6 +123,13 @@ class JobWork:
         if tracked.monitor.is_ended and not self.was_ended:
             log_job("ended", tracked.key.decode())
         self.was_ended = tracked.monitor.is_ended
+
+
+def hear_starts(tracked: Tracked[JobMonitorLike], rows: Rows) -> None:
+    """Let a job that was given up be judged again if rows announce another start of it."""
+    for row in rows if tracked.given_up.times else ():
+        if isinstance(row, Membership) and row.announcement is not None:
+            hear_start(tracked, code_of_start(row.attempt, row.start))
 
 
 def words_before(

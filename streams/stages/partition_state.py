@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from irregulars.streams.health.monitor_faults import NOT_GIVEN_UP, GivenUp
 from irregulars.streams.snapshots.records import Offsets as Offsets  # theirs and ours: others take it from here
 
 M = TypeVar("M")
@@ -34,6 +35,7 @@ class Tracked(Generic[M]):
     ended_at_s: float | None = None
     heard_at_s: float = field(default_factory=time.monotonic)
     faults: int = 0  # see `streams.health.monitor_faults`
+    given_up: GivenUp = NOT_GIVEN_UP
 
     def has_seen(self, topic: str, offset: int) -> bool:
         """Whether the monitor's state holds this message already."""

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import RecordError, ServiceUnavailable
-from irregulars.streams.health.monitor_faults import BROKEN, is_broken
+from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
+from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
+from irregulars.streams.messages.announcements import Announcement, Heartbeat, code_of_start
 from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.evidence_parts import encode_within_limit
 from irregulars.streams.messages.records import Batch
@@ -33,6 +34,7 @@ from irregulars.streams.stages.stage import LOG, Event, Services, Stage, unreada
 from irregulars.streams.stages.unannounced_ranks import ParkedMessage, ParkingLot
 from irregulars.streams.telemetry.log_lines import log_over
 
+T = TypeVar("T")
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
 _SAMPLES: Final = ("bandwidth", "gpu_health")
 _MOST_ROWS: Final = 1 << 17
@@ -77,7 +79,8 @@ class RankStage(Stage[RankMonitorLike]):
     ) -> None:
         super().__init__(services)
         self._silences: Final = ChangedSilences(changed)
-        self._drain: Final = RankDrain(self.hop, self.faults)
+        self._guard: Final = services.watchdog.guard(self.hop)
+        self._drain: Final = RankDrain(self.hop, self.faults, self._guarded, self._begin_over)
         self._make: Final = make
         self._restore: Final = restore
         self._evidence_topic: Final = services.settings.topics.name("evidence")
@@ -118,7 +121,9 @@ class RankStage(Stage[RankMonitorLike]):
             return
         try:
             tracked = state.tracked.get(key) or self._make_monitor(state, key, record)
-            self._feed(state, tracked, "jobs", message.offset(), record)
+            self._guarded(tracked, partial(self._feed, state, tracked, "jobs", message.offset(), record))
+            assert isinstance(record, Announcement)
+            tracked.given_up = tracked.given_up._replace(start=code_of_start(record.attempt, record.start))
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             self.faults.raised(self.hop, key, error)
             state.tracked.pop(key, None)
@@ -259,8 +264,7 @@ class RankStage(Stage[RankMonitorLike]):
     async def capture(self, state: State, tracked: TrackedRanks) -> Draft:
         """Encode a monitor's state, and send what it drained: a state holds no drained rows."""
         async with self._work(state).lock:  # or these rows could overtake some that were drained before
-            rows = tracked.monitor.drain()
-            value = self.encode(state, tracked)
+            rows, value = self._guarded(tracked, lambda: (tracked.monitor.drain(), self.encode(state, tracked)))
             if rows:
                 await self._send_rows({tracked.monitor.job: rows})
             return value
@@ -282,8 +286,10 @@ class RankStage(Stage[RankMonitorLike]):
                 continue
             try:
                 self._silences.follow(tracked.monitor)
-                tracked.monitor.tick(now_s, until_s)
+                self._guarded(tracked, partial(tracked.monitor.tick, now_s, until_s))
                 self._note_over(tracked.monitor)
+            except WorkGivenUp as why:
+                self._begin_over(tracked, why)
             except Exception as error:  # whatever a monitor raises, it must not take the worker with it
                 self.faults.failed(self.hop, tracked, error)
             self._work(state).touched[tracked.key] = tracked
@@ -305,6 +311,30 @@ class RankStage(Stage[RankMonitorLike]):
             if self.holds(state):
                 await log.write(state.partition, positions)
 
+    # --- work that does not end -------------------------------------------------------------------------------------
+
+    def _guarded(self, tracked: TrackedRanks, work: Callable[[], T], offset: int = -1) -> T:
+        return self._guard.run(tracked.key, offset, self.services.watchdog.limits.rank_cpu_s, work)
+
+    async def begin_over(self, state: State, tracked: TrackedRanks, why: WorkGivenUp) -> None:
+        """Let a monitor begin anew whose state could not be encoded in time."""
+        self._begin_over(tracked, why)
+
+    def _begin_over(self, tracked: TrackedRanks, why: WorkGivenUp, messages: int = 0) -> str:
+        """Let a monitor begin anew behind the message that it was at, and return the reason to bury that with."""
+        reason = self.faults.gave_up(self.hop, tracked, why, messages)
+        self.services.counters.gave_up(self.hop)
+        for state in self.states.values():
+            if state.tracked.get(tracked.key) is tracked:
+                tracked.monitor, tracked.is_dirty = self._make(tracked.monitor.job, state.partition), True
+                self.watch(asyncio.ensure_future(self._announce_and_store(state, tracked)))
+        return reason
+
+    async def _announce_and_store(self, state: State, tracked: TrackedRanks) -> None:
+        await self.begin_anew(state, {tracked.key}, PositionRecord(positions=state.read_to()))
+        if self.holds(state):
+            await self.store_begun_over(state, tracked)
+
     def _work(self, state: State) -> PartitionWork:
         work = self._works.get(state)
         if work is None:
@@ -321,10 +351,15 @@ class RankStage(Stage[RankMonitorLike]):
         self, state: State, tracked: TrackedRanks, topic: str, offset: int, record: Record
     ) -> Sequence[Refused]:
         """Feed one message to its monitor; return the parts that it refused, or raise why it took nothing at all."""
+        if isinstance(record, Announcement):
+            hear_start(tracked, code_of_start(record.attempt, record.start))
         if is_broken(tracked):
             raise _NotFed(BROKEN)
         try:
-            return self._feed(state, tracked, topic, offset, record)
+            return self._guarded(tracked, partial(self._feed, state, tracked, topic, offset, record), offset)
+        except WorkGivenUp as why:
+            tracked.saw(topic, offset)
+            raise _NotFed(self._begin_over(tracked, why, messages=1)) from None
         except RecordError as error:  # it can be read, and can't be true: the monitor took nothing of it
             tracked.saw(topic, offset)
             raise _NotFed(str(error)) from error

@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 
 from irregulars.errors import IrregularsError, RecordError, SendingGivenUp
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
+from irregulars.streams.health.watchdog import Watchdog, WorkGivenUp
 from irregulars.streams.kafka.dead_letters import DeadLetters, InputMessage
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.outbox import Outbox
@@ -99,6 +100,7 @@ class Services:
     continuity: Continuity
     counters: Counters = field(default_factory=Counters)
     recent: RecentMessages = field(default_factory=lambda: RecentMessages(0))
+    watchdog: Watchdog = field(default_factory=Watchdog)
 
 
 class Stage(ABC, Generic[M]):
@@ -158,7 +160,22 @@ class Stage(ABC, Generic[M]):
     def encode(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft:
         """Encode at once: a state may share arrays with its monitor, which goes on changing them."""
         tracked.is_dirty = False
-        return draft_of(tracked.seen, tracked.monitor.state())
+        return draft_of(tracked.seen, tracked.monitor.state(), tracked.given_up)
+
+    @abstractmethod
+    async def begin_over(self, state: PartitionState[M], tracked: Tracked[M], why: WorkGivenUp) -> None:
+        """Let a monitor whose work did not end begin anew, from what comes next."""
+
+    async def store_begun_over(self, state: PartitionState[M], tracked: Tracked[M]) -> None:
+        """Store a monitor that began anew at once: neither a restart nor another owner may meet what it was at."""
+        draft = self.encode(state, tracked)
+        if not self.services.sink.is_busy:
+            await self.store(state)  # what was judged before is no longer in a state
+        await self.services.outbox.barrier()
+        async with self._writing:
+            if self.holds(state):
+                await self._writers[state].write_monitor(tracked.key, draft)
+                await self.services.outbox.barrier()
 
     async def prepare(self, state: PartitionState[M], stored: PositionRecord) -> None:
         """Do what else a restored partition needs."""
@@ -263,7 +280,8 @@ class Stage(ABC, Generic[M]):
         refused = dict(stored.refused)
         for key, record in stored.monitors.items():
             try:
-                tracked[key] = Tracked(key, self.restore_monitor(record.state), dict(record.seen))
+                monitor = self.restore_monitor(record.state)
+                tracked[key] = Tracked(key, monitor, dict(record.seen), given_up=record.given_up)
             except _UNUSABLE as error:
                 refused[key] = f"{error if isinstance(error, RecordError) else repr(error)} (key {key!r})"
         return tracked, refused
@@ -386,8 +404,8 @@ class Stage(ABC, Generic[M]):
         ended = self._forget_ended(state)
         writer = self._writers[state]
         for key, draft in drafts.items():
-            if key in state.tracked:
-                await writer.write_monitor(key, draft)
+            if key in state.tracked and state.tracked[key].given_up.times <= draft.given_up.times:
+                await writer.write_monitor(key, draft)  # else it has begun anew since, and that is stored
         await writer.delete_monitors(ended)
         await writer.write_position(record)
 
@@ -419,6 +437,9 @@ class Stage(ABC, Generic[M]):
             return await self.capture(state, tracked)
         except (IrregularsError, asyncio.CancelledError):
             raise
+        except WorkGivenUp as why:
+            await self.begin_over(state, tracked, why)
+            return None
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             self.faults.failed(self.hop, tracked, error)
             return None

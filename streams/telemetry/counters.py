@@ -72,6 +72,8 @@ class Counters:
         Rows of attempts that are over.
     contradictions
         How often a job began to contradict itself: its ranks are in two places, or two jobs have one name.
+    given_up
+        Monitors that began anew because their work did not end, by hop.
     thresholds_revision
         How many changes of thresholds hold in all partitions of jobs that are held.
     """
@@ -98,6 +100,7 @@ class Counters:
         self.partitions_read_anew: dict[str, int] = {}
         self.attempt_over_rows = 0
         self.contradictions = 0
+        self.given_up: dict[str, int] = {}
         self.thresholds_revision = 0
 
     def took(self, topic: str, rows: int) -> None:
@@ -110,6 +113,10 @@ class Counters:
         evidence = [part for part in parts if isinstance(part, Evidence)]
         self.took(topic, sum(map(len, evidence)))
         self.late_rows += sum(int(part.columns["late_rows"].sum()) for part in evidence)
+
+    def gave_up(self, hop: str) -> None:
+        """Count a monitor whose work did not end."""
+        self.given_up[hop] = self.given_up.get(hop, 0) + 1
 
     def rejected(self, by: str, rows: int) -> None:
         """Count rows that were refused for good."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from irregulars.pages import Page, text_page
+from irregulars.streams.health.monitor_faults import BROKEN, Watched, is_broken
+from irregulars.streams.health.watchdog import Watchdog
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.outbox import Outbox
 from irregulars.streams.kafka.topics import TOPICS, TopicSettings
@@ -28,7 +30,7 @@ class StateLike(Protocol):
     """`streams.stages.partition_state.PartitionState`, as it is looked at."""
 
     @property
-    def tracked(self) -> Mapping[bytes, object]:
+    def tracked(self) -> Mapping[bytes, Watched]:
         """See PartitionState."""
 
     def read_to(self) -> dict[str, int]:
@@ -83,6 +85,8 @@ class View:
         Records that hold the states of what is held, by hop.
     topic_partitions
         How many partitions the input topics have, whoever holds them, by topic.
+    broken
+        Jobs, or ranks of jobs, whose monitors are given nothing any more.
     """
 
     lags: Mapping[Place, int] = field(default_factory=dict)
@@ -92,6 +96,7 @@ class View:
     ranks: int = 0
     state_bytes: Mapping[str, int] = field(default_factory=dict)
     topic_partitions: Mapping[str, int] = field(default_factory=dict)
+    broken: Sequence[str] = ()
 
 
 class Observer:
@@ -111,6 +116,8 @@ class Observer:
         How long the worker waits for a source or a rank.
     is_broker_away
         Whether the broker has not answered for some seconds.
+    watchdog
+        Who looks at the work of monitors.
     """
 
     def __init__(
@@ -125,6 +132,7 @@ class Observer:
         now_s: Callable[[], float],
         grace_s: float = 30.0,
         is_broker_away: Callable[[], bool] = lambda: False,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.counters: Final = counters
         self.group: Final = group
@@ -136,6 +144,7 @@ class Observer:
         self._is_restored: Final = is_restored
         self._now_s: Final = now_s
         self._is_broker_away: Final = is_broker_away
+        self._watchdog: Final = Watchdog() if watchdog is None else watchdog
         self._health: Final = Health(time.monotonic())
         self._flow: Final = FlowWatch(grace_s)
         self._observed_s = time.monotonic()
@@ -173,6 +182,7 @@ class Observer:
             ranks=sum(_count_ranks(hop.stage) for hop in self._hops),
             state_bytes=self._state_bytes(),
             topic_partitions=self._topic_partitions(),
+            broken=[name for hop in self._hops for name in _broken(hop.stage)],
         )
 
     def _tell_changes(self) -> None:
@@ -222,14 +232,21 @@ class Observer:
 
     def healthz(self) -> Page:
         """Return 200 while a restart would mend nothing, else 503 with the reason."""
-        return _verdict_page(self.why_dead())
+        return _verdict_page(self.why_dead(), self._notes())
 
     def readyz(self) -> Page:
         """Return 200 while all partitions are restored and read, and the database was reached, else 503 and why."""
-        return _verdict_page(self.why_not_ready())
+        return _verdict_page(self.why_not_ready(), self._notes())
+
+    def _notes(self) -> list[str]:
+        """Return which monitors take long, and which are given nothing any more until their next start."""
+        return [*self._watchdog.slow(), *(f"{name} is not judged: {BROKEN}" for name in self.view.broken)]
 
     def why_dead(self) -> str | None:
-        """See `Health.why_dead`."""
+        """See `Health.why_dead`; besides, a thread that does not come back from a monitor never will."""
+        lost = self._watchdog.slow(is_lost=True)
+        if lost:
+            return f"work that is given up must end; it does not, a new worker leaves it out: {'; '.join(lost)}"
         return self._health.why_dead(time.monotonic())
 
     def why_not_ready(self) -> str | None:
@@ -267,8 +284,8 @@ class Observer:
         }
 
 
-def _verdict_page(reason: str | None) -> Page:
-    return text_page("ok") if reason is None else text_page(reason, 503)
+def _verdict_page(reason: str | None, notes: Sequence[str]) -> Page:
+    return text_page("\n".join([reason or "ok", *notes]), 200 if reason is None else 503)
 
 
 def _done(stage: StageLike, state: StateLike) -> dict[str, int]:
@@ -278,6 +295,11 @@ def _done(stage: StageLike, state: StateLike) -> dict[str, int]:
 
 def _count_monitors(stage: StageLike) -> int:
     return sum(len(state.tracked) for state in stage.states.values())
+
+
+def _broken(stage: StageLike) -> Iterable[str]:
+    for state in stage.states.values():
+        yield from (key.decode() for key, one in state.tracked.items() if is_broken(one))
 
 
 def _count_ranks(stage: StageLike) -> int:

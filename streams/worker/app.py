@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
 
 import faust
@@ -34,6 +35,7 @@ from irregulars.streams.health.broker_watch import QUIET_S, BrokerWatch
 from irregulars.streams.health.reading_watch import ReadingWatch
 from irregulars.streams.health.spare_memory import SpareMemory
 from irregulars.streams.health.stop_deadline import StopDeadline
+from irregulars.streams.health.watchdog import Watchdog
 from irregulars.streams.kafka.dead_letters import DeadLetters
 from irregulars.streams.kafka.log_reader import LogReader
 from irregulars.streams.kafka.login_password import password_of
@@ -91,9 +93,11 @@ class WorkerApp(faust.App):
         writer = SinkWriter(sink, dead_letters, counters, settings.unstored_mib << 20)
         self.gaps: Final = LogGaps(_reader(settings), settings.topics)
         continuity = Continuity(self.gaps.first_offset, self._go_back)
+        directory = Path(settings.data_directory)
+        self.watchdog: Final = Watchdog(monitors.limits, directory if directory.is_dir() else None)
         self.services: Final = Services(
             settings, outbox, dead_letters, writer, _acknowledge, self.fail, continuity, counters,
-            RecentMessages(settings.recent_mib << 20),
+            RecentMessages(settings.recent_mib << 20), self.watchdog,
         )  # fmt: skip
         self.thresholds: Final = _word_log(settings, "thresholds", decode_change)
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank, self.thresholds)
@@ -115,6 +119,7 @@ class WorkerApp(faust.App):
             counters, outbox, dead_letters, settings.topics, settings.group,
             (Hop(self.rank_stage, self.clocks.rank_until_s), Hop(self.job_stage, self.clocks.job_until_s)),
             lambda: self._generation is not None, self.clocks.now_s, settings.grace_s, lambda: self.broker.is_away,
+            self.watchdog,
         )  # fmt: skip
         self._partition_counts: Mapping[str, int] = {}
         self._restoring = asyncio.Lock()

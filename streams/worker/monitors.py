@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -13,6 +13,7 @@ from irregulars.detectors.plugins.peers import PeerDeviation
 from irregulars.detectors.plugins.protocol import has_state, is_taught, name_of
 from irregulars.errors import InputError, RecordError
 from irregulars.sinks.alerts import alert_of
+from irregulars.streams.health.watchdog import Limits
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
 from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.monitor_settings import MonitorSettings
@@ -41,6 +42,8 @@ class Monitors:
         The encoded alert of a verdict's revision; `None` where the policy keeps quiet.
     is_taught
         Whether a detector of ranks learns from what people say of verdicts.
+    limits
+        How long, and how large, their work may be.
     """
 
     make_rank: MakeRankMonitor
@@ -49,6 +52,7 @@ class Monitors:
     restore_job: Callable[[EncodedState], JobMonitorLike]
     alert_of: Callable[[Verdict], bytes | None] = alert_of
     is_taught: bool = False
+    limits: Limits = field(default_factory=Limits)
 
 
 def make_monitors(settings: WorkerSettings) -> Monitors:

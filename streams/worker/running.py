@@ -142,7 +142,7 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
     )
     LOG.info("event=start group=%s bootstrap=%s", settings.group, settings.bootstrap)
     status = 0
-    with serve_pages(app.observer, settings.metrics_listen):
+    with serve_pages(app.observer, settings.metrics_listen), app.watchdog:
         try:
             worker.execute_from_commandline()
         except SystemExit as stop:

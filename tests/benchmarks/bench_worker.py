@@ -193,6 +193,7 @@ class Ignoring:
     is_ended = False
     untaught_detectors: ClassVar[dict[str, str]] = {}
     contradiction = None
+    size = 0
 
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         pass

@@ -3,13 +3,16 @@
 Run as ``python -m tests.integration.stand_in_worker JSON`` with settings of the worker as JSON. Among them may stand
 ``faults``, what is to go wrong: ``raises_at`` (iteration at which the monitor raises), ``is_fatal`` (alerts can't be
 made), ``has_hanging_sink``, ``unread`` (a topic whose partition 0 Faust forgets to read, once, or ``for_good``),
-``hangs_in_commits``.
+``hangs_in_commits``; and ``limits`` (of the work of monitors), ``max_queued`` (messages of a job). Jobs whose names
+begin with a word of `POISONS` poison the second hop with iterations 3, 13, …, and with ``rank-`` before it the first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,12 +20,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from irregulars.errors import IrregularsError
+from irregulars.streams.health.watchdog import Limits
 from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.messages.judgements import Judgements, Verdict, encode_verdict
 from irregulars.streams.messages.records import Batch
+from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState, Refused
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.worker_settings import WorkerSettings
+
+POISON_AT = 3  # iteration, and each tenth after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,42 @@ class HangingSink:
         pass
 
 
+def loop() -> None:
+    while True:
+        pass
+
+
+def allocate() -> None:
+    kept = []
+    while True:
+        kept.append(b"1" * (1 << 20))
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+POISONS: dict[str, Callable[[], None]] = {
+    "loops": loop, "blocks": lambda: time.sleep(1e6), "allocates": allocate, "dies": die,
+}  # fmt: skip
+
+
+def swallow(job: str, iterations: Sequence[int]) -> None:
+    """Do not come back from some iterations of a job that is poison."""
+    if any(one % 10 == POISON_AT for one in iterations) and (poison := POISONS.get(job.partition("-")[0])):
+        poison()
+
+
+class PoisonedRanks(GroupMonitor):
+    """Monitors of ranks that do not come back from a poison."""
+
+    def add(self, rows: Batch | Bundle, offset: int) -> list[Refused]:
+        for batch in [rows] if isinstance(rows, Batch) else rows.batches():
+            if self.job.startswith("rank-"):
+                swallow(self.job.removeprefix("rank-"), batch.columns["iteration"].tolist())
+        return super().add(rows, offset)
+
+
 class EveryRowAccused:
     """One verdict per rank and iteration, once in the life of a job's state; and a sum that must not change."""
 
@@ -62,6 +106,7 @@ class EveryRowAccused:
         for row in rows:
             if isinstance(row, Evidence):
                 names = ("attempt", "rank", "iteration", "operators")
+                swallow(self.job, row.columns["iteration"].tolist())
                 if self.raises_at in row.columns["iteration"].tolist():
                     raise OverflowError("Python int too large to convert to C long")
                 for values in zip(*(row.columns[name].tolist() for name in names), strict=True):
@@ -77,6 +122,10 @@ class EveryRowAccused:
     @property
     def untaught_detectors(self) -> dict[str, str]:
         return {}
+
+    @property
+    def size(self) -> int:
+        return 0
 
     def forget_operators(self) -> None:
         pass
@@ -138,7 +187,7 @@ def hang_in_commits() -> None:
 
 
 def main(text: str) -> int:
-    from irregulars.streams.worker.monitors import Monitors, make_monitors
+    from irregulars.streams.worker.monitors import Monitors, make_monitors, worker_monitor_settings
     from irregulars.streams.worker.running import run_worker
 
     values = json.loads(text)
@@ -146,14 +195,21 @@ def main(text: str) -> int:
     EveryRowAccused.raises_at = faults.get("raises_at", -1)
     if "unread" in faults:
         forget_to_read(faults["unread"], is_for_good=faults.get("for_good", False))
+    if "max_queued" in faults:
+        from irregulars.streams.stages import job_stage
+
+        job_stage._MAX_QUEUED = faults["max_queued"]  # type: ignore[misc]  # 256 messages of a job take long to make
     if faults.get("hangs_in_commits"):
         hang_in_commits()
     settings = WorkerSettings(**{**values, "topics": TopicSettings(**values["topics"])})
-    real = make_monitors(settings)
+    real, own = make_monitors(settings), worker_monitor_settings(settings)
     monitors: Monitors = replace(
         real,
         make_job=EveryRowAccused,
         restore_job=EveryRowAccused.restore,
+        make_rank=lambda job, partition: PoisonedRanks(job, own, partition=partition),
+        restore_rank=lambda value: PoisonedRanks.from_state(decode_monitor(value, GroupMonitorState), own),
+        limits=Limits(**faults.get("limits", {})),
         alert_of=cannot_alert if faults.get("is_fatal") else alert_of,
     )
     try:

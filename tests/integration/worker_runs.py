@@ -104,12 +104,21 @@ class Job:
     operators: int = 10
     rows: dict[int, int] = field(default_factory=dict)
     iterations: int = 0
+    attempt: int = 0
 
     def announce(self) -> None:
         world = Communicator("world", "world", tuple(range(self.ranks)))
         for rank in range(self.ranks):
             announcement = Announcement(
-                self.name, 0, rank, self.ranks, self.ranks, (world,), clock="shared", host=f"node-{rank}", gpu=0
+                self.name,
+                self.attempt,
+                rank,
+                self.ranks,
+                self.ranks,
+                (world,),
+                clock="shared",
+                host=f"node-{rank}",
+                gpu=0,
             )
             self.bus.send("jobs", rank_key(self.name, rank), encode_announcement(announcement))
 
@@ -123,7 +132,7 @@ class Job:
     def end(self) -> None:
         for rank in range(self.ranks):
             sources = {"commops": SourceProgress(self.rows.get(rank, 0), None)}
-            beat = Heartbeat(self.name, 0, rank, sources, "ended", "finished")
+            beat = Heartbeat(self.name, self.attempt, rank, sources, "ended", "finished")
             self.bus.send("heartbeats", rank_key(self.name, rank), encode_heartbeat(beat))
 
     def batch(self, rank: int, iteration: int) -> Batch:
@@ -142,10 +151,11 @@ class Job:
             "iteration": np.full(count, iteration),
         }
         watermark_ns = begin_ns + ITERATION_NS - 1
-        return Batch(Header("commops", self.name, 0, rank, before, watermark_ns, ("world",)), columns)
+        return Batch(Header("commops", self.name, self.attempt, rank, before, watermark_ns, ("world",)), columns)
 
     def wanted_ids(self) -> set[str]:
-        return {f"{self.name}-0-{rank}-{i}" for rank in range(self.ranks) for i in range(self.iterations)}
+        of_attempt = f"{self.name}-{self.attempt}"
+        return {f"{of_attempt}-{rank}-{i}" for rank in range(self.ranks) for i in range(self.iterations)}
 
 
 def run_last_jobs(bus: Bus) -> set[str]:

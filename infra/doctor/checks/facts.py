@@ -51,6 +51,8 @@ class WorkerPage:
     ----------
     unstored_s, unstored_ratio
         For how long a row has waited for the database, and how full the memory for such rows is; None: not told.
+    notes
+        Which jobs take long to judge, or are not judged.
     """
 
     url: str
@@ -60,6 +62,7 @@ class WorkerPage:
     why_not_ready: str | None = None
     unstored_s: float | None = None
     unstored_ratio: float | None = None
+    notes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ TO_DO: Final[Mapping[str, str]] = {
     + _OPERATING + "#irregularsbehind",
     "releases_differ": "Finish the upgrade: workers first, then agents. infra/docs/doctor.md#releases",
     "worker_stuck": "Start it anew: " + _OPERATING + "#irregularsworkerstuck",
+    "judgement_slow": "Nothing at once: others are judged beside it; " + _OPERATING + "#irregularsjudgementgivenup",
     "not_stored": "irregulars doctor --only clickhouse; " + _OPERATING + "#irregularssinkretries",
     "worker_not_ready": _OPERATING + "#irregularsworkernotready",
     # producers and jobs

@@ -33,6 +33,9 @@ def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
     yield from _releases(seen, own_release)
     if seen.page is not None and seen.workers is not None and seen.page.group == seen.workers.name:
         yield _page(seen.page)
+        if seen.page.notes is not None:
+            text = f"{seen.page.notes} ({seen.page.url}/healthz)"
+            yield finding("warning", GROUP, "judgements", text, "judgement_slow")
         yield from _store(seen.page)
 
 

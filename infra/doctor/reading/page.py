@@ -36,6 +36,7 @@ def read_page(listen: str) -> WorkerPage | None:
     return WorkerPage(
         f"http://{host}:{port}", found["release"], found["group"], _reason(health), _reason(ready),
         _number(metrics, "unstored_seconds"), used / limit if used is not None and limit else None,
+        "; ".join(health[1].splitlines()[1:]) or None,
     )  # fmt: skip
 
 
@@ -55,4 +56,4 @@ def _get(host: str, port: int, path: str) -> tuple[int, str]:
 
 
 def _reason(page: tuple[int, str]) -> str | None:
-    return None if page[0] == 200 else page[1].strip()
+    return None if page[0] == 200 else page[1].partition("\n")[0]

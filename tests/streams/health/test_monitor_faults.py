@@ -2,13 +2,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from irregulars.streams.health.monitor_faults import MOST_FAULTS, MOST_MONITORS, MonitorFaults, is_broken
+from irregulars.streams.health.monitor_faults import (
+    MOST_FAULTS,
+    MOST_MONITORS,
+    NOT_GIVEN_UP,
+    GivenUp,
+    MonitorFaults,
+    is_broken,
+)
 
 
 @dataclass
 class Watched:
     key: bytes
     faults: int = 0
+    given_up: GivenUp = NOT_GIVEN_UP
 
 
 def test_the_reason_names_the_hop_the_error_and_its_place() -> None:

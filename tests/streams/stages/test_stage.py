@@ -81,6 +81,7 @@ class SlowJob:
     is_ended = False
     untaught_detectors: ClassVar[dict[str, str]] = {}
     contradiction = None
+    size = 0
     add_raises: Exception | None = None
     advance_raises: Exception | None = None
 
@@ -169,14 +170,14 @@ def test_reading_gives_way_to_a_judgement_and_goes_on_where_that_takes_long(outb
         stage = job_stage(outbox, SlowJob(lambda: is_done))
         await stage.give_way()  # nobody judges
         await stage.take("evidence", [evidence(0)])
-        await until(lambda: bool(stage._judging))
+        await until(lambda: stage._judges.is_busy)
         began_s = time.monotonic()
         await asyncio.wait_for(stage.give_way(), DEADLINE_S)
-        waited_s, is_busy = time.monotonic() - began_s, bool(stage._judging)
+        waited_s, is_busy = time.monotonic() - began_s, stage._judges.is_busy
         is_done = True
         await asyncio.wait_for(stage.give_way(), DEADLINE_S)
         stage.close()
-        return is_busy, bool(stage._judging), waited_s
+        return is_busy, stage._judges.is_busy, waited_s
 
     is_busy, is_busy_later, waited_s = asyncio.run(run())
     assert (is_busy, is_busy_later) == (True, False)

@@ -46,6 +46,10 @@ def progress(ages_s: list[float], release: str | None = RELEASE, **positions: in
         (kafka(page=WorkerPage("http://127.0.0.1:1", RELEASE, "irregulars")), []),
         (kafka(page=WorkerPage("http://127.0.0.1:1", RELEASE, "irregulars", "stuck")), [("problem", "worker_stuck")]),
         (kafka(page=WorkerPage("x", RELEASE, "irregulars", None, "starts")), [("warning", "worker_not_ready")]),
+        (
+            kafka(page=WorkerPage("x", RELEASE, "irregulars", notes="judging job 'j' for 12 s")),
+            [("warning", "judgement_slow")],
+        ),
         (kafka(page=WorkerPage("x", RELEASE, "irregulars", unstored_s=11.0, unstored_ratio=0.01)), []),
         (
             kafka(page=WorkerPage("x", RELEASE, "irregulars", unstored_s=61.0, unstored_ratio=0.02)),
