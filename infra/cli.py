@@ -13,7 +13,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from irregulars.errors import INTERRUPTED, IrregularsError, how_to_install
+from irregulars import stopping
+from irregulars.errors import IrregularsError, how_to_install
 from irregulars.infra.commands.agent import agent
 from irregulars.infra.commands.console import console
 from irregulars.infra.commands.deadletter import deadletter
@@ -47,6 +48,10 @@ from irregulars.printing import printable, say
 
 _WHOLE = 1000  # letters of a command's summary that are shown
 UNUSABLE = 2
+_BY_SIGNAL = 128  # and its number, as shells have it
+_UNTIL_STOPPED = {"act", "agent", "console", "notify", "replay", "up", "worker"}
+"""Commands that a signal ends with status 0: they run until then, and finish what they do."""
+
 _NOT_READ = 1  # Typer's own status where a pipe is closed before all is written
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -85,8 +90,8 @@ class _Commands(_Group):
         try:
             status = super().main(*args, **extra | {"standalone_mode": False})
             sys.stdout.flush()  # here, where it can be told, and not when the process ends
-        except (typer.Abort, KeyboardInterrupt):
-            sys.exit(INTERRUPTED)
+        except stopping.StopAsked as asked:
+            sys.exit(_BY_SIGNAL + asked.number)
         except OSError as error:
             if error.errno not in {errno.EPIPE, *_NO_ROOM}:
                 raise
@@ -103,8 +108,12 @@ class _Commands(_Group):
         sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
+        is_until_stopped = not _UNTIL_STOPPED.isdisjoint([*ctx._protected_args, *ctx.args][:1])
         try:
-            return super().invoke(ctx)
+            with stopping.raises():
+                result = super().invoke(ctx)
+                sys.stdout.flush()  # here, where a signal ends it: whoever should read may not
+                return result
         except IrregularsError as error:
             _fail(" ".join(str(error).split()))
         except ModuleNotFoundError as error:
@@ -112,8 +121,10 @@ class _Commands(_Group):
             if extra is None:
                 raise
             _fail(f"package {error.name} must be installed; got none. {how_to_install(extra)}")
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+        except stopping.StopAsked:
+            if not is_until_stopped:
+                raise
+            raise typer.Exit from None
 
 
 def _report_usage(error: Any) -> int:
@@ -225,7 +236,7 @@ def _name(command: Any) -> str:
 
 
 def main() -> None:
-    """Run the command line: status 0 or what a command says, 2 when something is unusable, 130 after Ctrl-C."""
+    """Run the command line: status 0 or that of the command, 2 when something is unusable, 130 or 143 by a signal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name may hold half of a surrogate pair, which UTF-8 can't
             stream.reconfigure(errors="backslashreplace")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
-from irregulars.errors import INTERRUPTED
+from irregulars import stopping
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is still being imported ends it without a traceback, as later."""
-    try:
-        from irregulars.infra.cli import main as run
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    """Run the command line; a signal is handled from here on, the imports of the commands included."""
+    stopping.listen()
+    from irregulars.infra.cli import main as run
+
     run()
 
 

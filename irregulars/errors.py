@@ -21,10 +21,7 @@ Texts follow one form, ``<what> must be <rule>; got <value!r> (<where>)``, then 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-INTERRUPTED: Final = 130
-"""Status of a command that Ctrl-C has ended."""
+from typing import Any
 
 
 def how_to_install(extra: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from irregulars import stopping
 from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
     _start_log(settings)
     address, certificate = address_of(settings), certificate_of(settings)
     policy = policy_of(settings, address)
-    with listen_on(*address) as listening:
+    with stopping.held(), listen_on(*address) as listening:
         app = make_app(console_settings_of(settings, policy, reads_kafka=reads_kafka))
         config = loaded(app, policy.proxies, certificate)
         _tell(listening, policy, settings)

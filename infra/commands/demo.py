@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from irregulars import stopping
 from irregulars.errors import InputError, how_to_install
 from irregulars.infra.commands.options import open_console, program, settings_of
-from irregulars.infra.commands.up import show_addresses, stops_on_sigterm
+from irregulars.infra.commands.up import show_addresses
 from irregulars.printing import broken, printable, say
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def demo(
     console = open_console()
     settings = settings_of(context, snapshot_s=1.0, partitions=4)
     with (
-        stops_on_sigterm(),
+        stopping.held(),
         LocalServices(settings, on_step=lambda step: console.print(step, style="dim")) as services,
     ):
         verdict = _watch(console, services, scene)
@@ -118,8 +119,8 @@ def _wait_for_interrupt(services: LocalServices) -> None:
     try:
         while True:
             services.require_running()
-            time.sleep(_LOOK_S)
-    except KeyboardInterrupt:
+            stopping.pause(_LOOK_S)
+    except stopping.StopAsked:
         return
 
 
@@ -240,7 +241,7 @@ def _follow_run(
             elif time.monotonic() >= next_line_s:
                 next_line_s += _LINE_S
                 console.print(told or progress_line(times_s, iterations, width=bars_of(console)))
-            time.sleep(_LOOK_S)
+            stopping.pause(_LOOK_S)
     console.print(progress_line(run.source.iteration_times_s(), iterations, width=bars_of(console)))
 
 
@@ -296,7 +297,7 @@ def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
         verdicts = sorted(alerts.newest.values(), key=order)
         if verdicts and all(verdict.state == "closed" for verdict in verdicts):
             return verdicts[0]
-        time.sleep(_LOOK_S)
+        stopping.pause(_LOOK_S)
     return min(alerts.newest.values(), key=order, default=None)
 
 
@@ -357,5 +358,5 @@ def _wait_until_stored(client: Client, verdict: Verdict) -> None:
     while time.monotonic() < deadline:
         if client.query(_STORED, parameters=values).result_rows[0] == wanted:
             return
-        time.sleep(_LOOK_S)
+        stopping.pause(_LOOK_S)
     say(f"after {_STORED_S:g} s not everything is stored: what follows may lack rows")

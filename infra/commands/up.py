@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from irregulars import stopping
 from irregulars.infra.commands.options import Json, open_console, plain, print_json, program, settings_of
 
 if TYPE_CHECKING:
@@ -38,19 +35,18 @@ def up(
     services = LocalServices(
         settings_of(context), is_kept=is_kept, on_step=lambda step: console.print(step, style="dim")
     )
-    with stops_on_sigterm():
-        try:
-            with services:
-                if json:
-                    print_json(addresses(services))
-                else:
-                    show_addresses(services)
-                with watch(services.settings, GROUP, lambda line: console.print(plain(line), style="bold red")):
-                    while True:
-                        services.require_running()
-                        time.sleep(_LOOK_S)
-        except KeyboardInterrupt:
-            console.print("stopped", style="dim")
+    try:
+        with stopping.held(), services:
+            if json:
+                print_json(addresses(services))
+            else:
+                show_addresses(services)
+            with watch(services.settings, GROUP, lambda line: console.print(plain(line), style="bold red")):
+                while True:
+                    services.require_running()
+                    stopping.pause(_LOOK_S)
+    except stopping.StopAsked:
+        console.print("stopped", style="dim")
 
 
 def addresses(services: LocalServices) -> dict[str, str]:
@@ -86,17 +82,3 @@ In another terminal:
 Ctrl-C stops everything.""",
         flush=True,
     )
-
-
-@contextmanager
-def stops_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that what was started is stopped."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import queue
-import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -363,18 +361,3 @@ def _consumer_config(settings: NotifySettings) -> dict[str, Any]:
         "isolation.level": "read_committed",
         "partition.assignment.strategy": "range",
     }
-
-
-@contextmanager
-def stop_on_signals(notifier: Notifier) -> Iterator[None]:
-    """Let SIGTERM and SIGINT end `Notifier.run`."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        notifier.stop()
-
-    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from irregulars import stopping
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.services.child_process import ChildProcess
@@ -108,10 +109,10 @@ class LocalServices(Service):
 
     def stop(self) -> None:
         """Stop worker, database and broker, in this order. Twice is fine."""
-        if self._worker is not None:
-            self._on_step("stopping")
-            self._worker = None
-        self._stack.close()
+        with self._stack:  # closed though the terminal may be gone, and nothing can be printed
+            if self._worker is not None:
+                self._worker = None
+                self._on_step("stopping")
 
     def require_running(self) -> None:
         """Raise `ServiceUnavailable` with the worker's last words if it has ended."""
@@ -173,7 +174,7 @@ class LocalServices(Service):
                 raise ServiceUnavailable(
                     f"worker must read within {_JOIN_S:g} s; it does not (log: {self.log_that_stays()})"
                 )
-            time.sleep(_POLL_S)
+            stopping.pause(_POLL_S)
 
     def _write_config(self, directory: Path) -> None:
         self.config_file = directory / "connection.toml"

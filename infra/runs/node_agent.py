@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from irregulars import stopping
 from irregulars.errors import InputError
 from irregulars.infra.configuration.agent_settings import AgentFile
 from irregulars.infra.configuration.agent_sources import open_source
@@ -27,7 +28,7 @@ from irregulars.producers.node.node_source import NodeSource
 from irregulars.producers.node.pci import find_gpus, nearest_nics
 from irregulars.producers.node.roster import Owner, Roster
 from irregulars.producers.node.samples import Feed
-from irregulars.producers.publishing.agent import Agent, Progress, stop_on_signals
+from irregulars.producers.publishing.agent import Agent, Progress
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.publishing.sources import Source
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
@@ -38,8 +39,9 @@ _TOPICS: Final = ("jobs", *BATCH_SCHEMAS, "heartbeats")
 _MIB: Final = 1 << 20
 
 
+@stopping.held()
 def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
-    """Run a node's agent until SIGTERM or SIGINT.
+    """Run a node's agent until a signal asks to stop.
 
     Raises
     ------
@@ -58,7 +60,7 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
             stack.callback(serve_metrics(state, file.metrics.host, file.metrics.port).close)
         agent = _make_agent(settings, file, state)
         _LOG.info("event=agent_started sources=%s gpus=%d", ",".join(source.names) or "none", devices.gpu_count)
-        with stop_on_signals(agent):
+        with stopping.on_stop(agent.stop):
             return agent.run()
 
 

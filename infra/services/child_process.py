@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from irregulars import stopping
 from irregulars.errors import ServiceUnavailable
 
 _LAUNCHER: Final = Path(__file__).with_name("child_launcher.py")
@@ -103,7 +104,7 @@ class ChildProcess:
                 raise ServiceUnavailable(
                     f"{self.name} must be ready within {within_s:.1f} s; it is not: {self.last_words()}"
                 )
-            time.sleep(_POLL_S)
+            stopping.pause(_POLL_S)
 
     def has_ended(self, within_s: float) -> bool:
         """Wait for the end of the process, at most `within_s` seconds; whether it came."""

@@ -6,12 +6,9 @@ It keeps no data of its own: what the broker does not take yet waits in a bounde
 from __future__ import annotations
 
 import logging
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Final
 
 from irregulars.errors import InputError
@@ -29,7 +26,7 @@ from irregulars.streams.messages.announcements import (
 )
 from irregulars.streams.messages.records import SCHEMAS, Batch, Header
 
-__all__ = ["Agent", "AgentSettings", "Progress", "stop_on_signals"]
+__all__ = ["Agent", "AgentSettings", "Progress"]
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TOPICS: Final = ("jobs", *SCHEMAS, "heartbeats")
@@ -359,18 +356,3 @@ def _key_of(own: Announcement | Heartbeat | Header) -> tuple[str, int, int, str 
 
 def _rank_of(own: Announcement | Heartbeat | Header) -> _Rank:
     return _Rank(own.job, own.attempt, own.rank, own.group, own.start)
-
-
-@contextmanager
-def stop_on_signals(agent: Agent) -> Iterator[None]:
-    """Let SIGTERM and SIGINT stop `agent` while the block runs; only in the main thread."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        agent.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Final
 
 from irregulars.errors import ServiceUnavailable
@@ -18,28 +15,6 @@ from irregulars.errors import ServiceUnavailable
 LOG: Final = logging.getLogger("irregulars.worker")
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 8.0
-
-
-class StopAsked(BaseException):
-    """A signal asks to stop; no `Exception`, so that nobody takes it for a failure of what was going on."""
-
-
-@contextmanager
-def stop_raises() -> Iterator[None]:
-    """Let SIGTERM and SIGINT raise `StopAsked` in the main thread meanwhile.
-
-    Without a handler SIGTERM is ignored by a process that is the first of its container.
-    """
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise StopAsked
-
-    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 @dataclass(frozen=True)

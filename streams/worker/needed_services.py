@@ -6,10 +6,11 @@ import logging
 from functools import partial
 from typing import Final
 
+from irregulars import stopping
 from irregulars.errors import ServiceUnavailable
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.broker_watch import QUIET_S
-from irregulars.streams.health.start_wait import Need, StopAsked, ask_in_thread, stop_raises, wait_for
+from irregulars.streams.health.start_wait import Need, ask_in_thread, wait_for
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.kafka.topic_admin import check_topics
 from irregulars.streams.kafka.topics import WORKER_TOPICS
@@ -31,11 +32,11 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
         If one of them refuses us, or the topics do not fit together: that does not mend itself.
     """
     try:
-        with stop_raises():
+        with stopping.raises():
             if sink is not None:
                 _open(sink)
             wait_for(_needs(settings))
-    except StopAsked:
+    except stopping.StopAsked:
         _stop(StopDeadline(settings.stop_s))
         return False
     return True

@@ -6,14 +6,17 @@ import asyncio
 import gc
 import logging
 import logging.config
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, cast
 
 import faust
 from faust.types import TP
 
+from irregulars import stopping
 from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.process_start import free_port_or_none, make_directory, new_loop
@@ -105,8 +108,9 @@ def share_the_interpreter() -> None:
     gc.set_threshold(*_GARBAGE)
 
 
+@stopping.held()
 def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> int:
-    """Run one worker until SIGTERM or SIGINT, and return its exit status: 0 when it was asked to stop, else 1.
+    """Run one worker until a signal asks to stop, and return its exit status: 0 when it was asked to stop, else 1.
 
     This owns the process: once stopping has begun, the process has ``stop_s`` to end, whoever called this included.
 
@@ -161,6 +165,11 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
 
 class DeadlineWorker(faust.Worker):
     """Faust's worker process, whose end has a deadline from the signal on."""
+
+    def install_signal_handlers(self) -> None:
+        """Stop for the signals that end all commands of ours, one that came before Faust can stop included."""
+        stop = partial(self.loop.call_soon_threadsafe, self._schedule_shutdown, signal.SIGTERM)
+        self.exit_stack.enter_context(stopping.on_stop(stop))
 
     def _flag_as_shutdown_by_signal(self) -> None:
         cast(WorkerApp, self.app).deadline.arm()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,23 +82,27 @@ def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.Mon
     assert run("settings") == (2, "", "irregulars: first second\n")
 
 
-def test_ctrl_c_ends_cleanly_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("irregulars.infra.configuration.settings.load_settings", _raiser(KeyboardInterrupt()))
-    assert run("settings") == (130, "", "")
-
-
-def test_ctrl_c_while_commands_are_imported_ends_cleanly_too() -> None:
+@pytest.mark.parametrize(
+    ("words", "number", "status"),
+    [("settings", signal.SIGINT, 130), ("settings", signal.SIGTERM, 143), ("worker", signal.SIGINT, 0)],
+)
+@pytest.mark.parametrize("imported", ["typer", "irregulars.infra.configuration.settings"])
+def test_a_signal_in_an_import_ends_a_command_without_a_word(
+    words: str, number: int, status: int, imported: str
+) -> None:
     code = (
-        "import sys\n"
-        "class CtrlC:\n"
+        "import os, sys\n"
+        "class Sender:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'typer':\n            raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, CtrlC())\n"
+        f"        if name == '{imported}':\n            os.kill(os.getpid(), {number:d})\n"
+        "sys.meta_path.insert(0, Sender())\n"
         "from irregulars.__main__ import main\n"
         "main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    command = [sys.executable, "-c", code, words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert done.stdout == "" or imported != "typer"  # later it may be done before it is asked again
 
 
 @pytest.mark.parametrize("is_buffered", [True, False])

@@ -291,7 +291,8 @@ class Idle(Gives):
 
 REPLAY = """
 import sys
-from irregulars.producers.publishing.agent import Agent, AgentSettings, stop_on_signals
+from irregulars import stopping
+from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
@@ -299,7 +300,7 @@ from irregulars.streams.kafka.topics import TopicSettings
 
 directory, bootstrap, prefix = sys.argv[1:]
 agent = Agent(TraceSource(read_trace(directory), 1.0), AgentSettings(bootstrap, TopicSettings(prefix)), print)
-with stop_on_signals(agent):
+with stopping.on_stop(agent.stop):
     agent.run()
 """
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,7 +130,7 @@ def nvsentinel(
 
     with open_output(output) as write:
         feed = _open(context, bootstrap, topic_prefix, group, "nvsentinel", None)
-        with closing(feed), _stopping():
+        with closing(feed):
             run_health_events(feed, write, cluster, least_probability, is_executed=is_acting, is_ending=is_ending)
 
 
@@ -156,17 +155,8 @@ def _run(feed: ActionFeed, nodes: Nodes, limits: ActingLimits, is_acting: bool, 
 
     if not is_acting:
         _say("dry run    nothing is changed; --do-it acts")
-    with closing(feed), _stopping():
+    with closing(feed):
         run_actor(feed, Actor(nodes, limits, is_acting, _say), is_ending=is_ending)
-
-
-@contextmanager
-def _stopping() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end it with status 0: what is half done is finished by the next one."""
-    from irregulars.streams.health.start_wait import StopAsked, stop_raises
-
-    with suppress(StopAsked), stop_raises():
-        yield
 
 
 def _warn(line: str) -> None:

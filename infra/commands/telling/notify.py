@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from irregulars import stopping
 from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
 from irregulars.printing import counted
 
@@ -73,11 +74,11 @@ def _open(entries: tuple[ChannelEntry, ...], settings: Settings) -> list[Channel
 
 def _run(entries: tuple[ChannelEntry, ...], channels: list[Channel], settings: Settings) -> None:
     from irregulars.infra.configuration.notify_channels import rules_of
-    from irregulars.infra.notifying.process import Notifier, stop_on_signals
+    from irregulars.infra.notifying.process import Notifier
 
     rules = {one.name: rules_of(entry, settings, one) for entry, one in zip(entries, channels, strict=True)}
     notifier = Notifier(_process_settings(settings), channels, rules)
-    with stop_on_signals(notifier):
+    with stopping.on_stop(notifier.stop):
         notifier.run()
 
 

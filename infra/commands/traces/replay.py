@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from irregulars import stopping
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 from irregulars.printing import counted, say
 
@@ -59,7 +60,7 @@ def replay(
     """
     from irregulars.infra.commands.traces.analyze import rows_left_out
     from irregulars.infra.configuration.wiring import agent_settings
-    from irregulars.producers.publishing.agent import Agent, stop_on_signals
+    from irregulars.producers.publishing.agent import Agent
     from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
     from irregulars.producers.trace.source import TraceSource
@@ -75,7 +76,7 @@ def replay(
     source = TraceSource(told, speed)
     waiting = Acknowledged(settings.kafka_bootstrap)
     agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
-    with stop_on_signals(agent), waiting:
+    with stopping.on_stop(agent.stop), waiting:
         done = agent.run()
     _report(done, json)
 

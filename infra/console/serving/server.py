@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
-import signal
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from irregulars import stopping
 from irregulars.errors import InputError
 from irregulars.infra.console.access.addresses import Network, is_in, neighbourhood_of
 from irregulars.infra.console.serving.connections import LIMITS_S, BoundedConfig, BoundedConnection, Phase
@@ -89,16 +89,14 @@ def _tls_of(certificate: Certificate) -> ssl.SSLContext:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but a signal that ended it cleanly is not raised again: that would make a failure of it."""
+    """uvicorn, with our handler of signals: its own raises them again at the end, and makes a failure of it."""
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return stopping.on_stop(self.end_soon)
+
+    def end_soon(self) -> None:
+        """End as soon as what is being answered is answered, or `_STOP_S` is over."""
+        self.should_exit = True
 
 
 def loaded(
@@ -122,6 +120,6 @@ def loaded(
 
 
 def serve(config: uvicorn.Config, listening: socket.socket) -> None:
-    """Serve until Ctrl-C or SIGTERM."""
+    """Serve until a signal asks to stop."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _Server(config).run(sockets=[listening])

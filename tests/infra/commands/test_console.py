@@ -88,6 +88,7 @@ def test_it_says_who_may_be_anybody_where_the_proxy_is_on_this_machine(tmp_path:
         with console(*proxy, *more) as (process, line):
             process.send_signal(signal.SIGINT)
             _, complaints = process.communicate(timeout=END_S)
+        assert (process.returncode, complaints.splitlines()[-1]) == (0, "irregulars: console ended")
         assert ("console_proxy_secret_file" in complaints) is is_told, complaints
         assert "a secret of proxies" not in line + complaints
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.producers.publishing.agent import Agent, AgentSettings, stop_on_signals
+from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.publishing.spool import Spool
@@ -89,16 +87,6 @@ def test_a_broker_that_is_not_there_is_waited_for_within_bounds(trace: Trace, no
         Agent(source, AgentSettings(nowhere, broker_wait_s=1.0)).run()
     assert source.closes == 1
     assert source.position() == "announcements=0 rows=0"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_stop_the_agent_and_their_handlers_come_back(trace: Trace, nowhere: str, number: int) -> None:
-    agent = Agent(TraceSource(trace, 0), AgentSettings(nowhere))
-    before = signal.getsignal(number)
-    with stop_on_signals(agent):
-        os.kill(os.getpid(), number)
-        assert agent.is_stopping
-    assert signal.getsignal(number) is before
 
 
 class Restarted:

@@ -1,0 +1,81 @@
+"""One handler for the signals that end a command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from irregulars import stopping
+from irregulars.stopping import StopAsked
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_only_the_first_signal_counts_and_the_handlers_come_back(number: int) -> None:
+    before, calls = [signal.getsignal(one) for one in NUMBERS], []
+    with stopping.on_stop(lambda: calls.append(1)):
+        for one in (number, *NUMBERS):
+            send(one)
+    assert calls == [1]
+    assert [signal.getsignal(one) for one in NUMBERS] == before
+    with stopping.held():
+        stopping.pause(0.0)  # nothing of it is left
+
+
+@pytest.mark.parametrize("enter", [lambda: stopping.pause(0.0), lambda: stopping.raises().__enter__()])
+def test_a_signal_that_is_held_raises_at_the_next_safe_place(enter: Callable[[], object]) -> None:
+    with stopping.held():
+        send(signal.SIGTERM)
+        with pytest.raises(StopAsked) as told:
+            enter()
+    assert told.value.number == signal.SIGTERM
+
+
+def test_a_signal_that_was_held_is_told_to_what_runs_then() -> None:
+    calls: list[int] = []
+    with stopping.held():
+        send(signal.SIGINT)
+        with stopping.on_stop(lambda: calls.append(1)):
+            assert calls == [1]
+
+
+FINALIZER = """
+import os, signal, time
+from irregulars import stopping
+class Swallows:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+stopping.listen()
+try:
+    with stopping.raises():
+        Swallows()
+        time.sleep(60)
+except stopping.StopAsked as asked:
+    print(asked.number)
+"""
+
+
+def test_a_signal_in_a_finalizer_is_not_swallowed() -> None:
+    command = [sys.executable, "-c", FINALIZER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert (done.stdout, done.stderr) == (f"{signal.SIGINT:d}\n", "")
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with stopping.raises():
+            send(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
