@@ -10,7 +10,10 @@ def main() -> None:
     stopping.listen()
     from irregulars.infra.cli import main as run
 
-    run()
+    try:
+        run()
+    finally:
+        stopping.ignore()
 
 
 if __name__ == "__main__":

@@ -44,6 +44,12 @@ def listen() -> None:
     sys.unraisablehook = _raise_again
 
 
+def ignore() -> None:
+    """Ignore the signals: all is done, and Python, which takes our handlers away while it ends, would be killed."""
+    for one in _SIGNALS:
+        signal.signal(one, signal.SIG_IGN)
+
+
 @contextmanager
 def on_stop(stop: Callable[[], object]) -> Iterator[None]:
     """Call `stop` in the main thread when a signal asks to; at once if one has asked before.
