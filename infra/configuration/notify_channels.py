@@ -144,15 +144,15 @@ def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settin
     from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
     from irregulars.streams.kafka.broker import client_config
-    from irregulars.streams.kafka.login_password import new_producer
-    from irregulars.streams.kafka.topics import SENDING, TOPICS
+    from irregulars.streams.kafka.lasting_producer import LastingProducer
+    from irregulars.streams.kafka.topics import TOPICS
 
     if options.topic in {settings.topics().name(one) for one in TOPICS}:
         raise InputError(f"topic must be none of ours; got {options.topic!r} ({where}, key topic)")
     security = kafka_security(settings, is_asking=False)
-    config = client_config(options.bootstrap or settings.kafka_bootstrap, security) | dict(SENDING)
+    config = client_config(options.bootstrap or settings.kafka_bootstrap, security)
     config |= {"message.timeout.ms": int(options.timeout_s * 1000), "allow.auto.create.topics": False}
-    return CloudEventsChannel(name, options.topic, new_producer(config), options.source)
+    return CloudEventsChannel(name, options.topic, LastingProducer(config), options.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +180,9 @@ def _open_actions(name: str, options: ActionsOptions, _where: str, settings: Set
     from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.actions_channel import ActionsChannel
     from irregulars.streams.kafka.broker import client_config
-    from irregulars.streams.kafka.login_password import new_producer
-    from irregulars.streams.kafka.topics import SENDING
 
-    config = client_config(settings.kafka_bootstrap, kafka_security(settings, is_asking=False)) | dict(SENDING)
-    return ActionsChannel(name, settings.topics().name("actions"), config, options.timeout_s, new_producer)
+    config = client_config(settings.kafka_bootstrap, kafka_security(settings, is_asking=False))
+    return ActionsChannel(name, settings.topics().name("actions"), config, options.timeout_s)
 
 
 Open = Callable[[str, Any, str, Settings], Channel]

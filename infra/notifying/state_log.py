@@ -9,27 +9,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, Message
 
 from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
 from irregulars.sinks.notices.told import Told, decode_told, encode_told
 from irregulars.streams.kafka.broker import client_config, is_refusal, service_error
 from irregulars.streams.kafka.dead_letters import REASON_CHARACTERS
+from irregulars.streams.kafka.lasting_producer import BY_KEY, Headers, LastingProducer
+from irregulars.streams.kafka.lasting_producer import Record as Sent
 from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.login_password import new_producer
-from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings
+from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
 from irregulars.streams.messages.judgements import Verdict, decode_verdict
 from irregulars.streams.messages.opinions import Opinion, decode_opinion, encode_opinion
 from irregulars.streams.messages.threshold_changes import ThresholdChange, decode_change, encode_change
 
 LOG: Final = logging.getLogger("irregulars.notify")
-_FLUSH_S: Final = 0.5
-_BY_KEY: Final = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner chooses
 _READ_S: Final = 10.0  # for each message; and how long a broker that is away keeps the process from stopping
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
-Headers = Sequence[tuple[str, bytes]]
 _KeyValue = tuple[bytes | None, bytes | None]
 
 
@@ -62,7 +60,7 @@ class StateLog:
         self._security: Final = security
         self._is_stopping: Final = is_stopping
         self._reader: Final = LogReader(bootstrap, security, _READ_S)
-        self._producer: Final = new_producer(client_config(bootstrap, security) | dict(SENDING))
+        self._producer: Final = LastingProducer(client_config(bootstrap, security))
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)
         self._changes: Final = _Followed("thresholds", decode_change)
@@ -168,40 +166,24 @@ class StateLog:
             yield from self._reader.messages(name, partition)
 
     def _write(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = (), partition: int = _BY_KEY
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = (), partition: int = BY_KEY
     ) -> None:
         """Send, and wait for the acknowledgement, however long the broker is away: nothing goes on without it."""
         self._write_all(topic, [(key, value)], headers, partition)
 
     def _write_all(
-        self, topic: str, records: Sequence[_KeyValue], headers: Headers = (), partition: int = _BY_KEY
+        self, topic: str, records: Sequence[_KeyValue], headers: Headers = (), partition: int = BY_KEY
     ) -> None:
         name = self._topics.name(topic)
-        while True:
-            outcome = self._sent(name, records, headers, partition)
-            if outcome is None:
-                return
-            if is_refusal(outcome, self._security) or (not outcome.retriable() and outcome.code() not in _AWAY):
-                raise service_error(outcome, self._bootstrap)
-            LOG.warning("event=broker_away topic=%s error=%s", name, outcome.name())
-
-    def _sent(self, name: str, records: Sequence[_KeyValue], headers: Headers, partition: int) -> KafkaError | None:
-        outcomes: list[KafkaError | None] = []
-        try:
-            for key, value in records:
-                self._producer.produce(
-                    name, value, key, partition, headers=list(headers),
-                    on_delivery=lambda error, _: outcomes.append(error),
-                )  # fmt: skip
-        except KafkaException as error:
-            return error.args[0]
-        while len(outcomes) < len(records):
-            self._producer.flush(_FLUSH_S)
-            if len(outcomes) < len(records) and self._is_stopping.is_set():
+        sent = [Sent(name, key, value, partition, headers) for key, value in records]
+        while (outcome := self._producer.deliver(sent, is_given_up=self._is_stopping.is_set)) is not None:
+            if self._is_stopping.is_set() and outcome.code() == KafkaError._TIMED_OUT:
                 raise ServiceUnavailable(
                     f"Kafka at {self._bootstrap} must acknowledge what was told; got a stop first"
                 )
-        return next((one for one in outcomes if one is not None), None)
+            if is_refusal(outcome, self._security) or (not outcome.retriable() and outcome.code() not in _AWAY):
+                raise service_error(outcome, self._bootstrap)
+            LOG.warning("event=broker_away topic=%s error=%s", name, outcome.name())
 
 
 _AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})

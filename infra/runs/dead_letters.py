@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import Message
 
-from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.errors import InputError
 from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.lasting_producer import LastingProducer, Record
 from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.login_password import new_producer
 from irregulars.streams.kafka.topic_admin import check_topics, partitions_there
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, WORKER_TOPICS, TopicSettings
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, WORKER_TOPICS, TopicSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
 REPLAYED: Final = (*RANK_TOPICS, "evidence")
@@ -158,21 +158,12 @@ class DeadLetterBox:
         check_topics(self._bootstrap, self._topics, self._security, names=WORKER_TOPICS)
         whole = [(self._origin(letter), self.original(letter)) for letter in letters]
         most_bytes = MAX_MESSAGE_BYTES + HEADER_BYTES
-        config = {**SENDING, "message.max.bytes": most_bytes}
-        producer = new_producer(client_config(self._bootstrap, self._security) | config)
-        failed: list[Any] = []
-        for (topic, partition, _), (key, value) in whole:
-            try:
-                producer.produce(topic, value, key, partition, on_delivery=lambda error, _: failed.append(error))
-            except (KafkaException, BufferError) as error:
-                raise service_error(error.args[0], self._bootstrap) from error
-            producer.poll(0)
-        left = producer.flush(_DEADLINE_S)
-        wrong = [error for error in failed if error is not None]
-        if wrong:
-            raise service_error(wrong[0], self._bootstrap)
-        if left:
-            raise ServiceUnavailable(f"Kafka at {self._bootstrap} must take all letters; got {left} undelivered")
+        config = client_config(self._bootstrap, self._security) | {"message.max.bytes": most_bytes}
+        producer = LastingProducer(config)
+        records = [Record(topic, key, value, partition) for (topic, partition, _), (key, value) in whole]
+        failure = producer.deliver(records, _DEADLINE_S)
+        if failure is not None:
+            raise service_error(failure, self._bootstrap, _DEADLINE_S, self._security)
         return len(whole)
 
     def _origin(self, letter: DeadLetter) -> tuple[str, int, int]:

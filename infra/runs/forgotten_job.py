@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 
-from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.errors import RecordError
 from irregulars.streams.kafka.broker import client_config, service_error
+from irregulars.streams.kafka.lasting_producer import LastingProducer, Record
 from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.login_password import new_producer
 from irregulars.streams.kafka.topic_admin import partitions_there
-from irregulars.streams.kafka.topics import SENDING, TopicSettings
+from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.messages.records import decode_json
 
 TOPICS: Final = ("jobs", "notices", "feedback")
@@ -59,25 +59,11 @@ def erase(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], ke
     ServiceError
         If Kafka does not answer or refuses us.
     """
-    failures: list[KafkaError] = []
-
-    def note(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            failures.append(error)
-
-    producer = new_producer(client_config(bootstrap, security) | dict(SENDING))
-    for one in kept:
-        while True:
-            try:
-                producer.produce(topics.name(one.topic), None, one.key, one.partition, on_delivery=note)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    left = producer.flush(_DEADLINE_S)
-    if failures:
-        raise service_error(failures[0], bootstrap, security=security)
-    if left:
-        raise ServiceUnavailable(f"Kafka at {bootstrap} must take all tombstones; got {left} undelivered")
+    producer = LastingProducer(client_config(bootstrap, security))
+    tombstones = [Record(topics.name(one.topic), one.key, None, one.partition) for one in kept]
+    failure = producer.deliver(tombstones, _DEADLINE_S)
+    if failure is not None:
+        raise service_error(failure, bootstrap, _DEADLINE_S, security)
 
 
 def _keys(messages: Iterator[Message], topic: str, job: str) -> list[bytes]:

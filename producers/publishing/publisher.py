@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
 from irregulars.streams.kafka.broker import is_refusal, service_error
-from irregulars.streams.kafka.login_password import is_login_refusal, new_producer, password_of
+from irregulars.streams.kafka.lasting_producer import BY_KEY, LastingProducer
+from irregulars.streams.kafka.login_password import is_login_refusal, password_of
 from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings, partition_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -117,7 +118,7 @@ class Publisher:
         self._last_trouble: KafkaError | None = None
         self._is_connected = False  # before, trouble is not logged but raised: once is enough
         self._logged_codes: set[int] = set()  # each kind of trouble is logged once, until the broker answers again
-        self._made: Producer | None = None
+        self._made: LastingProducer | None = None
         self._partitions: dict[str, int] = {}
         self._prepare()
 
@@ -126,15 +127,15 @@ class Publisher:
         self._made = self._make(self._config())
 
     @property
-    def _producer(self) -> Producer:
+    def _producer(self) -> LastingProducer:
         if self._made is None:
             self._made = self._make(self._config())
         return self._made
 
     @staticmethod
-    def _make(config: dict[str, Any]) -> Producer:
+    def _make(config: dict[str, Any]) -> LastingProducer:
         try:
-            return new_producer(config)
+            return LastingProducer(config)
         except (KafkaException, TypeError) as error:
             text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             raise InputError(f"settings of librdkafka must be ones that it takes; got an error: {text}") from None
@@ -206,8 +207,8 @@ class Publisher:
                 raise self._service_error(error.args[0]) from None
 
     def _partition(self, name: str, key: bytes | None) -> int:
-        """Return the partition of a key in a topic, -1 where librdkafka is to choose it by the message's own."""
-        return -1 if key is None else partition_of(key, self._partitions[name])
+        """Return the partition of a key in a topic; none where the message's own key chooses it."""
+        return BY_KEY if key is None else partition_of(key, self._partitions[name])
 
     @property
     def is_behind(self) -> bool:
@@ -253,7 +254,7 @@ class Publisher:
     def close(self) -> None:
         """Drop waiting messages and close the connections. A second time does nothing."""
         if self._made is not None:
-            self._made.purge(in_queue=True, in_flight=True, blocking=False)
+            self._made.purge()
             self._made.flush(0)
 
     def _config(self) -> dict[str, Any]:
@@ -282,7 +283,7 @@ class Publisher:
         while True:
             left_s = deadline_s - time.monotonic()
             try:
-                return self._producer.list_topics(timeout=min(1.0, max(left_s, 0.01)))
+                return self._producer.list_topics(timeout_s=min(1.0, max(left_s, 0.01)))
             except KafkaException as error:
                 self.serve()
                 if time.monotonic() > deadline_s:
@@ -299,7 +300,7 @@ class Publisher:
         if self.delivered.first_failure is None:
             self.delivered.first_failure = error
             _LOG.error("event=delivery_failed topic=%s key=%r error=%r", message.topic(), message.key(), _text(error))
-        if self._refuses(error) or error.code() in _GONE | _NO_TOPIC:
+        if error.fatal() or self._refuses(error) or error.code() in _GONE | _NO_TOPIC:
             self._failure = self._failure or error
 
     def _on_trouble(self, error: KafkaError) -> None:
@@ -323,7 +324,8 @@ class Publisher:
         code = error.code()
         if code in _NO_TOPIC:
             return self._no_topics(_text(error))
-        if error.fatal() or code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG):
+        is_refused = is_refusal(error, self._settings.kafka)
+        if (error.fatal() and not is_refused) or code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG):
             return ServiceError(f"{self._where()} must take our messages; got {_text(error)}")
         return service_error(error, self._settings.bootstrap, self._settings.broker_wait_s, self._settings.kafka)
 

@@ -204,7 +204,7 @@ class SpoolingPublisher(Publisher):
                 self._try_later(str(self._tokens.trouble))
             return
         try:
-            existing: Mapping[str, Any] = self._producer.list_topics(timeout=_ASK_S).topics
+            existing: Mapping[str, Any] = self._producer.list_topics(timeout_s=_ASK_S).topics
         except KafkaException as error:
             return self._try_later(error.args[0].str())
         self._require_topics(existing, self._topics)
@@ -219,17 +219,19 @@ class SpoolingPublisher(Publisher):
 
     def _move(self) -> None:
         """Send the oldest messages while there is room; spool the rest to disk when memory is full."""
-        while self._is_connected and self._in_flight_bytes < self._spool_settings.memory_bytes:
-            if not (self._send_loaded() or self._load() or self._send_waiting()):
-                return
+        with suppress(BufferError):  # what a producer with a fatal error left goes first, and waits for a new one
+            while self._is_connected and self._in_flight_bytes < self._spool_settings.memory_bytes:
+                if not (self._send_loaded() or self._load() or self._send_waiting()):
+                    return
         if self._waiting_bytes >= self._spool_settings.memory_bytes:
             self._spill()
 
     def _send_loaded(self) -> bool:
         if not self._loaded:
             return False
-        number, message = self._loaded.popleft()
+        number, message = self._loaded[0]
         self._produce(number, message, self._loaded_from)
+        self._loaded.popleft()
         return True
 
     def _load(self) -> bool:
@@ -247,16 +249,16 @@ class SpoolingPublisher(Publisher):
     def _send_waiting(self) -> bool:
         if not self._waiting:
             return False
-        message = self._waiting.popleft()
-        self._waiting_bytes -= message.size_bytes
+        message = self._waiting[0]
         self._produce(self._number, message, None)
+        self._waiting.popleft()
+        self._waiting_bytes -= message.size_bytes
         self._number += 1
         return True
 
     def _produce(self, number: int, message: Message, segment: Segment | None) -> None:
-        self._in_flight[number] = _Sent(message, segment)
-        self._in_flight_bytes += message.size_bytes
         name = self._settings.topics.name(message.topic)
+        failure: KafkaError | None = None
         try:
             self._producer.produce(
                 name,
@@ -266,7 +268,11 @@ class SpoolingPublisher(Publisher):
                 on_delivery=partial(self._on_result, number),
             )
         except KafkaException as error:
-            self._on_result(number, error.args[0], None)
+            failure = error.args[0]
+        self._in_flight[number] = _Sent(message, segment)
+        self._in_flight_bytes += message.size_bytes
+        if failure is not None:
+            self._on_result(number, failure, None)
 
     def _spill(self) -> None:
         if not len(self._spool):

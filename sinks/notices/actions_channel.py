@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.sinks.notices.action_messages import encode_actions
 from irregulars.sinks.notices.actions import actions_of, remember
 from irregulars.sinks.notices.notice import Notice, written
+from irregulars.streams.kafka.lasting_producer import LastingProducer, Record
 
 _RETRY_S: Final = 5.0
 _MOST_BYTES: Final = 1 << 20
@@ -33,11 +34,9 @@ class ActionsChannel:
     topic
         Full name of the topic ``actions``.
     config
-        librdkafka's, with the brokers, who we are, and what all our producers set (`streams.kafka.topics.SENDING`).
+        librdkafka's, with the brokers and who we are.
     timeout_s
         How long the broker may take for a message, before the notice is to come again, s.
-    make_producer
-        Makes the producer of librdkafka's settings.
     """
 
     def __init__(
@@ -46,16 +45,14 @@ class ActionsChannel:
         topic: str,
         config: Mapping[str, Any],
         timeout_s: float = 30.0,
-        make_producer: Callable[[dict[str, Any]], Producer] = Producer,
     ) -> None:
-        self._make_producer: Final = make_producer
         self.name: Final = name
         self.gathers: Final = False  # each node is an action of its own
         self._topic: Final = topic
         self._brokers: Final = config.get("bootstrap.servers", "")
-        safe = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(timeout_s * 1000)}
-        self._config: Final = {**config, **safe, "message.max.bytes": _MOST_BYTES}
-        self._producer: Producer | None = None
+        own = {"message.timeout.ms": int(timeout_s * 1000), "message.max.bytes": _MOST_BYTES}
+        self._config: Final = {**config, **own}
+        self._producer: LastingProducer | None = None
 
     def deliver(self, notice: Notice) -> str | None:
         """Publish; returns what the incident's next notice shall carry. Raises `SinkBusy` and `SinkRejected`."""
@@ -69,25 +66,19 @@ class ActionsChannel:
         self._producer = None
 
     def _send(self, notice: Notice, value: bytes) -> None:
-        failures: list[KafkaError | None] = []
-
-        def delivered(error: KafkaError | None, _message: Message) -> None:
-            failures.append(error)
-
+        record = Record(self._topic, notice.incident.encode(), value)
         try:
-            self._producer = self._producer or self._make_producer(dict(self._config))
-            self._producer.produce(self._topic, value, notice.incident.encode(), on_delivery=delivered)
-            self._producer.flush()  # ends: message.timeout.ms
-        except KafkaException as error:
-            failures.append(error.args[0])
-        if failures and failures[0] is None:
-            return
-        self._fail(failures[0] if failures else None, notice)
+            if self._producer is None:
+                self._producer = LastingProducer(self._config)
+            error = self._producer.deliver([record])  # ends: message.timeout.ms
+        except KafkaException as none_made:
+            error = none_made.args[0]
+        if error is not None:
+            self._fail(error, notice)
 
-    def _fail(self, error: KafkaError | None, notice: Notice) -> None:
-        self._producer = None  # a failure may be fatal to an idempotent one
-        told = "no acknowledgement" if error is None else f"{error.name()}: {error.str()}"
+    def _fail(self, error: KafkaError, notice: Notice) -> None:
+        told = f"{error.name()}: {error.str()}"
         reason = f"topic {self._topic} must take actions; got {told} (Kafka at {self._brokers})"
-        if error is not None and error.code() in _NEVER:
+        if error.code() in _NEVER:
             raise SinkRejected(reason, (notice,))
         raise SinkBusy(reason, _RETRY_S)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from irregulars.errors import SendingGivenUp
 from irregulars.streams.kafka.broker import client_config, service_error
-from irregulars.streams.kafka.login_password import new_producer
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING
+from irregulars.streams.kafka.lasting_producer import BY_KEY, Headers, LastingProducer
+from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES
 
 _POLL_S: Final = 0.1
 _FULL_WAIT_S: Final = 0.02
-_BY_KEY: Final = -1  # librdkafka's RD_KAFKA_PARTITION_UA: its partitioner chooses
 _NO_TOPIC: Final = "__consumer_offsets"  # each broker knows it, and asking for one topic costs little
-Headers = Sequence[tuple[str, bytes]]
 
 
 class _Line:
@@ -36,15 +34,15 @@ class _Line:
         self._config: Final = config
         self._lock: Final = threading.Lock()
         self._is_closed = threading.Event()
-        self._producer: Producer | None = None
+        self._producer: LastingProducer | None = None
         self._poller: threading.Thread | None = None
 
     @property
-    def producer(self) -> Producer:
+    def producer(self) -> LastingProducer:
         """The producer; raises `KafkaException` if none can be made."""
         with self._lock:
             if self._producer is None:
-                self._producer = new_producer(self._config)
+                self._producer = LastingProducer(self._config)
                 self._poller = threading.Thread(
                     target=self._poll, args=(self._producer,), name="irregulars-outbox", daemon=True
                 )
@@ -61,10 +59,10 @@ class _Line:
     def cut(self) -> None:
         """Throw away what is on its way, and stop; the thread takes the producer with it, which may take a while."""
         if self._producer is not None:
-            self._producer.purge(blocking=False)
+            self._producer.purge()
         self._is_closed.set()
 
-    def _poll(self, producer: Producer) -> None:
+    def _poll(self, producer: LastingProducer) -> None:
         while not self._is_closed.is_set():
             producer.poll(_POLL_S)
 
@@ -128,12 +126,12 @@ class Outbox:
             self._open[span] = self._open.get(span, 0) + 1
             messages, size_bytes = self._sent.get(topic, (0, 0))
             self._sent[topic] = messages + 1, size_bytes + len(value or b"")
-        place = _BY_KEY if partition is None else partition
+        place = BY_KEY if partition is None else partition
         while True:
             self._require(line)
             try:
                 delivered = partial(self._delivered, line, span)
-                line.producer.produce(topic, value, key, place, headers=list(headers), on_delivery=delivered)
+                line.producer.produce(topic, value, key, place, headers, delivered)
                 return
             except BufferError:
                 await asyncio.sleep(_FULL_WAIT_S)
@@ -180,7 +178,7 @@ class Outbox:
     def is_answered(self, within_s: float) -> bool:
         """Ask the broker for something small, and return whether it answers; call it in a thread."""
         try:
-            self._line.producer.list_topics(_NO_TOPIC, timeout=within_s)
+            self._line.producer.list_topics(_NO_TOPIC, within_s)
         except KafkaException:
             return False
         return True
@@ -234,7 +232,6 @@ class Outbox:
 
 def _producer_config(bootstrap: str, security: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     return client_config(bootstrap, security) | {
-        **SENDING,
         "compression.type": "lz4",
         "linger.ms": 5,
         "message.timeout.ms": int(timeout_s * 1000),

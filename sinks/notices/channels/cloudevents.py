@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError
 
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.sinks.notices.notice import AWAY_S, Notice, written
 from irregulars.sinks.notices.text import encode_notice
+from irregulars.streams.kafka.lasting_producer import BY_KEY, Headers, LastingProducer, Record
 
 TYPE: Final = "irregulars.incident"
 _NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD})
-_POLL_S: Final = 0.2
 
 
 class CloudEventsChannel:
@@ -32,43 +31,28 @@ class CloudEventsChannel:
         Who sends: ``ce_source``.
     """
 
-    def __init__(self, name: str, topic: str, producer: Producer, source: str = "irregulars") -> None:
+    def __init__(self, name: str, topic: str, producer: LastingProducer, source: str = "irregulars") -> None:
         self.name: Final = name
         self._topic, self._producer, self._source = topic, producer, source
 
     def deliver(self, notice: Notice) -> str | None:
         """Produce it, and wait for the acknowledgement; see `Channel.deliver`."""
-        done, outcome = threading.Event(), list[KafkaError | None]()
-
-        def note(error: KafkaError | None, _: object) -> None:
-            outcome.append(error)
-            done.set()
-
         value, headers = written(self._message, notice)
-        try:
-            self._producer.produce(self._topic, value, notice.incident.encode(), headers=headers, on_delivery=note)
-        except (KafkaException, BufferError) as error:
-            raise self._failure(error.args[0]) from error
-        while not done.is_set():  # librdkafka calls back within the message's time limit
-            self._producer.poll(_POLL_S)
-        if outcome[0] is not None:
-            raise self._failure(outcome[0])
-        return None
+        error = self._producer.deliver(
+            [Record(self._topic, notice.incident.encode(), value, BY_KEY, headers)]
+        )  # ends: message.timeout.ms
+        if error is None:
+            return None
+        text = f"topic {self._topic} must take the event; got {error.name()}"
+        raise SinkRejected(text) if error.code() in _NEVER else SinkBusy(text, AWAY_S)
 
     def close(self) -> None:
         """Let go of the connection."""
         self._producer.flush(0)
 
-    def _message(self, notice: Notice) -> tuple[bytes, Any]:
+    def _message(self, notice: Notice) -> tuple[bytes, Headers]:
         headers = [(key, value.encode(errors="replace")) for key, value in headers_of(notice, self._source).items()]
         return encode_notice(notice), headers
-
-    def _failure(self, error: object) -> SinkBusy | SinkRejected:
-        text = f"topic {self._topic} must take the event"
-        if not isinstance(error, KafkaError):
-            return SinkBusy(f"{text}; got a full queue", AWAY_S)
-        text = f"{text}; got {error.name()}"
-        return SinkRejected(text) if error.code() in _NEVER else SinkBusy(text, AWAY_S)
 
 
 def headers_of(notice: Notice, source: str) -> dict[str, str]:
