@@ -45,6 +45,8 @@ class AgentCollector:
                      (progress.watermark_ns or 0) / 1e9)  # fmt: skip
         yield _gauge("sources", "Sources that are polled", len(state.source.names))
         yield _counter("failed_sources", "Sources that failed and were left out", state.source.failed_sources)
+        yield _counter("closed_connections", "Connections of processes that were closed for what they sent",
+                       state.source.closed_connections)  # fmt: skip
         yield _gauge("gpus", "GPUs in use by ranks, and sampled", len(state.roster.gpus))
         yield _gauge("nics", "NICs in use by ranks, and sampled", len(state.roster.nics))
         yield from _of_publisher(state.publisher)

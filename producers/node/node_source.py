@@ -24,7 +24,8 @@ class NodeSource:
     files, a recorded job. A source keeps the protocol `producers.publishing.sources.Source`. It counts
     ``rows_before`` itself, and ends a rank with a heartbeat of state ``ended``; what the agent samples of devices
     comes from `devices`. A source whose ranks live on other hosts too says so with an attribute
-    ``speaks_for_other_hosts = True``: devices of this host are not theirs.
+    ``speaks_for_other_hosts = True``: devices of this host are not theirs. ``closed_connections``, if it has that,
+    is a metric.
 
     Parameters
     ----------
@@ -47,6 +48,11 @@ class NodeSource:
     def names(self) -> tuple[str, ...]:
         """Sources that are polled."""
         return tuple(self._sources)
+
+    @property
+    def closed_connections(self) -> int:
+        """Connections of processes that were closed for what they sent."""
+        return sum(getattr(source, "closed_connections", 0) for source in self._all)
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Give what the sources have, each up to what is left of `max_records`."""

@@ -32,6 +32,11 @@ class PassingSource:
         """Whether the source has ended."""
         return self._source.is_exhausted
 
+    @property
+    def closed_connections(self) -> int:
+        """Connections that the source closed for what came over them."""
+        return getattr(self._source, "closed_connections", 0)
+
     def close(self) -> None:
         """Close the source."""
         self._source.close()

@@ -27,6 +27,13 @@ _READ_BYTES: Final = 1 << 20
 _MOST_QUEUED: Final = 256
 """Records that wait to be polled; then the sockets are not read, and rows wait in the rings of the ranks."""
 
+_MOST_FRAME_BYTES: Final = 4 << 20
+"""A process sends batches of 1,500 rows, about 0.1 MB; an announcement must fit into one message anyway."""
+
+_MOST_HELD_BYTES: Final = 24 << 20
+"""Of all frames that are not whole, and as much again of those that wait to be polled: whoever may write to the
+socket can't take more of the agent's memory."""
+
 _MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
 """The agent adds host, NIC and sources to an announcement, and it must still be one message."""
 
@@ -37,7 +44,7 @@ _Key = tuple[str, int, int, str | None]  # job, attempt, rank, start
 @dataclass(eq=False, slots=True)
 class _Connection:
     socket: socket.socket
-    reader: FrameReader = field(default_factory=FrameReader)
+    reader: FrameReader = field(default_factory=lambda: FrameReader(_MOST_FRAME_BYTES))
     announced: Announcement | None = None
     is_unmarked: bool = False
 
@@ -50,6 +57,9 @@ def require_permissions(mode: int, path: Path) -> None:
 
 class SocketSource:
     """Takes what training processes send with ``torch_comms.start(agent=PATH)``.
+
+    A connection that sends what is no frame is closed. So are, above a bound of bytes that all connections hold
+    together, those with the most of a frame that is not whole: a rank's frames are small, and soon whole.
 
     Parameters
     ----------
@@ -70,8 +80,11 @@ class SocketSource:
     def __init__(self, path: Path, ranks: int | None = None, *, mode: int = 0o600) -> None:
         require_permissions(mode, path)
         self._path, self._ranks = path, ranks
-        self._connections: list[_Connection] = []
-        self._queue: deque[Record] = deque()
+        self._connections: deque[_Connection] = deque()  # that which is read next comes first
+        self._held_bytes = 0  # of all connections
+        self.closed_connections = 0  # for what they sent
+        self._queue: deque[tuple[Record, int]] = deque()  # with the bytes that it came as
+        self._queued_bytes = 0
         self._ended = 0
         self._rows = 0
         self._unmarked: set[_Key | None] = set()
@@ -91,15 +104,16 @@ class SocketSource:
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Give what has come, at most `max_records` announcements and rows; a heartbeat says that a rank ended."""
-        if len(self._queue) < _MOST_QUEUED:
+        if not self._is_full:
             self._accept()
             self._read()
         polled: list[Record] = []
         while self._queue and max_records > 0:
-            record = self._queue.popleft()
+            record, size_bytes = self._queue.popleft()
             if isinstance(record, Batch) and len(record) > max_records:
-                self._queue.appendleft(take_rows(record, max_records, len(record)))
-                record = take_rows(record, 0, max_records)
+                self._queue.appendleft((take_rows(record, max_records, len(record)), size_bytes))
+                record, size_bytes = take_rows(record, 0, max_records), 0
+            self._queued_bytes -= size_bytes
             count = len(record) if isinstance(record, Batch) else 1
             max_records -= count
             self._rows += count
@@ -123,7 +137,7 @@ class SocketSource:
         """Close the sockets and remove the path."""
         for connection in self._connections:
             connection.socket.close()
-        self._connections = []
+        self._connections.clear()
         if self._socket.fileno() >= 0:
             self._socket.close()
             with contextlib.suppress(OSError):
@@ -143,19 +157,38 @@ class SocketSource:
                 _LOG.error("event=torch_connection_waits connections=%d error=%r", len(self._connections), str(error))
             self._is_short = True
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._queue) >= _MOST_QUEUED or self._queued_bytes >= _MOST_HELD_BYTES
+
     def _read(self) -> None:
-        for connection in list(self._connections):
+        for _ in range(len(self._connections)):
+            if self._is_full or not self._connections:
+                return
+            connection = self._connections[0]
+            self._connections.rotate(-1)
+            self._held_bytes -= connection.reader.size_bytes
             try:
-                for data in _received(connection.socket):
-                    for frame in connection.reader.feed(data):
-                        self._take(frame, connection)
+                self._read_one(connection)
             except (OSError, RecordError) as error:
-                _LOG.warning("event=torch_connection_closed error=%r", str(error))
-                self._drop(connection)
+                self._refuse(connection, str(error))
             except EOFError:
                 self._drop(connection)
+            self._held_bytes += connection.reader.size_bytes
+            while self._held_bytes > _MOST_HELD_BYTES:
+                largest = max(self._connections, key=lambda one: one.reader.size_bytes)
+                self._held_bytes -= largest.reader.size_bytes
+                rule = f"frames that are not whole must be at most {_MOST_HELD_BYTES} bytes of all connections"
+                self._refuse(largest, f"{rule}; this one has {largest.reader.size_bytes}")
 
-    def _take(self, frame: Frame, connection: _Connection) -> None:
+    def _read_one(self, connection: _Connection) -> None:
+        for data in _received(connection.socket):
+            left_bytes = connection.reader.size_bytes + len(data)
+            for frame in connection.reader.feed(data):
+                self._take(frame, connection, left_bytes - connection.reader.size_bytes)
+                left_bytes = connection.reader.size_bytes
+
+    def _take(self, frame: Frame, connection: _Connection, size_bytes: int) -> None:
         if isinstance(frame, frames.Waiting):  # of part files
             return
         if isinstance(frame, frames.Lost):
@@ -169,7 +202,7 @@ class SocketSource:
         elif isinstance(frame, Batch):
             _require_announced(frame, connection)
         if not isinstance(frame, End):
-            self._queue.append(frame)
+            self._put(frame, size_bytes)
             return
         self._ended += 1
         self._beat(connection, frame.lost_rows, "ended")
@@ -179,7 +212,11 @@ class SocketSource:
         if own is not None:
             lost = {"commops": SourceProgress(0, None, lost_rows)}
             reason = "finished" if state == "ended" else None
-            self._queue.append(Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start))
+            self._put(Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start))
+
+    def _put(self, record: Record, size_bytes: int = 0) -> None:
+        self._queue.append((record, size_bytes))
+        self._queued_bytes += size_bytes
 
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
         key = _require_sendable(announcement)
@@ -193,8 +230,14 @@ class SocketSource:
         else:
             self._unmarked.discard(key)
 
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        _LOG.warning("event=torch_connection_closed error=%r", reason)
+        self.closed_connections += 1
+        self._drop(connection)
+
     def _drop(self, connection: _Connection) -> None:
         connection.socket.close()
+        connection.reader = FrameReader()  # what it holds is let go
         self._connections.remove(connection)
 
 

@@ -22,7 +22,7 @@ _HEAD: Final = struct.Struct("<cI")
 _BATCHES: Final = {b"O": "commops", b"I": "iterations", b"B": "bandwidth"}
 _LETTERS: Final = {schema: letter for letter, schema in _BATCHES.items()}
 MOST_BYTES: Final = 64 << 20
-"""Of a value; a larger one is no frame of ours."""
+"""Of a value in a file; a larger one is no frame of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,22 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 class FrameReader:
-    """Puts frames together from bytes as they come."""
+    """Puts frames together from bytes as they come.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    most_bytes
+        Of a frame's value; above it the bytes are no frame of ours.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._bytes = bytearray()
+        self._most_bytes = most_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are kept since their frame is not whole."""
+        return len(self._bytes)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take more bytes; give the frames that are whole now.
@@ -87,7 +99,7 @@ class FrameReader:
         self._bytes += data
         while len(self._bytes) >= _HEAD.size:
             letter, length = _HEAD.unpack_from(self._bytes)
-            if length > MOST_BYTES or letter not in (b"A", b"E", b"L", b"U", b"W", *_BATCHES):
+            if length > self._most_bytes or letter not in (b"A", b"E", b"L", b"U", b"W", *_BATCHES):
                 raise RecordError(f"frame must be one of ours; got kind {letter!r}, {length} bytes")
             if len(self._bytes) < _HEAD.size + length:
                 return

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -184,3 +185,50 @@ source.close()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "True 5\n")
     assert done.stderr.count("event=torch_connection_waits") == 1
+
+
+MIB = 1 << 20
+AGENT = """
+import re, sys
+from pathlib import Path
+from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+from irregulars.streams.messages.records import Batch
+source, rows = SocketSource(Path(sys.argv[1])), 0
+def kib(what):
+    return int(re.search(what + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+idle_kib = kib("VmRSS")
+print("ready", flush=True)
+while not rows:
+    rows = sum(len(one) for one in source.poll(1000) if isinstance(one, Batch))
+print(rows, kib("VmHWM") - idle_kib >> 10, source.closed_connections)
+"""
+
+
+@pytest.mark.parametrize(
+    ("peers", "head", "announces_mib", "sends_mib"),
+    [(16, b"", 64, 63), (16, encode_frame(ANNOUNCED), 64, 63), (60, b"", 4, 3.9)],
+    ids=["large frames", "of ranks", "many small enough"],
+)
+def test_peers_that_never_end_their_frames_take_a_bounded_memory_and_no_rank_suffers(
+    tmp_path: Path, peers: int, head: bytes, announces_mib: int, sends_mib: float
+) -> None:
+    frame = encode_frame(batch())
+    large = head + struct.pack("<cI", b"O", announces_mib * MIB) + bytes(int(sends_mib * MIB))
+    command = [sys.executable, "-c", AGENT, os.fspath(tmp_path / "s")]
+    with contextlib.ExitStack() as stack:
+        agent = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        )
+        stack.callback(agent.kill)
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "ready\n"
+        rank = stack.enter_context(peer(tmp_path / "s", encode_frame(ANNOUNCED) + frame[:-1]))
+        hogs = [stack.enter_context(peer(tmp_path / "s")) for _ in range(peers)]
+        with ThreadPoolExecutor(peers) as pool:
+            list(pool.map(send, hogs, [(large,)] * peers))
+        rank.sendall(frame[-1:])
+        rows, grown_mib, closed = map(int, agent.communicate(timeout=DEADLINE_S)[0].split())
+    print(f"{peers} peers: the agent grew by {grown_mib} MiB, {closed} connections were closed")
+    assert rows == 3
+    assert grown_mib <= 64
+    assert 0 < closed <= peers
