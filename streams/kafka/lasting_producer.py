@@ -28,7 +28,7 @@ BY_KEY: Final = -1
 """A partition: the partitioner chooses it by the key (librdkafka's RD_KAFKA_PARTITION_UA)."""
 
 _NOT_IN_TIME: Final = KafkaError(KafkaError._TIMED_OUT)
-_TICK_S: Final = 0.5
+_TICK_S: Final = 0.1
 _OF_FATAL: Final = frozenset(
     {
         KafkaError._PURGE_QUEUE,
@@ -127,19 +127,30 @@ class LastingProducer:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Take in acknowledgements for `timeout_s`."""
-        if self._made is None:
-            time.sleep(timeout_s)
-        self._serve(lambda made: made.poll(timeout_s))
+        made = self._made
+        try:
+            if made is None:
+                time.sleep(timeout_s)
+            else:
+                made.poll(timeout_s)
+        except KafkaException as error:
+            if made is None or not error.args[0].fatal():
+                raise
+            self._renew(made, error.args[0])
+        if self._again:
+            with self._lock:
+                self._send_again()
 
     def flush(self, timeout_s: float) -> int:
         """Wait until all is acknowledged, `timeout_s` at most; return how many messages are not."""
+        # Not by librdkafka's flush: confluent-kafka raises a fatal error at its end, and what fails in the meantime
+        # is lost to an exception that is pending (SystemError). Its poll stops at the error.
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = max(deadline_s - time.monotonic(), 0.0)
-            self._serve(lambda made: made.flush(left_s))  # noqa: B023
-            left = len(self._again) + (0 if self._made is None else len(self._made))
-            if not left or left_s == 0.0:
-                return left
+            self.poll(min(left_s, _TICK_S) if self._left else 0.0)
+            if not self._left or left_s == 0.0:
+                return self._left
 
     def deliver(
         self, records: Iterable[Record], timeout_s: float = float("inf"), is_given_up: Callable[[], bool] = bool
@@ -185,6 +196,10 @@ class LastingProducer:
         made = self._ready()
         return made.list_topics(timeout=timeout_s) if topic is None else made.list_topics(topic, timeout_s)
 
+    @property
+    def _left(self) -> int:
+        return len(self._again) + (0 if self._made is None else len(self._made))
+
     def _ready(self) -> Producer:
         """Return the producer that takes new messages; raises `BufferError` while an earlier one's come first."""
         if self._again or self._made is None:
@@ -195,19 +210,6 @@ class LastingProducer:
                 if self._made is None:
                     self._made = self._make()
         return self._made
-
-    def _serve(self, work: Callable[[Producer], object]) -> None:
-        made = self._made
-        try:
-            if made is not None:
-                work(made)
-        except KafkaException as error:
-            if made is None or not error.args[0].fatal():
-                raise
-            self._renew(made, error.args[0])
-        if self._again:
-            with self._lock:
-                self._send_again()
 
     def _note(
         self,
@@ -233,10 +235,9 @@ class LastingProducer:
             # What is in flight may be acknowledged yet, but nothing says when. Without blocking: librdkafka purges as
             # well, and two that wait for one another would never end.
             old.purge(blocking=False)
-            while True:
+            while len(old):
                 try:
-                    if not old.flush(_TICK_S):
-                        break
+                    old.poll(_TICK_S)
                 except KafkaException as reason:
                     error = reason.args[0]
             self._made = None
