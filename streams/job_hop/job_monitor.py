@@ -128,7 +128,11 @@ class JobMonitor:
 
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         """Take in rows that RankMonitors drained; a row that comes twice counts once."""
-        self._add_numbered(self._starts.numbered(rows))
+        numbered = self._starts.numbered(rows)
+        overtaken = self._starts.overtaken(self._attempt)
+        if overtaken:
+            self._later, numbered = _without(overtaken, self._later), _without(overtaken, numbered)
+        self._add_numbered(numbered)
 
     def _add_numbered(self, rows: Sequence[Evidence | Membership]) -> None:
         for row in rows:
@@ -353,6 +357,14 @@ class JobMonitor:
         monitor._is_ended, monitor._clock.still_s = state.is_ended, state.still_s
         monitor._later = [row for value in state.later for row in decode_evidence(value)]
         return monitor
+
+
+def _without(attempts: Sequence[int], rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
+    """Leave out what is of some attempts."""
+    left = [
+        row.take(~np.isin(row.columns["attempt"], attempts)) if isinstance(row, Evidence) else row for row in rows
+    ]
+    return [row for row in left if (len(row) if isinstance(row, Evidence) else row.attempt not in attempts)]
 
 
 def _joined(job: str, parts: Sequence[Judgements]) -> Judgements:

@@ -43,7 +43,8 @@ class JobStarts:
     """Gives each start of a job an attempt number of its own, in the order in which they were heard of.
 
     The first start under an attempt number keeps it, and so does each one without an id. A further one gets the next
-    number above all that were given.
+    number above all that were given. Partitions are read apart, so that a start may be heard of after the one that
+    followed it: its first rows show that, and it is over then.
     """
 
     def __init__(self, state: StartsState | None = None) -> None:
@@ -59,6 +60,18 @@ class JobStarts:
         """Some hosts of the starts that run beside one another, ascending."""
         found = {host for one in self._known.values() if one.number in self._beside for host in one.hosts}
         return tuple(sorted(found)[:MOST_HOSTS])
+
+    def overtaken(self, current: int | None) -> list[int]:
+        """Return the numbers of starts to come that began before the present one; nothing is judged under them."""
+        now = next((one for one in self._known.values() if one.number == current), None)
+        found: list[int] = []
+        if now is None or now.began_ns == UNKNOWN:
+            return found
+        for code, one in self._known.items():
+            if one.number > now.number and UNKNOWN < one.began_ns < now.began_ns:
+                self._known[code] = replace(one, number=_NOBODY)
+                found.append(one.number)
+        return found
 
     def numbered(self, rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
         """Return rows with the numbers of their starts as attempts; those that only tell of a start are left out."""
@@ -114,7 +127,8 @@ class JobStarts:
         if known.began_ns == UNKNOWN:
             self._known[code] = replace(known, began_ns=int(start_ns.min()))
         until_ns = int(start_ns.max()) - BESIDE_NS
-        if any(one.number > known.number and UNKNOWN < one.began_ns < until_ns for one in self._known.values()):
+        began_ns = self._known[code].began_ns
+        if any(began_ns < one.began_ns < until_ns for one in self._known.values()):
             self._note_beside(known)
 
     def _note_beside(self, known: Start | None) -> None:

@@ -149,3 +149,19 @@ def test_two_jobs_of_one_name_are_told_and_nothing_recovers(same_hosts: bool) ->
 
 def _time_ns(message: Message) -> int:
     return START_NS - 1 if not isinstance(message, Batch) else message.header.watermark_ns or 0
+
+
+def test_a_start_that_is_heard_of_after_the_one_that_followed_it_is_over() -> None:
+    before = of_start(in_order(slow_job(is_moved=False, late_rank=None, iterations=40))[:-8], "a")
+    after = of_start(in_order(shifted(slow_job(is_moved=True), GAP_NS)), "b")
+    job = MonitoredJob("lockstep")
+    # Each start has a monitor of its own, as ranks on other hosts have: the first hop knows no order between them.
+    job.feed(after[:100])
+    job.ranks = {}
+    job.feed(before)
+    job.tick(0.0)
+    job.tick(100.0)  # the present one is not ended for it
+    assert job.monitor.contradiction is None
+    job.ranks = dict(job.outcome.rank_monitors)
+    job.feed(after[100:])
+    assert {host for host, *_ in named(job.outcome)} == {"node-1"}
