@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from irregulars.infra.services.loopback import free_port
 from irregulars.streams.health.crash_marks import MOST_CRASHES
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from tests.integration.stand_in_worker import POISON_AT
@@ -20,7 +21,6 @@ from tests.integration.worker_runs import (
     Job,
     StartWorker,
     Worker,
-    free_port,
     run_last_jobs,
     wait_until,
 )
