@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test test-fast test-faults lint format bench bench-worker bench-analyze bench-localization bench-operators \
+.PHONY: help demo test test-fast test-faults fuzz lint format bench bench-worker bench-analyze bench-localization bench-operators \
 	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site torch lock clean python java maven
 
 help:  ## List the targets
@@ -37,6 +37,9 @@ lint: $(STAMP)  ## Lint and types only
 
 format: $(STAMP)  ## Let ruff sort imports and lay out the code
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
+
+fuzz: java maven $(STAMP)  ## Mutate messages: a minute through decoders, 10,000 through a worker (ten minutes); OPTIONS="--seed 2"
+	@$(BIN)/python -m tests.fuzz.run --seconds 60 && $(BIN)/python -m tests.fuzz.worker_run $(OPTIONS)
 
 bench: java maven $(STAMP)  ## One table of all figures beside the committed ones (ten minutes); OPTIONS=--all, OPTIONS="--only worker"
 	@$(BIN)/python -m tests.benchmarks.table $(OPTIONS)

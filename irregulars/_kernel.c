@@ -23,11 +23,11 @@
 /* Fields of commops, by their place in the schema. */
 enum { COMMUNICATOR, OPERATOR, SEQUENCE, PEER, START, ELAPSED, SIZE, ITERATION, COMMOPS_FIELDS };
 
-/* Limits of usable rows: see streams/messages/usable_rows.py, which a test holds these against. */
+/* Bounds of usable rows: see streams/messages/bounds.py, which a test holds these against. */
 static const int64_t LATEST_NS = INT64_C(1) << 62;
-static const double LONGEST_NS = 9007199254740992.0;
+static const int64_t MOST_EXACT = (INT64_C(1) << 53) - 1;
 static const int64_t LAST_ITERATION = INT64_C(1) << 61;
-static const int32_t MAX_PEER = 1 << 28;
+static const int32_t MAX_RANK = (1 << 22) - 1;
 enum { SEND = 9, RECV = 10, OPERATORS = 11 };
 
 static inline uint16_t u16_at(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v; }
@@ -278,15 +278,24 @@ static inline int64_t known_at(const Columns *own, int field, int64_t row)
 typedef struct { int64_t newest_ns, longest_ns, iteration, is_usable, has_unended, runs; } Look;
 typedef struct { int64_t iteration, row, first_ns, last_ns; } Run;
 
-static int is_usable_row(const Columns *own, int64_t row, int64_t start_ns, int64_t elapsed_ns, int64_t iteration)
+/* Whether a length or a size is not known, or within its bounds. */
+static inline int is_counted(const Columns *own, int field, int64_t row)
+{
+    if (!is_set(own->valid[field], row)) return 1;
+    int64_t value = i64_at(own->data[field] + 8 * row);
+    return value >= 0 && value <= MOST_EXACT;
+}
+
+static int is_usable_row(const Columns *own, int64_t row, int64_t start_ns, int64_t iteration)
 {
     uint8_t operator = own->data[OPERATOR][row];
     if ((start_ns < 0 && start_ns != UNKNOWN) || start_ns > LATEST_NS) return 0;
     if (iteration != UNKNOWN && (iteration > LAST_ITERATION || iteration < -LAST_ITERATION)) return 0;
-    if (elapsed_ns != UNKNOWN && (elapsed_ns < 0 || (double)elapsed_ns > LONGEST_NS)) return 0;
-    if (!is_set(own->valid[PEER], row)) return operator < SEND;
+    if (!is_counted(own, ELAPSED, row) || !is_counted(own, SIZE, row)) return 0;
+    if (operator < SEND) return 1; /* the peer of a collective means nothing */
+    if (!is_set(own->valid[PEER], row)) return 0;
     int32_t peer = i32_at(own->data[PEER] + 4 * row);
-    return peer >= 0 && peer < MAX_PEER;
+    return peer >= 0 && peer <= MAX_RANK;
 }
 
 /* Look at the rows of one rank; return how many runs were written, or -1 for a code outside of its dictionary. */
@@ -304,8 +313,7 @@ static int64_t look_at(const Columns *own, int64_t first, int64_t past, int64_t 
         if (has_ended && elapsed_ns > look.longest_ns) look.longest_ns = elapsed_ns;
         if (iteration > look.iteration) look.iteration = iteration;
         if (!has_ended) look.has_unended = 1;
-        if (has_ended && elapsed_ns == UNKNOWN) elapsed_ns = -1; /* as unusable as any below 0 */
-        if (!is_usable_row(own, row, start_ns, elapsed_ns, iteration)) look.is_usable = 0;
+        if (!is_usable_row(own, row, start_ns, iteration)) look.is_usable = 0;
         if (!look.is_usable || !is_plain || iteration == UNKNOWN || start_ns == UNKNOWN) {
             is_plain = 0;
             continue;
@@ -482,8 +490,9 @@ static inline int64_t class_of(const Reduction *own, const Columns *source, int6
     if (code >= own->code_count) return -1;
     int64_t shared = own->codes[code];
     if (shared < 0 || shared >= own->wide_count) return -1;
-    int64_t peer = is_set(source->valid[PEER], row) ? i32_at(source->data[PEER] + 4 * row) : -1;
-    return (shared << 33) | ((int64_t)source->data[OPERATOR][row] << 29) | (peer + 1);
+    int64_t operator = source->data[OPERATOR][row];
+    int has_peer = operator >= SEND && is_set(source->valid[PEER], row);
+    return (shared << 33) | (operator << 29) | (has_peer ? (int64_t)i32_at(source->data[PEER] + 4 * row) + 1 : 0);
 }
 
 /* Whether a row tells of the same operator as one of those before it that began at the same time. */

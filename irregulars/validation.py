@@ -23,7 +23,8 @@ from irregulars.first_use import first_use
 LARGEST: Final = 1 << 62
 """JSON's integers have no bounds; arithmetic on these still fits into an int64."""
 
-MAX_RANK: Final = (1 << 28) - 1
+MAX_RANK: Final = (1 << 22) - 1
+"""The highest rank: tables with an entry for each rank of a job must fit into memory."""
 
 MAX_NAME_CHARACTERS: Final = 1024
 """Of a host, a device, a communicator or a reason: verdicts and evidence repeat them, and must fit into a message."""
@@ -44,7 +45,7 @@ Integer = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 RowCount = Annotated[int, Meta(ge=0, le=MAX_ROWS)]
 Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]
-Size = Annotated[int, Meta(ge=1, le=MAX_RANK)]
+Size = Annotated[int, Meta(ge=1, le=MAX_RANK + 1)]
 Number = Annotated[float, Meta(ge=-1e308, le=1e308)]
 Positive = Annotated[float, Meta(gt=0, le=1e308)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e308)]
@@ -81,7 +82,7 @@ def checked(value: Any, kind: Any, what: str, where: str = "", error: type[Input
     (1, 2)
     >>> checked([1, -2], tuple[Rank, ...], "ranks")
     Traceback (most recent call last):
-    irregulars.errors.InputError: ranks[1] must be an integer from 0 to 268435455; got -2
+    irregulars.errors.InputError: ranks[1] must be an integer from 0 to 4194303; got -2
     """
     try:
         with first_use(kind):

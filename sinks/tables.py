@@ -16,9 +16,11 @@ import pyarrow as pa
 
 from irregulars.errors import SinkRejected
 from irregulars.streams.messages.announcements import Announcement
+from irregulars.streams.messages.bounds import usable_rows
 from irregulars.streams.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
 from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
+from irregulars.validation import LARGEST
 
 _TIME: Final = pa.timestamp("ns", "UTC")
 
@@ -225,7 +227,8 @@ SAMPLES: Final = ("bandwidth", "gpu_health")
 def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
     """Convert batches of one of the topics `SAMPLES` to rows of the table of that name, all at once.
 
-    A job of a thousand ranks has a thousand of them a second: a table of each took longer than to judge them.
+    A job of a thousand ranks has a thousand of them a second: a table of each took longer than to judge them. Rows
+    that no honest producer sends are left out.
 
     Raises
     ------
@@ -241,6 +244,9 @@ def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
         "device": np.concatenate([_decoded(batch.columns["device"], batch.header.names) for batch in batches]),
         "start_ns": values["time_ns"],
     }
+    is_usable = usable_rows(name, values)
+    if is_usable is not None:
+        values = {column: own[is_usable] for column, own in values.items()}
     if name == "bandwidth":
         values["path"] = _decoded(values["path"], PATHS)
     else:
@@ -390,7 +396,8 @@ def _nullable(values: np.ndarray, field: pa.Field) -> pa.Array:
         return pa.array(values, type=field.type)
     unknown = ~np.isfinite(values) if values.dtype.kind == "f" else values == UNKNOWN
     if values.dtype.kind == "f" and not pa.types.is_floating(field.type):
-        values = np.rint(np.where(unknown, 0, values)).astype(np.int64)  # parts of a nanosecond mean nothing
+        whole = np.rint(np.where(unknown, 0, values))  # parts of a nanosecond mean nothing
+        values = np.clip(whole, -LARGEST, LARGEST).astype(np.int64)  # sums of odd rows go beyond
     if pa.types.is_timestamp(field.type):
         return pa.array(values.astype(np.int64), mask=unknown).cast(field.type)
     return pa.array(values, mask=unknown).cast(field.type)

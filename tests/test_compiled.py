@@ -13,14 +13,12 @@ from irregulars import compiled
 from irregulars.dtypes import Column
 from irregulars.errors import RecordError
 from irregulars.streams.messages import plain_messages
+from irregulars.streams.messages.bounds import LAST_ITERATION, LATEST_NS, MOST_EXACT
 from irregulars.streams.messages.bundles import bundle_of, decode_rows, encode_bundle
 from irregulars.streams.messages.evidence import Evidence
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import (
     BATCH_SCHEMAS,
-    LAST_ITERATION,
-    LATEST_NS,
-    LONGEST_NS,
     OPERATORS,
     RECV,
     SEND,
@@ -31,21 +29,21 @@ from irregulars.streams.messages.records import (
     encode_batch,
     read_header,
 )
-from irregulars.streams.messages.usable_rows import MAX_PEER
 from irregulars.streams.rank_hop import evidence_reduction
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rows import row_summaries
 from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.rows.operator_reduction import Reduction
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
+from irregulars.validation import MAX_RANK
 from tests.fuzz.mutations import mutate
 
 NAMES = ("world", "dp", "tp0", "pp")
 T0 = 1_800_000_000_000_000_000
 ODD_NUMBERS = (UNKNOWN, UNKNOWN + 1, -1, 0, 1, LAST_ITERATION, LAST_ITERATION + 1, (1 << 63) - 1)
 ODD_TIMES = (UNKNOWN, -1, 0, LATEST_NS, LATEST_NS + 1, (1 << 63) - 1)
-ODD_LENGTHS = (np.nan, -1.0, 0.0, float(LONGEST_NS), 2.0 * LONGEST_NS)
-ODD_PEERS = (UNKNOWN, -1, 0, MAX_PEER - 1, MAX_PEER)
+ODD_LENGTHS = (np.nan, -1.0, 0.0, float(MOST_EXACT), MOST_EXACT + 1.0)
+ODD_PEERS = (UNKNOWN, -1, 0, MAX_RANK, MAX_RANK + 1)
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -74,7 +72,7 @@ def operators(random: Random, rows: int, odd: float) -> dict[str, Column]:
         "peer": np.array(some(peers, ODD_PEERS), np.int64),
         "start_ns": np.array(some(starts, ODD_TIMES), np.int64),
         "elapsed_ns": np.array(some([float(random.randrange(1000)) for _ in starts], ODD_LENGTHS)),
-        "size_bytes": np.array(some([1024.0] * rows, (np.nan,))),
+        "size_bytes": np.array(some([1024.0] * rows, ODD_LENGTHS)),
         "iteration": np.array(some(sorted(random.randrange(4) for _ in starts), ODD_NUMBERS), np.int64),
     }
 

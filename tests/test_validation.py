@@ -34,7 +34,7 @@ class Job:
 
 
 LIST = "a list of integers that is not empty"
-RANK = "an integer from 0 to 268435455"
+RANK = "an integer from 0 to 4194303"
 GROUP = {"kind": "dp", "ranks": [0, 3]}
 JOB: dict[str, Any] = {"job": "j", "groups": {"a": GROUP}, "unknown": 3}
 

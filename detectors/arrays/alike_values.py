@@ -13,7 +13,7 @@ def alike_codes(values: Column, ratio: float) -> Ints:
     Parameters
     ----------
     values
-        At least 0; NaN counts as 0, and 0 is like no other.
+        At least 0; NaN counts as 0, and 0 is like no other. A value below 0 has a number of its own.
     ratio
         By how much the largest with a number may exceed the smallest, as a share of that.
 
@@ -26,7 +26,8 @@ def alike_codes(values: Column, ratio: float) -> Ints:
     code = np.zeros(len(distinct), dtype=np.int64)
     begin, number = 0, 0
     while begin < len(distinct):
-        past = int(np.searchsorted(distinct, distinct[begin] * (1 + ratio), side="right"))
+        past = int(np.searchsorted(distinct, float(distinct[begin]) * (1 + ratio), side="right"))
+        past = max(past, begin + 1)  # of a value below 0, what exceeds it by the ratio lies before it
         code[begin:past] = number
         begin, number = past, number + 1
     return code[place]

@@ -17,17 +17,21 @@ from irregulars.errors import InputError
 from irregulars.producers.importers.shared.recognised import how_to_import
 from irregulars.streams.messages.announcements import Communicator
 from irregulars.streams.messages.records import KINDS
-from irregulars.validation import MAX_NAME_CHARACTERS, JobName, Name, RowCount, checked, one_of, shown
+from irregulars.validation import (
+    MAX_NAME_CHARACTERS,
+    Count,
+    JobName,
+    Name,
+    RowCount,
+    Size,
+    checked,
+    one_of,
+    shown,
+)
 
 CLOCKS: Final = ("shared", "per_host")
-MOST_RANKS: Final = 1 << 22
-"""Of a job: tables with an entry for each rank must fit into memory."""
-
 MOST_COMMUNICATORS: Final = 1 << 16
 """Of one rank: batches number them with 16 bits."""
-
-
-Whole = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Place:
     """Where a rank lives, and how many rows its exporter is known to have dropped."""
 
     host: Name | None = None
-    gpu: Whole | None = None
+    gpu: Count | None = None
     nic: Name | None = None
     switch: Name | None = None
     lost_rows: RowCount | None = None
@@ -157,13 +161,13 @@ class _Keys:
     """The keys of the file, each with its rule; what depends on the number of ranks is checked after it."""
 
     job: JobName
-    world_size: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    world_size: Size
     clock: Annotated[str, one_of(*CLOCKS)]
     communicators: dict[str, _Group]
-    attempt: Whole = 0
+    attempt: Count = 0
     ranks: dict[str, Place] | None = None
     logged_ranks: tuple[int, ...] | None = None
-    recorded_until_ns: Whole | None = None
+    recorded_until_ns: Count | None = None
 
 
 def _job(keys: _Keys) -> JobFile:

@@ -15,11 +15,8 @@ from irregulars.arrow_numpy import from_numpy, to_numpy
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Keys, Rows
+from irregulars.streams.messages.bounds import BOUNDS, LATEST_NS, Bound
 from irregulars.streams.messages.records import (
-    FASTEST_BYTES_PER_S,
-    LAST_ITERATION,
-    LATEST_NS,
-    LONGEST_NS,
     OPERATORS,
     PATHS,
     PHASE_UNKNOWN,
@@ -48,18 +45,17 @@ def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``commops`` against the job."""
     check = _Check(table)
     rank, ordinal, operator = _rank(check, job), _communicator(check, job), check.codes("operator", OPERATORS)
-    sequence = check.integers("sequence", 0, 2**32 - 1)
-    peer = check.integers("peer", -LATEST_NS)
-    start_ns, elapsed_ns = check.integers("start_ns", 0, LATEST_NS), check.integers("elapsed_ns", 0, LONGEST_NS)
-    size_bytes = check.integers("size_bytes", 0, LONGEST_NS)
-    iteration = check.integers("iteration", -LAST_ITERATION, LAST_ITERATION)
+    sequence, start_ns = check.integers("sequence"), check.integers("start_ns")
+    peer = check.integers("peer", Bound(-LATEST_NS, LATEST_NS))  # `_check_peers` does more
+    elapsed_ns, size_bytes = check.counts("elapsed_ns"), check.counts("size_bytes")
+    iteration = check.integers("iteration")
     local = _local_communicator(check, job, rank, ordinal)
     is_p2p = (operator == SEND) | (operator == RECV)
     peer = np.where(is_p2p, peer, UNKNOWN)  # the contract gives it a meaning for send and recv alone
     _check_peers(check, job, is_p2p, ordinal, peer)
     columns: dict[str, np.ndarray] = {
         "communicator": local.astype(np.uint16), "operator": operator.astype(np.uint8), "sequence": sequence,
-        "peer": peer, "start_ns": start_ns, "elapsed_ns": _floats(elapsed_ns), "size_bytes": _floats(size_bytes),
+        "peer": peer, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "size_bytes": size_bytes,
         "iteration": iteration,
     }  # fmt: skip
     names = [communicator.id for communicator in job.communicators]
@@ -79,13 +75,13 @@ def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``iterations`` against the job."""
     check = _Check(table)
     rank = _rank(check, job)
-    iteration = check.integers("iteration", -LAST_ITERATION, LAST_ITERATION)
-    start_ns, elapsed_ns = check.integers("start_ns", 0, LATEST_NS), check.integers("elapsed_ns", 0, LONGEST_NS)
+    iteration = check.integers("iteration")
+    start_ns, elapsed_ns = check.integers("start_ns"), check.counts("elapsed_ns")
     phase = check.codes("phase", PHASES)
     columns = {
-        "iteration": iteration, "start_ns": start_ns, "elapsed_ns": _floats(elapsed_ns),
+        "iteration": iteration, "start_ns": start_ns, "elapsed_ns": elapsed_ns,
         "phase": np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8), "loss": check.floats("loss"),
-        "grad_norm": check.floats("grad_norm"), "tokens": _floats(check.integers("tokens", 0, LONGEST_NS)),
+        "grad_norm": check.floats("grad_norm"), "tokens": check.counts("tokens"),
     }  # fmt: skip
     return check.rows(rank, columns, _iterations_keys, names=lambda _: ())
 
@@ -99,7 +95,7 @@ def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``bandwidth`` against the job."""
     check = _Check(table)
     rank = _rank(check, job)
-    time_ns, path = check.integers("time_ns", 0, LATEST_NS), check.codes("path", PATHS)
+    time_ns, path = check.integers("time_ns"), check.codes("path", PATHS)
     device, device_names = check.texts("device")
     rates = {name: check.rates(name) for name in ("tx_bytes_per_s", "rx_bytes_per_s")}
     pairs = np.unique((rank * len(device_names) + device)[check.is_good])
@@ -128,22 +124,34 @@ class _Check:
 
     def __init__(self, table: TableFile) -> None:
         self._table = table
+        self._bounds = BOUNDS[table.schema]
         self._reasons = list(table.unreadable[:MOST_REASONS])
         self.is_good = np.ones(len(table), dtype=bool)
 
-    def integers(self, name: str, least: int, most: int = LATEST_NS) -> np.ndarray:
-        """Read a column of integers as int64, `UNKNOWN` where null."""
+    def integers(self, name: str, bound: Bound | None = None) -> np.ndarray:
+        """Read a column of integers as int64, `UNKNOWN` where null; the bound is that of the table of bounds."""
         if name not in self._table.columns:
             return np.full(len(self._table), UNKNOWN)
         values, is_wrong = _integers(self._table.columns[name])
         is_null = values == UNKNOWN
-        is_bad = (values < least) | (values > most)
+        bound = bound or self._bounds[name]
+        is_bad = (values < bound.least) | (values > bound.most)
         if self._table.is_nullable(name):
             is_bad &= ~is_null
         if is_wrong is not None:
             is_bad |= is_wrong
-        self.reject(is_bad, name, f"an integer from {least} to {most}")
+        self.reject(is_bad, name, f"an integer {bound}")
         return values
+
+    def counts(self, name: str) -> np.ndarray:
+        """Read a column of lengths, sizes or numbers of things as float64, NaN where null."""
+        values = self.integers(name)
+        is_unknown = values == UNKNOWN
+        column = self._table.columns.get(name)
+        if column is not None and pa.types.is_int64(column.type) and is_unknown.sum() > column.null_count:
+            is_null = to_numpy(call_function("is_null", [column]))
+            self.reject(is_unknown & ~is_null, name, f"an integer {self._bounds[name]}")
+        return np.where(is_unknown, np.nan, values)
 
     def floats(self, name: str) -> np.ndarray:
         """Read a column of numbers as float64, NaN where null."""
@@ -154,7 +162,8 @@ class _Check:
     def rates(self, name: str) -> np.ndarray:
         """Read a column of rates as float64, NaN where null: what no device can have is rejected."""
         values = self.floats(name)
-        self.reject((values < 0) | (values > FASTEST_BYTES_PER_S), name, f"a rate from 0 to {FASTEST_BYTES_PER_S:g}")
+        bound = self._bounds[name]
+        self.reject((values < bound.least) | (values > bound.most), name, f"a rate {bound}")
         return values
 
     def texts(self, name: str) -> tuple[np.ndarray, list[str]]:
@@ -206,7 +215,7 @@ class _Check:
 
 
 def _rank(check: _Check, job: JobFile) -> np.ndarray:
-    return check.integers("rank", 0, job.world_size - 1)
+    return check.integers("rank", Bound(0, job.world_size - 1))
 
 
 def _communicator(check: _Check, job: JobFile) -> np.ndarray:
@@ -302,11 +311,7 @@ def _texts(column: pa.Array) -> list[str]:
         return [text.decode(errors="replace") for text in column.cast(pa.binary()).to_pylist()]
 
 
-def _floats(values: np.ndarray) -> np.ndarray:
-    return np.where(values == UNKNOWN, np.nan, values)
-
-
 def _ends(start_ns: np.ndarray, elapsed_ns: np.ndarray) -> np.ndarray:
-    """Return when rows ended. `elapsed_ns` is float64, exact to the nanosecond up to `LONGEST_NS`."""
+    """Return when rows ended. `elapsed_ns` is float64, exact to the nanosecond up to `bounds.MOST_EXACT`."""
     is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
     return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)

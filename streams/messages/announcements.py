@@ -115,7 +115,7 @@ class Announcement:
     """
 
     job: JobName
-    attempt: Integer
+    attempt: Count
     rank: Rank
     world_size: Size
     logged_ranks: Rank
@@ -124,11 +124,11 @@ class Announcement:
     is_logged: bool = True
     clock: Name = "per_host"
     host: Label | None = None
-    gpu: Integer | None = None
+    gpu: Count | None = None
     nic: Label | None = None
     switch: Label | None = None
     lost_rows: RowCount | None = None
-    recorded_until_ns: Integer | None = None
+    recorded_until_ns: Count | None = None
     group: Name | None = None
     start: Name | None = None
 
@@ -150,7 +150,7 @@ class Heartbeat:
     """
 
     job: JobName
-    attempt: Integer
+    attempt: Count
     rank: Rank
     sources: Mapping[str, SourceProgress] = field(default_factory=dict)
     state: Name = "running"

@@ -43,7 +43,7 @@ from irregulars.streams.messages.records import (
     to_record_batch,
     without_start,
 )
-from irregulars.validation import Integer, JobName, Label, Name, Rank, RowCount, checked
+from irregulars.validation import Count, Integer, JobName, Label, Name, Rank, RowCount, checked
 
 BUNDLE_VERSION: Final = 2
 """Of the messages that hold a bundle; those of single batches are of version 1, which older workers read."""
@@ -60,7 +60,7 @@ class BundleHeader:
 
     schema: str
     job: JobName
-    attempt: Integer
+    attempt: Count
     group: Name
     ranks: Annotated[tuple[Rank, ...], Meta(min_length=1, max_length=MAX_GROUP_RANKS)]
     rows: tuple[RowCount, ...]

@@ -22,11 +22,10 @@ from irregulars.dtypes import Column, Flags, Ints, Numbers
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
 from irregulars.streams.messages.arrow_limits import require_bounded
+from irregulars.streams.messages.bounds import BOUNDS, Bound
 from irregulars.streams.messages.json_fields import first_line, json_object
 from irregulars.streams.messages.ragged import Ragged, concatenate_ragged
 from irregulars.streams.messages.records import (
-    LATEST_NS,
-    LONGEST_NS,
     OPERATORS,
     PHASE_UNKNOWN,
     PHASES,
@@ -36,7 +35,7 @@ from irregulars.streams.messages.records import (
     encode_json,
     without_start,
 )
-from irregulars.validation import LARGEST, MAX_RANK, MAX_ROWS, Integer, JobName, Label, Name, Rank, checked
+from irregulars.validation import Count, JobName, Label, Name, Rank, checked
 
 COLUMNS: Final[Mapping[str, Any]] = {
     "attempt": pa.int64(),  # or the number that stands for the start: `announcements.code_of_start`
@@ -94,15 +93,11 @@ PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
 than a hundredth of the iteration, and if there were enough samples of the NIC meanwhile."""
 
 
-_RANGES: Final = {
-    "rank": (0, MAX_RANK), "partition": (0, MAX_RANK), "attempt": (-LARGEST, LARGEST),
-    "iteration": (-LARGEST, LARGEST), "late_rows": (0, MAX_ROWS), "lost_rows": (0, MAX_ROWS),
-    "operators": (0, MAX_ROWS), "unended": (0, MAX_ROWS),
-}  # fmt: skip
-"""Columns that are known in each row, and their bounds: sums and differences of them fit an int64."""
-
-_TIMES: Final = dict.fromkeys(("start_ns", "elapsed_ns", "entry_ns", "last_end_ns"), LATEST_NS + LONGEST_NS)
-"""Times that may be unknown, and the latest: the end of an operator that began as late as it may."""
+_BOUNDS: Final = BOUNDS["evidence"]
+_MAY_LACK: Final = (
+    "start_ns", "elapsed_ns", "entry_ns", "last_end_ns", "tokens", "score", "nic_tx_peak", "nic_rx_peak",
+)  # fmt: skip
+"""Columns whose values may be unknown."""
 
 _PATTERNS: Final = "patterns"
 _PATTERN: Final = pa.struct([pa.field(name, kind, nullable=False) for name, kind in PATTERN_COLUMNS.items()])
@@ -296,7 +291,7 @@ class _Member:
     """One that came or went, as it is sent."""
 
     rank: Rank
-    attempt: Integer
+    attempt: Count
     announcement: dict[str, Any] | None
     reason: Label | None = None
     start: Name | None = None
@@ -369,9 +364,12 @@ def _decode_rows(value: bytes) -> Evidence:
         classes = {name: batch.column(f"class_{name}").flatten() for name in CLASS_COLUMNS}
         _require_values(batch, len(own.names))
         _require_entries(batch, {"offsets": offsets, **{f"class_{name}": one for name, one in classes.items()}})
-        _require_range(offsets, "offsets", 0, LARGEST)
-        _require_range(classes["communicator"], "class_communicator", 0, len(own.names) - 1)
-        _require_range(classes["operator"], "class_operator", 0, len(OPERATORS) - 1)
+        _require_bound(offsets, "offsets", _BOUNDS["offsets"])
+        _require_bound(classes["communicator"], "class_communicator", Bound(0, len(own.names) - 1))
+        _require_bound(classes["operator"], "class_operator", Bound(0, len(OPERATORS) - 1))
+        for name in ("peer", "count"):
+            _require_bound(classes[name], f"class_{name}", _BOUNDS[f"class_{name}"])
+        _require_bound(classes["shortest_ns"], "class_shortest_ns", _BOUNDS["class_shortest_ns"], may_lack=True)
         return Evidence(
             job=own.job,
             names=own.names,
@@ -409,10 +407,9 @@ def _require_columns(batch: Any) -> None:
 
 def _require_values(batch: Any, names: int) -> None:
     """Require that all values which the monitors use as indices are known and within bounds."""
-    for name, (least, most) in _RANGES.items():
-        _require_range(batch.column(name), name, least, most)
-    for name, most in _TIMES.items():
-        _require_times(batch.column(name), name, most)
+    for name in COLUMNS:
+        if name != "phase":
+            _require_bound(batch.column(name), name, _BOUNDS[name], may_lack=name in _MAY_LACK)
     phase = to_numpy(batch.column("phase"), PHASE_UNKNOWN)
     if np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
         raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
@@ -429,28 +426,30 @@ def _require_entries(batch: Any, entries: Mapping[str, Any]) -> None:
         raise RecordError("columns of classes must be equally long in each row; they are not")
 
 
-def _require_times(column: Any, name: str, most: int) -> None:
-    values = to_numpy(column, 0)
-    if len(values) and not 0 <= int(values.min()) <= int(values.max()) <= most:
-        raise RecordError(f"{name} must be from 0 to {most}; got {values.min()} to {values.max()}")
-
-
 def _require_patterns(column: Any, names: int) -> None:
     if column.type != pa.list_(_PATTERN):
         raise RecordError(f"column {_PATTERNS!r} must be {pa.list_(_PATTERN)}; got {column.type}")
     rows = column.flatten()
     if column.null_count or rows.null_count or any(rows.field(n).null_count for n in PATTERN_COLUMNS):
         raise RecordError(f"column {_PATTERNS!r} must be known in each row; got nulls")
-    _require_range(rows.field("communicator"), "communicator of a pattern", -1, names - 1)
-    _require_range(rows.field("operator"), "operator of a pattern", -1, len(OPERATORS) - 1)
+    own = {"communicator": Bound(-1, names - 1), "operator": Bound(-1, len(OPERATORS) - 1)}
+    for name in PATTERN_COLUMNS:
+        bound = own.get(name) or _BOUNDS[f"{name} of a pattern"]
+        _require_bound(rows.field(name), f"{name} of a pattern", bound, may_lack=name not in own)
 
 
-def _require_range(column: Any, name: str, least: int, most: int) -> None:
-    if column.null_count:
+def _require_bound(column: Any, name: str, bound: Bound, *, may_lack: bool = False) -> None:
+    if column.null_count and not may_lack:
         raise RecordError(f"column {name!r} must be known in each row; got {column.null_count} nulls")
-    values = to_numpy(column)
-    if len(values) and not least <= int(values.min()) <= int(values.max()) <= most:
-        raise RecordError(f"{name} must be from {least} to {most}; got {values.min()} to {values.max()}")
+    is_float = pa.types.is_floating(column.type)
+    values = to_numpy(column, math.nan if is_float else bound.least)
+    if is_float and not may_lack and np.isnan(values).any():
+        raise RecordError(f"column {name!r} must be known in each row; got NaN")
+    if not len(values):
+        return
+    least, most = np.fmin.reduce(values), np.fmax.reduce(values)  # NaN where all are
+    if least < bound.least or most > bound.most:
+        raise RecordError(f"{name} must be {bound}; got {least} to {most}")
 
 
 def _from_wire(column: pa.Array, name: str) -> Column:

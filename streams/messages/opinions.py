@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from irregulars.errors import InputError, RecordError
 from irregulars.streams.messages.records import decode_json, encode_json
-from irregulars.validation import Integer, Share, checked
+from irregulars.validation import Integer, Rank, Share, checked
 
 Words = Annotated[str, Meta(min_length=1, max_length=500)]
 Note = Annotated[str, Meta(max_length=500)]
@@ -52,7 +52,7 @@ class Opinion:
     time_ns: Integer
     note: Note = ""
     device: Words | None = None
-    rank: Integer | None = None
+    rank: Rank | None = None
     probability: Share | None = None
 
     @property

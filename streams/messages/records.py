@@ -35,7 +35,7 @@ from irregulars.errors import RecordError
 from irregulars.streams.messages.arrow_limits import require_bounded
 from irregulars.streams.messages.json_fields import first_line, json_object
 from irregulars.streams.messages.plain_messages import PlainColumns, find_plain, layout_of, note_known
-from irregulars.validation import Integer, JobName, Label, Name, Rank, RowCount, checked
+from irregulars.validation import Count, Integer, JobName, Label, Name, Rank, RowCount, checked
 
 VERSION: Final = 1
 """Version of every record: a reader refuses a newer one, and reads all older ones."""
@@ -44,19 +44,6 @@ UNKNOWN: Final = int(np.iinfo(np.int64).min)
 """An unknown value in an ``int64`` column."""
 
 PHASE_UNKNOWN: Final = 255
-
-LATEST_NS: Final = 1 << 62
-"""The latest time, ns since the epoch, that a row may have: later ones would overflow."""
-
-LONGEST_NS: Final = 1 << 53
-"""The longest time that a row may take: 104 days, the most that a float64 holds to the nanosecond."""
-
-FASTEST_BYTES_PER_S: Final = 1e15
-"""The highest rate that a sample may have: a thousand times what the fastest link of a GPU carries."""
-
-LAST_ITERATION: Final = 1 << 61
-"""Iterations are numbered from minus this to this. There is room above it, since an unfinished iteration gets the
-number after the last one."""
 
 OPERATORS: Final = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
@@ -217,7 +204,7 @@ class Header:
 
     schema: str
     job: JobName
-    attempt: Integer
+    attempt: Count
     rank: Rank
     rows_before: RowCount = 0
     watermark_ns: Integer | None = None

@@ -15,6 +15,7 @@ import numpy as np
 from irregulars.compiled import KERNEL
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
+from irregulars.streams.messages.bounds import known_peers
 from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
 from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import RECV, UNKNOWN
@@ -293,6 +294,7 @@ def _operators(work: _Work) -> dict[str, Column]:
     rows: dict[str, Column] = {
         name: _joined([cut.column(name) for cut in cuts]) for name in OPERATOR_COLUMNS if name != "offset"
     }
+    rows["peer"] = known_peers(rows)
     lengths = [cut.rows for cut in cuts]
     rows["offset"] = _offsets(cuts, lengths)
     rows["block"] = blocks.of_rows(rows["iteration"])

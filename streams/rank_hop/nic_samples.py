@@ -11,8 +11,8 @@ import numpy as np
 
 from irregulars.detectors.arrays.runs import is_ascending, places_in_runs, starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
+from irregulars.streams.messages.bounds import usable_rows
 from irregulars.streams.messages.records import PATHS, UNKNOWN, Batch
-from irregulars.streams.messages.usable_rows import usable_samples
 from irregulars.streams.rank_hop.rows.message_rows import MessageRows, Part
 
 MOST_SAMPLES: Final = 100_000
@@ -171,7 +171,7 @@ class NicSamples:
         if device is not None and not self._read and self._add_cut(part, part.names[device]):
             return 0
         batch = part.batch()
-        is_usable = None if part.summary.is_usable else usable_samples(batch.columns)
+        is_usable = None if part.summary.is_usable else usable_rows("bandwidth", batch.columns)
         if is_usable is not None:
             batch = Batch(batch.header, {name: column[is_usable] for name, column in batch.columns.items()})
         self._add_rows(batch)

@@ -18,9 +18,9 @@ from irregulars.streams.messages.announcements import (
     decode_announcement,
     encode_announcement,
 )
+from irregulars.streams.messages.bounds import usable_rows
 from irregulars.streams.messages.evidence import Membership
 from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch
-from irregulars.streams.messages.usable_rows import usable_operators
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.closing_times import (
     ClosingTime,
@@ -132,6 +132,9 @@ class RankAttempt:
             self._arrivals.lost_rows += self._pending.add_iterations(part.iterations)
         elif part.schema == "bandwidth":
             self._arrivals.lost_rows += self._samples.add(part)
+        elif not part.summary.is_usable:  # states of GPUs, which the sink stores
+            columns = part.batch().columns
+            self._usable(columns, usable_rows(part.schema, columns))
 
     def _take_operators(self, part: Part) -> None:
         runs = part.summary.runs
@@ -141,7 +144,7 @@ class RankAttempt:
             return
         columns = part.batch().columns
         if not part.summary.is_usable:
-            columns = self._usable(columns, usable_operators(columns))
+            columns = self._usable(columns, usable_rows("commops", columns))
         self._pending.add_operators(self._placeable(columns), part.names, part.offset)
 
     def beat(self, heartbeat: Heartbeat) -> None:

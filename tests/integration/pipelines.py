@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,9 @@ RECORDINGS = ROOT / "tests" / "recordings"
 COMMAND = [sys.executable, "-P", "-m", "irregulars"]
 ITERATIONS, RANKS = 160, 4
 """Of each recording."""
+
+MOST_BYTES = 1200 << 20
+"""A worker's largest size, with the embedded libraries; idle it takes 250 MB."""
 
 
 class Pipeline:
@@ -173,6 +177,14 @@ def says(process: Process, what: str) -> bool:
     """Whether it has said so; a process that has ended says nothing any more."""
     assert process.is_running, process.output()
     return what in process.output()
+
+
+def largest_bytes(process: Process) -> int:
+    """The largest size of a process so far."""
+    status = Path(f"/proc/{process._process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def end(processes: Iterable[Process]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from irregulars.streams.messages.announcements import (
 from irregulars.streams.messages.evidence import Evidence, decode_evidence, encode_evidence
 from irregulars.streams.messages.records import encode_batch
 from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import Pipeline, Process
+from tests.integration.pipelines import MOST_BYTES, Pipeline, largest_bytes
 from tests.integration.test_bad_input import run
 from tests.integration.worker_runs import wait_until
 from tests.streams.evidence_rows import evidence_of
@@ -37,9 +36,6 @@ from tests.streams.lockstep_job import MS, START_NS, iteration_batch
 from tests.streams.messages.test_arrow_limits import message
 
 pytestmark = pytest.mark.integration
-
-MOST_BYTES = 1200 << 20
-"""A worker's largest size, with the embedded libraries; idle it takes 250 MB."""
 
 ROWS_OF_A_CLOSING = 100_000
 LARGE_BYTES = 999_800  # what librdkafka takes, unless told otherwise; with headers and key no letter holds it
@@ -101,13 +97,6 @@ def long_closing(pipeline: Pipeline) -> None:
 def closed_rows(pipeline: Pipeline) -> int:
     own = [m.value() for m in pipeline.bus.read("evidence") if m.key() == b"lockstep"]
     return sum(len(row) for value in own for row in decode_evidence(value) if isinstance(row, Evidence))
-
-
-def largest_bytes(process: Process) -> int:
-    status = Path(f"/proc/{process._process.pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from irregulars.detectors.job.measured_time import logged_resolutions_ns
 from irregulars.detectors.judging.reading.iteration_rows import IterationSpan
 from irregulars.detectors.path.operator_classes import class_parts
 from irregulars.dtypes import Column, Flags, Ints
+from irregulars.streams.messages.bounds import known_peers, usable_rows
 from irregulars.streams.messages.records import UNKNOWN, Batch
-from irregulars.streams.messages.usable_rows import usable_operators
 
 _COLUMNS: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")
@@ -148,18 +148,19 @@ def _taken(parts: Sequence[tuple[Batch, int, int]], codes: Mapping[str, int], wa
     lengths = np.array([past - begin for _, begin, past in parts])
     of_part = np.repeat(np.arange(len(parts)), lengths)
     iteration = _all_placed(columns, rank, lengths, wanted)
+    is_usable = usable_rows("commops", columns)  # the RankMonitor left the same rows out of the evidence
+    if is_usable is not None:
+        columns = {name: column[is_usable] for name, column in columns.items()}
+        iteration, of_part = iteration[is_usable], of_part[is_usable]
     kept = np.flatnonzero(_in_time(columns, iteration, rank[of_part], wanted))
     if len(kept) < len(iteration):
         columns = {name: column[kept] for name, column in columns.items()}
         iteration, of_part = iteration[kept], of_part[kept]
-    is_usable = usable_operators(columns)  # the RankMonitor left the same rows out of the evidence
-    if is_usable is not None:
-        columns = {name: column[is_usable] for name, column in columns.items()}
-        iteration, of_part = iteration[is_usable], of_part[is_usable]
     counts = np.array([max(len(one.header.names), 1) for one, _, _ in parts])
     table = np.array([c for one, _, _ in parts for c in [codes[name] for name in one.header.names] or [0]])
     communicator = table[columns["communicator"].astype(np.int64) + (np.cumsum(counts) - counts)[of_part]]
     taken = columns | {"iteration": iteration, "communicator": communicator, "rank": rank[of_part]}
+    taken["peer"] = known_peers(columns)
     return {
         name: column.astype(np.float64 if name in _FLOATS else np.int64, copy=False) for name, column in taken.items()
     }

@@ -11,22 +11,16 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.streams.messages.announcements import Announcement, Communicator
-from irregulars.streams.messages.records import (
-    LAST_ITERATION,
-    LATEST_NS,
-    LONGEST_NS,
-    PHASE_UNKNOWN,
-    UNKNOWN,
-    Batch,
-    Header,
-)
+from irregulars.streams.messages.bounds import BOUNDS
+from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header
 
 Array = np.ndarray
 
 MOST_ROWS: Final = 8_000_000
 """Operators of one rank: more would not fit into memory beside those of the other ranks of a host."""
 
-_MOST_SEQUENCE: Final = (1 << 32) - 1
+_OPERATOR: Final = BOUNDS["commops"]
+_ITERATION: Final = BOUNDS["iterations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +78,10 @@ class RankRows:
         InputError
             If there are more than `MOST_ROWS`.
         """
-        is_usable = (start_ns == UNKNOWN or 0 <= start_ns <= LATEST_NS) and 0 <= sequence <= _MOST_SEQUENCE
-        is_usable &= not elapsed_ns < 0 and not elapsed_ns > LONGEST_NS
-        is_usable &= iteration == UNKNOWN or abs(iteration) <= LAST_ITERATION
+        is_usable = _OPERATOR["sequence"].holds(sequence) and (peer == UNKNOWN or _OPERATOR["peer"].holds(peer))
+        is_usable &= start_ns == UNKNOWN or _OPERATOR["start_ns"].holds(start_ns)
+        is_usable &= elapsed_ns != elapsed_ns or _OPERATOR["elapsed_ns"].holds(elapsed_ns)
+        is_usable &= iteration == UNKNOWN or _OPERATOR["iteration"].holds(iteration)
         if not is_usable:
             self.unusable += 1
             return
@@ -97,11 +92,12 @@ class RankRows:
         for column, value in zip(self._integers.values(), values, strict=True):
             column.append(value)
         self._floats["elapsed_ns"].append(elapsed_ns)
-        self._floats["size_bytes"].append(size_bytes if 0 <= size_bytes <= LONGEST_NS else np.nan)
+        self._floats["size_bytes"].append(size_bytes if _OPERATOR["size_bytes"].holds(size_bytes) else np.nan)
 
     def add_iteration(self, number: int, start_ns: int, elapsed_ns: int) -> None:
         """Add an iteration; a second one with the same number extends the first."""
-        if not (0 <= start_ns <= LATEST_NS and 0 <= elapsed_ns <= LONGEST_NS and abs(number) <= LAST_ITERATION):
+        row = {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns}
+        if not all(_ITERATION[name].holds(value) for name, value in row.items()):
             self.unusable += 1
             return
         known = self._iterations.get(number)

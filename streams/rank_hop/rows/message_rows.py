@@ -15,10 +15,10 @@ import numpy as np
 
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Ints
+from irregulars.streams.messages.bounds import usable_rows
 from irregulars.streams.messages.bundles import Bundle
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import Batch, Header
-from irregulars.streams.messages.usable_rows import usable_iterations
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 
 
@@ -62,7 +62,7 @@ class MessageRows:
     @cached_property
     def iterations(self) -> list[ToldIteration]:
         """Rows of ``iterations``."""
-        columns, is_usable = self.columns, usable_iterations(self.columns)
+        columns, is_usable = self.columns, usable_rows("iterations", self.columns)
         known_ns = columns["elapsed_ns"] if is_usable is None else np.where(is_usable, columns["elapsed_ns"], 0.0)
         start_ns, elapsed_ns = columns["start_ns"], known_ns.astype(np.int64)
         own = (column.tolist() for column in (start_ns, elapsed_ns, columns["phase"], columns["tokens"]))

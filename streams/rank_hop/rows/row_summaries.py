@@ -14,9 +14,9 @@ import numpy as np
 from irregulars.compiled import KERNEL, Kernel
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Ints
+from irregulars.streams.messages.bounds import usable_rows
 from irregulars.streams.messages.plain_messages import PlainColumns
 from irregulars.streams.messages.records import PATHS, UNKNOWN
-from irregulars.streams.messages.usable_rows import usable_operators, usable_samples
 
 _LOOK_VALUES: Final = 6
 _RUN_VALUES: Final = 4
@@ -127,11 +127,7 @@ def _after(newest_ns: int, longest_ns: float) -> int:
 
 
 def _usable(schema: str, columns: Mapping[str, Column], firsts: Ints) -> list[bool]:
-    found: Flags | None = None
-    if schema == "commops":
-        found = usable_operators(columns)
-    elif schema == "bandwidth":
-        found = usable_samples(columns)
+    found = None if schema == "iterations" else usable_rows(schema, columns)  # those are looked at one by one
     return [True] * len(firsts) if found is None else np.logical_and.reduceat(found, firsts).tolist()
 
 

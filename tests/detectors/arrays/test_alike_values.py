@@ -16,6 +16,11 @@ def test_what_is_not_known_counts_as_nothing() -> None:
     assert alike_codes(np.array([np.nan, 5.0, 0.0]), 0.1).tolist() == [0, 1, 0]
 
 
+def test_values_below_0_and_without_bound_have_numbers_too() -> None:
+    """They once kept the loop, and with it a worker, for ever."""
+    assert alike_codes(np.array([-5.0, -1e308, np.inf, 100.0, 104.0, -5.0]), 0.1).tolist() == [1, 0, 3, 2, 2, 1]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_all_with_one_number_are_alike_and_numbers_rise_with_values(seed: int) -> None:
     values = np.random.default_rng(seed).lognormal(10, 1, 200)

@@ -40,6 +40,7 @@ from irregulars.sinks.notices.text import notice_json
 from irregulars.sinks.notices.told import encode_told
 from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
 from irregulars.streams.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
+from irregulars.streams.messages.bounds import BOUNDS
 from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
 from irregulars.streams.messages.judgements import decode_verdict
 from irregulars.streams.messages.opinions import encode_opinion
@@ -155,15 +156,35 @@ def rounded(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def columns(topic: str) -> str:
-    fields = [(one.name, str(one.type), "yes" if one.nullable else "no") for one in BATCH_SCHEMAS[topic]]
-    return table(("column", "Arrow type", "null"), fields)
+    fields = [
+        (one.name, str(one.type), "yes" if one.nullable else "no", *range_of(topic, one.name))
+        for one in BATCH_SCHEMAS[topic]
+    ]
+    return table(("column", "Arrow type", "null", "from", "to"), fields)
+
+
+def range_of(topic: str, column: str) -> tuple[str, str]:
+    bound = BOUNDS[topic].get(column)
+    return ("", "") if bound is None else (power(bound.least), power(bound.most))
+
+
+def power(value: float) -> str:
+    """Write powers of two as such, where the digits are many."""
+    if isinstance(value, float) or abs(value) < 1000:
+        return f"{value:g}"
+    less = (abs(value) - 1).bit_length() if (abs(value) & (abs(value) - 1)) == 0 else 0
+    sign = "-" if value < 0 else ""
+    if less:
+        return f"{sign}2^{less}"
+    return f"2^{(value + 1).bit_length() - 1} - 1" if (value & (value + 1)) == 0 else str(value)
 
 
 def evidence_columns() -> str:
     kinds: dict[str, str] = {name: str(kind) for name, kind in COLUMNS.items()}
     kinds |= {"offsets": "list<int64>"} | {f"class_{name}": f"list<{kind}>" for name, kind in CLASS_COLUMNS.items()}
     fields = ", ".join(f"{name}: {kind}" for name, kind in PATTERN_COLUMNS.items())
-    return table(("column", "Arrow type"), [*kinds.items(), ("patterns", f"list<struct<{fields}>>")])
+    rows = [(name, kind, *range_of("evidence", name)) for name, kind in kinds.items()]
+    return table(("column", "Arrow type", "from", "to"), [*rows, ("patterns", f"list<struct<{fields}>>", "", "")])
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -392,7 +392,7 @@ def test_a_bad_row_is_left_out_counted_and_explained(
         (
             ".csv",
             "0,world,all_reduce,1,,1,1e400,1,1",
-            "elapsed_ns must be an integer from 0 to 9007199254740992; got inf",
+            "elapsed_ns must be an integer from 0 to 9007199254740991; got inf",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from irregulars.errors import RecordError
 from irregulars.streams.messages.announcements import Announcement, Communicator
+from irregulars.streams.messages.bounds import BOUNDS
 from irregulars.streams.messages.evidence import (
     CLASS_COLUMNS,
     COLUMNS,
@@ -26,9 +27,6 @@ from irregulars.streams.messages.ragged import Ragged
 from irregulars.streams.messages.records import UNKNOWN
 from tests.streams.evidence_rows import came, evidence_of, went
 
-RANGES = {"attempt": (-(2**62), 2**62), "iteration": (-(2**62), 2**62), "rank": (0, 2**28 - 1),
-          "partition": (0, 2**28 - 1), "operators": (0, 2**31 - 1), "unended": (0, 2**31 - 1),
-          "late_rows": (0, 2**48), "lost_rows": (0, 2**48)}  # fmt: skip
 SINGLE = frozenset({"score", "nic_tx_peak", "nic_rx_peak"})
 FLOATS = frozenset({"work_ns", "communication_ns", "tokens"}) | SINGLE
 
@@ -39,16 +37,17 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
     columns = {}
     for name in COLUMNS:
         if name in FLOATS:
-            width = 32 if name in SINGLE else 64
-            values: Any = st.floats(allow_infinity=False, width=width)
+            values: Any = st.floats(0, 2.0**49, width=32 if name in SINGLE else 64)
+            values = values if name in ("work_ns", "communication_ns") else values | st.just(np.nan)
             columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.float64)
         elif name == "phase":
             columns[name] = np.array(
                 draw(st.lists(st.sampled_from([0, 1, 2, 255]), min_size=size, max_size=size)), np.uint8
             )
         else:
-            is_time = name not in RANGES
-            values = st.just(UNKNOWN) | st.integers(0, 2**62) if is_time else st.integers(*RANGES[name])
+            bound, info = BOUNDS["evidence"][name], np.iinfo(COLUMNS[name].to_pandas_dtype())
+            values = st.integers(max(int(bound.least), int(info.min)), min(int(bound.most), int(info.max)))
+            values = st.just(UNKNOWN) | values if name.endswith("_ns") else values
             columns[name] = np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype=np.int64)
     counts = [
         np.array(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)), dtype=np.int64) for _ in range(3)

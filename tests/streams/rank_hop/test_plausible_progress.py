@@ -11,7 +11,8 @@ import pytest
 from irregulars.errors import RecordError
 from irregulars.producers.trace.directory import read_trace, trace_batches
 from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress
-from irregulars.streams.messages.records import LATEST_NS, UNKNOWN, Batch
+from irregulars.streams.messages.bounds import LATEST_NS
+from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored
