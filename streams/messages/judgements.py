@@ -37,9 +37,6 @@ SEVERITIES: Final = ("note", "ticket", "page")
 VerdictId = Annotated[str, Meta(min_length=1, max_length=MAX_JOB_CHARACTERS + 100)]
 """A job's name and three numbers; it is a key on topics."""
 
-_LostSeconds = Annotated[float, Meta(ge=0, le=1e18)]
-"""Times the ranks of a job this is still a finite number of GPU-seconds."""
-
 
 def urgency_of(severity: str | None) -> str:
     """Return how urgent a severity is, as one of `SEVERITIES`; None, not known, is a ticket.
@@ -129,8 +126,8 @@ class Verdict:
     job: JobName
     kind: Name
     iterations: tuple[Integer, Integer]
-    delta: Number
-    lost_s: _LostSeconds
+    delta: float
+    lost_s: float
     communicator: str | None
     suspects: tuple[Suspect, ...]
     evidence: str
@@ -157,8 +154,14 @@ class Verdict:
         return values
 
 
-_MAY_BE_UNKNOWN: Final = ("delta", "lost_s")
-"""Numbers that are null in JSON, and NaN here, where they are not known."""
+_LostSeconds = Annotated[float, Meta(ge=0, le=1e18)]
+"""Times the ranks of a job this is still a finite number of GPU-seconds."""
+
+_MAY_BE_UNKNOWN: Final[Mapping[str, Any]] = {"delta": Number, "lost_s": _LostSeconds}
+"""Numbers that are null in JSON where they are not known, and what they must be else.
+
+Here they are NaN then, which no bound of msgspec lets through: a state with such a verdict could not be restored.
+"""
 
 MAX_RANKS_NAMED: Final = 80_000
 """Ranks of all suspects together that a verdict names: at up to ten bytes each they fit into a message.
@@ -196,6 +199,8 @@ def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
     values = decode_json(value, schema)
     unknown: dict[str, Any] = {name: math.nan for name in _MAY_BE_UNKNOWN if values.get(name, 0) is None}
     found: Verdict = checked(values | dict.fromkeys(unknown, 0), Verdict, "", error=RecordError)
+    for name, kind in _MAY_BE_UNKNOWN.items():
+        checked(getattr(found, name), kind, name, error=RecordError)
     return replace(found, **unknown) if unknown else found
 
 
