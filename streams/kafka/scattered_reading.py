@@ -24,6 +24,11 @@ _NEAR: Final = 16
 _QUIET_S: Final = 8.0
 """After which without a message the ends of partitions are asked for: what lies behind them will not come."""
 
+_ASK_S: Final = 2.0
+
+_FAR: Final = 1 << 32
+"""Offsets that lie so far behind the end of a partition never were: no new leader is that far behind the last one."""
+
 CUT: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 """The broker has no such offset: retention deleted it, or a new leader is not yet as far as the last one was."""
 
@@ -85,10 +90,10 @@ class Cursor:
             self._runs.popleft()
         return len(self._runs) < before
 
-    def cut_below(self, offset: int) -> bool:
-        """Give up what is below; return whether that was anything."""
+    def keep_within(self, low: int, high: int) -> bool:
+        """Give up what is below one offset, or at another and beyond; return whether that was anything."""
         before = [one for run in self._runs for one in run]
-        left = [one for one in before if one >= offset]
+        left = [one for one in before if low <= one < high]
         self._runs.clear()
         self._runs.extend(_runs(left) if left else ())
         return len(left) < len(before)
@@ -137,6 +142,8 @@ class ScatteredReading:
         self._found = {partition: {} for partition in sorted(wanted)}
         unread = {partition: self._take_recent(partition, offsets) for partition, offsets in wanted.items()}
         self._cursors = {partition: Cursor(sorted(offsets)) for partition, offsets in unread.items() if offsets}
+        if self._cursors:
+            self._give_up_unknown(topic)
         if self._cursors:
             self._assign(topic)
             try:
@@ -215,8 +222,8 @@ class ScatteredReading:
             self._go_on(place, cursor)
 
     def _cut(self, place: TopicPartition, cursor: Cursor) -> None:
-        low, _ = bounds_of(self._consumer, place, self._bootstrap, self._deadline, self._security)
-        if not cursor.cut_below(low):  # it was there before, and comes back with the leader
+        low, high = bounds_of(self._consumer, place, self._bootstrap, self._deadline, self._security)
+        if not cursor.keep_within(low, high + _FAR):  # it was there before, and comes back with the leader
             time.sleep(POLL_S)
         if cursor.is_done:
             del self._cursors[place.partition]
@@ -228,6 +235,15 @@ class ScatteredReading:
             self._consumer.pause([place])  # else it would go on to the end of the log
         else:
             self._consumer.seek(TopicPartition(place.topic, place.partition, cursor.begin))
+
+    def _give_up_unknown(self, topic: str) -> None:
+        """Give up partitions that the topic does not have: to wait for them would hold up all other readings."""
+        try:
+            known = self._consumer.list_topics(topic, timeout=_ASK_S).topics[topic].partitions
+        except (KafkaException, KeyError):
+            return  # the broker is away for a moment
+        if known:  # else it has forgotten the topic for a moment
+            self._cursors = {partition: one for partition, one in self._cursors.items() if partition in known}
 
     def _give_up_ends(self, topic: str) -> None:
         """Give up what lies behind the ends of partitions: a leader that was behind is not any more by now."""
