@@ -26,8 +26,9 @@ _QUIET_S: Final = 8.0
 
 _ASK_S: Final = 2.0
 
-_FAR: Final = 1 << 32
-"""Offsets that lie so far behind the end of a partition never were: no new leader is that far behind the last one."""
+_FAR: Final = 1 << 14
+"""Offsets that lie further behind the end of a partition never were: a new leader lacks what came within a second or
+so, and this is what the largest of jobs sends to a partition in several."""
 
 CUT: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 """The broker has no such offset: retention deleted it, or a new leader is not yet as far as the last one was."""
