@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any, Final
 
@@ -84,7 +85,7 @@ def _change_value(record: Any, random: Random) -> None:
     elif isinstance(inner, int) and random.random() < 0.3:
         record[place] = inner + random.choice((-1, 1, 100, 1 << 20, 10**9, 10**12, 10**17, -(10**12)))
     else:
-        record[place] = random.choice(_VALUES)
+        record[place] = deepcopy(random.choice(_VALUES))  # later changes go into it
 
 
 def mutate_arrow(value: bytes, random: Random) -> bytes:
