@@ -21,6 +21,7 @@ _SIGNALS: Final = (signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _AGAIN_S: Final = 0.02
 
 _asked_by = 0  # number of the signal; 0: nobody has asked
+_is_raising = False  # whether `StopAsked` was raised for it, or is to be
 _stop: Callable[[], object] = bool
 
 
@@ -56,7 +57,7 @@ def on_stop(stop: Callable[[], object]) -> Iterator[None]:
 
     `stop` must take no lock that the main thread may hold. An exception of it ends the block.
     """
-    global _stop, _asked_by
+    global _stop, _asked_by, _is_raising
     before, outer = _handle(), _stop
     _stop = stop
     try:
@@ -68,7 +69,7 @@ def on_stop(stop: Callable[[], object]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         if before.get(signal.SIGTERM) is not _note:  # nobody listens outside
-            _asked_by = 0
+            _asked_by, _is_raising = 0, False
 
 
 @contextmanager
@@ -78,9 +79,9 @@ def raises() -> Iterator[None]:
         try:
             yield
         finally:
-            is_due = signal.setitimer(signal.ITIMER_REAL, 0.0)[0] > 0.0
-        if is_due:
-            raise StopAsked(_asked_by)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            if _is_raising:  # a C library makes another error of it, and what catches all errors nothing at all
+                raise StopAsked(_asked_by) from None
 
 
 @contextmanager
@@ -120,6 +121,8 @@ def _note(number: int, _frame: object) -> None:
 
 def _raise() -> None:
     """Raise `StopAsked`; after an import, whose callbacks swallow what is raised, and which would stay half done."""
+    global _is_raising
+    _is_raising = True
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):

@@ -49,6 +49,19 @@ def test_a_signal_that_was_held_is_told_to_what_runs_then() -> None:
             assert calls == [1]
 
 
+def test_another_error_that_comes_of_it_does_not_hide_it() -> None:
+    with pytest.raises(StopAsked), stopping.raises():
+        _fail_of_it()
+
+
+def _fail_of_it() -> None:
+    """Fail as a C library does that only looks whether there was an error."""
+    try:
+        send(signal.SIGINT)
+    except StopAsked:
+        raise TypeError from None
+
+
 FINALIZER = """
 import os, signal, time
 from irregulars import stopping
