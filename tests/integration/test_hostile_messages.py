@@ -70,7 +70,7 @@ def with_phase(evidence: bytes, phase: int) -> bytes:
 def large_announcements() -> Iterator[tuple[str, bytes, bytes]]:
     """40 sound announcements of some hundred bytes that name 4 M ranks each."""
     for rank in range(40):
-        runs = [{"id": f"w{rank}", "kind": "world", "ranks": [[rank, (1 << 22) + rank, 1]]}]
+        runs = [{"id": f"w{rank}", "kind": "world", "ranks": [[0, 1 << 22, 1]]}]
         values = json.loads(encode_announcement(replace(PLAIN, job="large", rank=rank, world_size=1 << 22)))
         yield "jobs", rank_key("large", rank), json.dumps(values | {"communicators": runs}).encode()
 
