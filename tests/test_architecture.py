@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "detectors": {"detectors", "streams.messages"},
     "infra": {*PACKAGES},
     "producers": {"producers", "streams.messages", "streams.kafka"},
-    "sinks": {"sinks", "streams.messages"},
+    "sinks": {"sinks", "streams.messages", "streams.kafka"},
     "streams": {"streams", "detectors", "sinks"},
 }
 FAUST_ROOMS = ("streams/worker/", "streams/faust_client/")

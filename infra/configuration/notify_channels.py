@@ -178,7 +178,7 @@ class ActionsOptions:
 
 def _open_actions(name: str, options: ActionsOptions, _where: str, settings: Settings) -> Channel:
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.sinks.notices.actions_channel import ActionsChannel
+    from irregulars.sinks.notices.channels.actions import ActionsChannel
     from irregulars.streams.kafka.broker import client_config
 
     config = client_config(settings.kafka_bootstrap, kafka_security(settings, is_asking=False))

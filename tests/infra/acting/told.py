@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import time_ns
 
-from irregulars.sinks.notices.actions_channel import ActionsChannel
+from irregulars.sinks.notices.channels.actions import ActionsChannel
 from irregulars.streams.kafka.broker import client_config
 from irregulars.streams.kafka.topic_admin import create_topics
 from irregulars.streams.kafka.topics import SENDING, TopicSettings

@@ -25,6 +25,7 @@ READ = (
     "3-without-lessons",
     "3-without-lasted",
     "3-without-say",
+    "3-without-starts",
     2,
     "2-unpacked",
     "2-without-groups",
