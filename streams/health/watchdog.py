@@ -215,9 +215,11 @@ class Watchdog:
 
     def _look_on(self) -> None:
         while not self._is_over.wait(_LOOK_S):
+            at_work = [(one, work) for one in self._guards if (work := one.work) is not None]
+            if not at_work:  # an idle worker need not read its memory four times a second
+                continue
             memory = used_memory_bytes(), free_memory_bytes()
             # The youngest first: of two that saw the memory grow, the growth is in the time of both.
-            at_work = [(one, work) for one in self._guards if (work := one.work) is not None]
             for guard, work in sorted(at_work, key=lambda one: -one[1].began_s):
                 if self._look(guard, work, time.monotonic(), *memory):
                     break  # what comes of that shows in the next look
