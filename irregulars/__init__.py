@@ -10,13 +10,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from irregulars.version import VERSION
+
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.checks import check_detector
     from irregulars.detectors.plugins.protocol import Detector
     from irregulars.infra.runs.analysis import analyze
     from irregulars.producers.trace.directory import read_trace
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["Detector", "__version__", "analyze", "check_detector", "read_trace"]
 
 _HOMES: Final = {

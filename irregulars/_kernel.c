@@ -23,7 +23,7 @@
 /* Fields of commops, by their place in the schema. */
 enum { COMMUNICATOR, OPERATOR, SEQUENCE, PEER, START, ELAPSED, SIZE, ITERATION, COMMOPS_FIELDS };
 
-/* Bounds of usable rows: see streams/messages/bounds.py, which a test holds these against. */
+/* Bounds of usable rows: see irregulars/messages/bounds.py, which a test holds these against. */
 static const int64_t LATEST_NS = INT64_C(1) << 62;
 static const int64_t MOST_EXACT = (INT64_C(1) << 53) - 1;
 static const int64_t LAST_ITERATION = INT64_C(1) << 61;

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from irregulars.errors import InputError
+from irregulars.kafka.security import security_of_environment
+from irregulars.kafka.topics import TopicSettings
 from irregulars.producers.torch_hook.leaving.exits import AgentSocket, Exit, Kafka, TraceDirectory
 from irregulars.producers.torch_hook.records.identity import identity_of, machine_has_gpus
-from irregulars.streams.kafka.security import security_of_environment
-from irregulars.streams.kafka.topics import TopicSettings
 
 if TYPE_CHECKING:
     from irregulars.producers.torch_hook.session import Session, Troubles

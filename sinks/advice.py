@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from irregulars.streams.messages.at_work import still_hangs
-from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.messages.at_work import still_hangs
+from irregulars.messages.judgements import Suspect, Verdict
 
 SURE: Final = 0.5
 """Below this probability of the first suspect, advice says to confirm before anything is drained."""

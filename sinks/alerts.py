@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from irregulars.errors import RecordError
+from irregulars.messages.at_work import still_hangs
+from irregulars.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
+from irregulars.messages.records import VERSION, decode_json
 from irregulars.sinks.advice import advise, name_cause, name_device, where_to_look
 from irregulars.sinks.costs import gpu_hours_lost
-from irregulars.streams.messages.at_work import still_hangs
-from irregulars.streams.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
-from irregulars.streams.messages.records import VERSION, decode_json
 from irregulars.validation import NotNegative, Text, checked
 
 ALERTING_EVENTS: Final = ("opened", "changed", "raised", "closed")
@@ -44,8 +44,8 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
     Returns
     -------
     bytes
-        JSON of ``streams/messages/schemas/alerts.json``: first ``summary``, one line for a person; then the verdict
-        as on the topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is not known) and
+        JSON of ``irregulars/messages/schemas/alerts.json``: first ``summary``, one line for a person; then the
+        verdict as on the topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is not known) and
         ``next_step``.
     """
     if verdict.event not in ALERTING_EVENTS or _is_less(verdict.severity, least_severity):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 
 _HOUR_S = 3600.0
 

@@ -1,7 +1,7 @@
 """The database's tables, and the conversion of judgements and samples to their rows.
 
 `TABLES` is the Python side of ``sinks/sql/migrations``; an integration test compares the two. Unknown values
-(``NaN``, `streams.messages.records.UNKNOWN`, ``None``) become null. Times become timestamps of ns in UTC.
+(``NaN``, `messages.records.UNKNOWN`, ``None``) become null. Times become timestamps of ns in UTC.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from irregulars.errors import SinkRejected
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.bounds import usable_rows
-from irregulars.streams.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
-from irregulars.streams.messages.opinions import Opinion
-from irregulars.streams.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.bounds import usable_rows
+from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from irregulars.messages.opinions import Opinion
+from irregulars.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 from irregulars.validation import LARGEST
 
 _TIME: Final = pa.timestamp("ns", "UTC")

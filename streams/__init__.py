@@ -1,6 +1,5 @@
-"""What travels on the bus, and the two hops that turn a job's operators into verdicts.
+"""The worker: two hops that turn a job's operators into verdicts, between topics and database.
 
-`messages` is what travels. `rank_hop` reduces what one rank sends to one evidence row an iteration, `job_hop` gathers
-the rows of all ranks and has them judged. `kafka` and `worker` are the shell around both. Start at
-`messages/records.py`.
+`rank_hop` reduces the rows of each rank to one evidence row an iteration; `job_hop` gathers the evidence of all ranks
+and judges it. The other packages move bytes, keep states and watch over both. Start at `worker/app.py`.
 """

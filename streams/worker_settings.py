@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from irregulars.errors import InputError
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.judgements import SEVERITIES
 from irregulars.pages import parse_listen
 from irregulars.sinks.alerts import LEAST_SEVERITY
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.judgements import SEVERITIES
 from irregulars.streams.telemetry.log_format import LEVELS
 
 _ABOVE_ZERO_S: Final = (

@@ -1,4 +1,4 @@
-"""The house stays as the table in infra/docs/architecture.md draws it: rooms, the direction of imports, the wheel."""
+"""The direction of imports, the folders, and the wheel."""
 
 from __future__ import annotations
 
@@ -17,136 +17,46 @@ from irregulars.infra.kit.shipped_files import shipped_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("detectors", "infra", "producers", "sinks", "streams")
-PAGE = ROOT / "infra" / "docs" / "architecture.md"
-ROOMS = re.findall(r"^\| `([a-z_/]+)` \| (\d+) \|", PAGE.read_text(), flags=re.MULTILINE)
-"""Rooms in the order of the page's table, each with its floor: what it imports lies on lower floors."""
-
-FLOOR = {room.replace("/", "."): int(floor) for room, floor in ROOMS}
-MAY_IMPORT = {
-    "detectors": {"detectors", "streams.messages"},
-    "infra": {*PACKAGES},
-    "producers": {"producers", "streams.messages", "streams.kafka"},
-    "sinks": {"sinks", "streams.messages", "streams.kafka"},
-    "streams": {"streams", "detectors", "sinks"},
-}
-FAUST_ROOMS = ("streams/worker/", "streams/faust_client/")
-MOST_FILES = 16
-MOST_COMMANDS = 21  # a file each, as the command line lists them
 GENERATED = {"build", "dist", "target", "__pycache__"}
-SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+SOURCES = sorted(
+    {path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    | {path for package in ("", "messages", "kafka") for path in (ROOT / "irregulars" / package).glob("*.py")}
+)
 DATA_SUFFIXES = {".c", ".cpp", ".json", ".sql", ".xml", ".yaml", ".properties", ".md", ".toml", ".service", ".typed"}
 
 
-def imported_modules(source: str) -> Iterator[str]:
-    """Every module that a file imports, also inside functions; of ``from a import b`` both ``a`` and ``a.b``."""
+def test_imports_keep_to_the_contracts() -> None:
+    """The contracts stand at the end of ``pyproject.toml``; `lint-imports` prints the import that breaks one."""
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache"], cwd=ROOT, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_import_is_relative_or_by_a_folders_name() -> None:
+    """A relative import hides where it goes; the folders are in `irregulars`."""
+    wrong = {
+        (path.name, module)
+        for path in SOURCES
+        for module in _imported_modules(path.read_text())
+        if module.split(".", 1)[0] in ("", "tests", *PACKAGES)
+    }
+    assert wrong == set()
+
+
+def _imported_modules(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield "." * node.level + (node.module or "")
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if not node.level)
 
 
-def wrong_arrows(path: str, source: str) -> list[str]:
-    """Imports of the file at `path` (relative to the root) that the architecture forbids."""
-    return [found for found in imported_modules(source) if not _is_allowed(found, path)]
-
-
-def _is_allowed(found: str, path: str) -> bool:
-    top, own = found.split(".", 1)[0], room_of(path.removesuffix(".py").replace("/", "."))
-    if top in ("", "tests", *PACKAGES):  # a relative import hides where it goes; the packages are in irregulars
-        return False
-    if top == "faust":
-        return path.startswith(FAUST_ROOMS)
-    inside = found.removeprefix("irregulars.")
-    if top != "irregulars" or inside.split(".")[0] not in PACKAGES:
-        return True
-    room = room_of(inside)
-    if room == own or is_package(inside):
-        return True
-    may = MAY_IMPORT[own.split(".")[0]]
-    return FLOOR[room] < FLOOR[own] and any(room == one or room.startswith(f"{one}.") for one in may)
-
-
-def room_of(module: str) -> str:
-    """The room that a module stands in: the longest one of the table that it begins with."""
-    parts = module.split(".")
-    return next(room for end in range(len(parts), 0, -1) if (room := ".".join(parts[:end])) in FLOOR)
-
-
-def is_package(dotted: str) -> bool:
-    return (ROOT / dotted.replace(".", "/") / "__init__.py").exists()
-
-
-def test_imports_follow_the_arrows() -> None:
-    found = {path: wrong_arrows(path.relative_to(ROOT).as_posix(), path.read_text()) for path in SOURCES}
-    assert {path: wrong for path, wrong in found.items() if wrong} == {}, (
-        "see the table in infra/docs/architecture.md"
-    )
-
-
-@pytest.mark.parametrize(
-    ("path", "source"),
-    [
-        ("detectors/blame/a.py", "from irregulars.streams.rank_hop.rank_monitor import RankMonitor"),
-        ("detectors/path/a.py", "from irregulars.detectors.blame.causes import Cause"),
-        ("detectors/path/a.py", "from irregulars.detectors.blame import causes"),
-        ("producers/node/a.py", "import irregulars.detectors.plugins.checks"),
-        ("producers/node/a.py", "from irregulars.producers.trace.rows import Rows"),
-        ("sinks/a.py", "def f():\n    import irregulars.producers.publishing.agent"),
-        ("streams/messages/records.py", "import irregulars.detectors.plugins.protocol"),
-        ("streams/rank_hop/a.py", "from irregulars.infra.configuration.settings import Settings"),
-        ("streams/rank_hop/a.py", "from irregulars.streams.job_hop.job_monitor import JobMonitor"),
-        ("streams/rank_hop/rank_monitor.py", "import faust"),
-        ("infra/runs/a.py", "import tests.recordings"),
-        ("infra/runs/a.py", "from streams.messages.records import UNKNOWN"),
-        ("sinks/a.py", "from . import alerts"),
-    ],
-)
-def test_a_wrong_arrow_is_seen(path: str, source: str) -> None:
-    assert wrong_arrows(path, source)
-
-
-@pytest.mark.parametrize(
-    ("path", "source"),
-    [
-        ("detectors/job/a.py", "from irregulars.streams.messages.records import UNKNOWN"),
-        ("detectors/job/a.py", "from irregulars.streams.messages import records"),
-        ("detectors/job/a.py", "from irregulars.errors import InputError"),
-        ("streams/worker/app.py", "import faust\nfrom irregulars.sinks.alerts import render"),
-        ("infra/commands/a.py", "from irregulars.producers.publishing.agent import Agent"),
-    ],
-)
-def test_a_right_arrow_passes(path: str, source: str) -> None:
-    assert wrong_arrows(path, source) == []
-
-
-def test_the_table_has_every_room() -> None:
-    found = {path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in SOURCES}
-    with_files = {room for room in found if any(p.name != "__init__.py" for p in folder(room).glob("*.py"))}
-    assert set(FLOOR) - {*PACKAGES} <= with_files | {room for room in FLOOR if list(folder(room).iterdir())}
-    assert with_files <= set(FLOOR)
-
-
-def folder(room: str) -> Path:
-    return ROOT / room.replace(".", "/")
-
-
-def test_a_room_is_read_at_a_glance() -> None:
-    """A docstring says what it is for and where to start, and nothing else stands in ``__init__.py``."""
-    for room in FLOOR:
-        (only,) = ast.parse((folder(room) / "__init__.py").read_text()).body
-        assert isinstance(only, ast.Expr), room
-        assert isinstance(only.value, ast.Constant), room
-        assert re.search("[Ss]tart|`", str(only.value.value)), room
-        most = MOST_COMMANDS if room == "infra.commands" else MOST_FILES
-        assert len([path for path in folder(room).glob("*.py") if path.name != "__init__.py"]) <= most, room
-
-
-def test_what_a_docstring_of_a_room_names_is_there() -> None:
-    for room in FLOOR:
-        named = re.findall(r"`([a-z_/]+\.py)`", (folder(room) / "__init__.py").read_text())
-        assert [name for name in named if not (folder(room) / name).exists()] == [], room
+def test_files_that_docstrings_of_rooms_name_exist() -> None:
+    for room in (path for path in SOURCES if path.name == "__init__.py"):
+        named = re.findall(r"`([a-z_/]+\.py)`", ast.get_docstring(ast.parse(room.read_text())) or "")
+        assert [name for name in named if not (room.parent / name).exists()] == [], room
 
 
 def test_no_folder_stands_beside_the_agreed_ones() -> None:
@@ -185,7 +95,13 @@ def test_the_wheel_holds_one_package_and_nothing_else(wheel: Path) -> None:
 def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
     data = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.suffix in DATA_SUFFIXES}
     wanted = {path.relative_to(ROOT).as_posix() for path in {*SOURCES, *data} if "target" not in path.parts}
-    wanted |= {path.name for path in (ROOT / "irregulars").glob("*.py")}
+    ground = ROOT / "irregulars"
+    wanted = {path.removeprefix("irregulars/") for path in wanted} | {
+        path.relative_to(ground).as_posix()
+        for room in ("messages", "kafka")
+        for path in (ground / room).rglob("*")
+        if path.suffix in {*DATA_SUFFIXES, ".py"}
+    }
     assert {f"irregulars/{name}" for name in wanted} <= set(zipfile.ZipFile(wheel).namelist())
 
 

@@ -12,12 +12,12 @@ import pytest
 from irregulars import compiled
 from irregulars.dtypes import Column
 from irregulars.errors import RecordError
-from irregulars.streams.messages import plain_messages
-from irregulars.streams.messages.bounds import LAST_ITERATION, LATEST_NS, MOST_EXACT
-from irregulars.streams.messages.bundles import bundle_of, decode_rows, encode_bundle
-from irregulars.streams.messages.evidence import Evidence
-from irregulars.streams.messages.plain_messages import PlainColumns
-from irregulars.streams.messages.records import (
+from irregulars.messages import plain_messages
+from irregulars.messages.bounds import LAST_ITERATION, LATEST_NS, MOST_EXACT
+from irregulars.messages.bundles import bundle_of, decode_rows, encode_bundle
+from irregulars.messages.evidence import Evidence
+from irregulars.messages.plain_messages import PlainColumns
+from irregulars.messages.records import (
     BATCH_SCHEMAS,
     OPERATORS,
     RECV,

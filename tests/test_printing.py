@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.printing import broken, json_text, printable, printable_lines
-from irregulars.streams.messages.judgements import Suspect, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = [
@@ -112,7 +112,7 @@ from irregulars.infra.commands.telling.alerts import _line
 from irregulars.infra.commands.answers import show_answer, write_csv
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.investigations import Answer
-from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.messages.judgements import Suspect, Verdict
 name = {name!r}
 suspects = (Suspect("nic", 1, (1,), 0.9, host=name, nic=name),)
 verdict = Verdict(name, 1, "open", name, "slow_nic", (1, 9), 2.0, 9.0, name, suspects, name, time_ns=1)

@@ -27,7 +27,7 @@ from irregulars.detectors.arrays.runs import starts_of
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.dtypes import Floats, Ints
-from irregulars.streams.messages.records import ROOTED, SEND
+from irregulars.messages.records import ROOTED, SEND
 
 MOST_ROUNDS: Final = 60
 """A job in which one change of partner leads to the next more often than this is not replayed."""

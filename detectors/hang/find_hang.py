@@ -26,7 +26,7 @@ from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.hang.wait_graph import last_groups
 from irregulars.detectors.job.topology import Topology
 from irregulars.dtypes import Column, Ints
-from irregulars.streams.messages.records import RECV, SEND, UNKNOWN
+from irregulars.messages.records import RECV, SEND, UNKNOWN
 
 Operation = tuple[int, int, int, int]
 """Communicator, sequence, and sender and receiver of p2p (-1 elsewhere)."""

@@ -19,7 +19,7 @@ from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import places_in_runs, run_starts, starts_of
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.streams.messages.records import RECV, ROOTED, SEND, UNKNOWN
+from irregulars.messages.records import RECV, ROOTED, SEND, UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ import numpy as np
 
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.dtypes import Column, Ints
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 _STEPS_NS: Final = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.pipelines import stages_of_silent
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import KINDS
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import KINDS
 
 
 class Place(NamedTuple):

@@ -26,7 +26,7 @@ from irregulars.detectors.plugins.protocol import (
 from irregulars.detectors.plugins.stored_state import StoredDetector, restore_detectors, stored_detectors
 from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.streams.messages.evidence import DETECTOR_SCORE
+from irregulars.messages.evidence import DETECTOR_SCORE
 
 STATE_BYTES_OF_JOB: Final = 256 * 1024
 """Most bytes of one detector's state in a job's snapshot, whatever its size; chosen."""

@@ -13,7 +13,7 @@ from irregulars.detectors.judging.detector_panel import DetectorPanel, Scored
 from irregulars.detectors.verdicts.custom_verdicts import CustomState, CustomVerdicts, Moment
 from irregulars.detectors.verdicts.severity import SeverityLimits
 from irregulars.detectors.verdicts.strange_ranks import RankScores, StrangeRanks, StrangeRanksWatch
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 
 
 @dataclass(frozen=True, slots=True)

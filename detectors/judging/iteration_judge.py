@@ -42,9 +42,9 @@ from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.plugins.stored_state import StoredDetector
 from irregulars.detectors.verdicts.custom_verdicts import Moment
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.state_codec import Part
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.dtypes import Flags, Floats
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 
 KEPT_VERDICTS: Final = 32
 """Newest verdicts of a job that wait for a word; chosen: a noisy job's of some days."""

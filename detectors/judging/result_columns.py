@@ -12,13 +12,13 @@ from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.streams.messages.records import OPERATORS, UNKNOWN
+from irregulars.messages.records import OPERATORS, UNKNOWN
 
 _RATES: Final = ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")
 
 
 def rank_columns(rows: IterationRows, score: Floats) -> dict[str, Column]:
-    """Return the columns ``rank_iterations`` of `streams.messages.judgements.Judgements`; a score for each row."""
+    """Return the columns ``rank_iterations`` of `messages.judgements.Judgements`; a score for each row."""
     names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
     columns = {name: rows.columns[name] for name in names}
     return {**columns, "elapsed_ns": rows.columns["elapsed_ns"].astype(np.float64), "score": score}
@@ -32,7 +32,7 @@ NOTABLE_RANKS: Final = 32
 
 
 def score_columns(rows: IterationRows, scores: RankScores, *, is_irregular: bool) -> dict[str, Column]:
-    """Return the columns ``detector_scores`` of `streams.messages.judgements.Judgements`; empty: there are none.
+    """Return the columns ``detector_scores`` of `messages.judgements.Judgements`; empty: there are none.
 
     Most scores say that nothing is strange, and what is stored of them is the largest of each rank and iteration
     (``score`` of ``rank_iterations``).
@@ -64,7 +64,7 @@ def operator_columns(
     origin_ns: Mapping[int, int],
     abnormal_ratio: Floats | None = None,
 ) -> dict[str, Column]:
-    """Return the columns ``operators`` of `streams.messages.judgements.Judgements`, of one iteration.
+    """Return the columns ``operators`` of `messages.judgements.Judgements`, of one iteration.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def _where_ranks_stand(columns: Mapping[str, Column]) -> Ints:
 def pattern_columns(
     rows: IterationRows, regular: Sequence[IterationRows], codes: Mapping[str, int]
 ) -> dict[str, Column]:
-    """Return the columns ``patterns`` of `streams.messages.judgements.Judgements`, of one iteration.
+    """Return the columns ``patterns`` of `messages.judgements.Judgements`, of one iteration.
 
     Parameters
     ----------

@@ -16,8 +16,8 @@ from irregulars.detectors.judging.result_columns import (
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.dtypes import Column, Floats
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 
 Columns = dict[str, Column]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.streams.messages.at_work import still_hangs
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.at_work import still_hangs
+from irregulars.messages.judgements import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from irregulars.detectors.path.ranks_to_read import (
 from irregulars.detectors.path.usual_by_peers import attribute_by_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
 from irregulars.dtypes import Column
-from irregulars.streams.messages.records import RECV
+from irregulars.messages.records import RECV
 
 _PLANS = ("slow_stage", "imbalance")  # kinds that the next restart mends, with another plan
 

@@ -19,7 +19,7 @@ from irregulars.detectors.arrays.runs import begins_run, run_ends, run_lengths
 from irregulars.detectors.path.lost_rows import LostRows, common_base, time_free
 from irregulars.detectors.path.operator_classes import class_parts, is_p2p, senders_and_receivers
 from irregulars.dtypes import Column, Flags, Ints
-from irregulars.streams.messages.records import ROOTED, SEND
+from irregulars.messages.records import ROOTED, SEND
 
 NO_ORDINAL: Final = (1 << 20) - 1
 """Ordinal of an operator that most of its partners count to the iteration before."""

@@ -14,7 +14,7 @@ from irregulars.detectors.arrays.significant import round_to_bits
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.dtypes import Floats, Ints, Numbers
-from irregulars.streams.messages.records import RECV, SEND
+from irregulars.messages.records import RECV, SEND
 
 _KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(LANE_KINDS)}
 _EXCESS_BITS: Final = 9  # significant ones: an error of 0.2 % at most, where the noise of a lane is some per cent

@@ -15,7 +15,7 @@ import numpy as np
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import run_lengths, run_starts
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.streams.messages.records import RECV, ROOTED, SEND, UNKNOWN
+from irregulars.messages.records import RECV, ROOTED, SEND, UNKNOWN
 
 
 class Arrivals(NamedTuple):

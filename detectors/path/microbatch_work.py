@@ -19,7 +19,7 @@ from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.arrays.runs import begins_run, run_numbers
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.dtypes import Flags, Ints
-from irregulars.streams.messages.records import RECV, SEND
+from irregulars.messages.records import RECV, SEND
 
 _NEVER = np.iinfo(np.int64).min
 

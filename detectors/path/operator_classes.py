@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from irregulars.dtypes import Column, Flags, Ints
-from irregulars.streams.messages.records import RECV, SEND, UNKNOWN
+from irregulars.messages.records import RECV, SEND, UNKNOWN
 
 NO_RANK = -1
 """Sender and receiver of a row that is no message."""

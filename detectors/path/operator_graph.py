@@ -35,7 +35,7 @@ from irregulars.detectors.path.graph_edges import (
 from irregulars.detectors.path.lost_rows import find_lost
 from irregulars.detectors.path.operator_classes import class_parts, is_p2p
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.streams.messages.records import RECV, SEND, UNKNOWN
+from irregulars.messages.records import RECV, SEND, UNKNOWN
 
 Derived = TypeVar("Derived")
 

@@ -26,7 +26,7 @@ from irregulars.detectors.path.critical_path import Attribution, path_steps
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Flags, Floats, Ints
-from irregulars.streams.messages.records import RECV
+from irregulars.messages.records import RECV
 
 WIDE: Final = 16
 """Of collectives of more ranks than this the evidence has summaries; all members of smaller ones are read."""

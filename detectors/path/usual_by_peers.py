@@ -26,7 +26,7 @@ from irregulars.detectors.path.lane_tables import LaneTable, lane_excess, lane_t
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Flags, Floats, Ints, Numbers
-from irregulars.streams.messages.records import SEND
+from irregulars.messages.records import SEND
 
 
 def attribute_by_peers(graph: OperatorGraph, iteration: int, topology: Topology) -> Attribution:

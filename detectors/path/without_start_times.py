@@ -25,7 +25,7 @@ from irregulars.detectors.path.critical_path import Attribution, Piece
 from irregulars.detectors.path.lane_tables import LaneTable, lane_excess, sum_lanes
 from irregulars.detectors.path.usual_by_peers import lanes_by_peers
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.streams.messages.records import RECV, SEND
+from irregulars.messages.records import RECV, SEND
 
 
 class Work(NamedTuple):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats, Ints
-from irregulars.streams.messages.records import OPERATORS
+from irregulars.messages.records import OPERATORS
 
 Codes: TypeAlias = NDArray[np.uint64]
 """Codes of classes, series or slots: scrambled, so that two differ but for a chance of 1 in 2^64."""

@@ -39,7 +39,7 @@ from irregulars.detectors.plugins.sample_frames import blank, columns_match, cop
 from irregulars.detectors.plugins.stored_state import decode_detector, encode_detector
 from irregulars.dtypes import Floats
 from irregulars.errors import PluginError
-from irregulars.streams.messages.evidence import DETECTOR_NAME
+from irregulars.messages.evidence import DETECTOR_NAME
 
 Check = Callable[[MakeDetector], None]
 

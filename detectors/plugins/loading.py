@@ -31,8 +31,8 @@ from irregulars.detectors.plugins.protocol import (
     strange_from,
 )
 from irregulars.errors import PluginError
-from irregulars.streams.messages.evidence import DETECTOR_NAME, MOST_DETECTORS
-from irregulars.streams.messages.json_fields import first_line
+from irregulars.messages.evidence import DETECTOR_NAME, MOST_DETECTORS
+from irregulars.messages.json_fields import first_line
 from irregulars.validation import nearest
 
 if TYPE_CHECKING:

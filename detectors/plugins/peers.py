@@ -9,7 +9,7 @@ import numpy as np
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 
 class PeerDeviation:

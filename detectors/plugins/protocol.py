@@ -11,7 +11,7 @@ compare. Without it the scale is taken to be this one already.
 What else a detector may have is optional as well, and read by the functions at the end of this file:
 
 =================  ===================================================================================================
-``name``           Text under which its scores are stored (`streams.messages.evidence.DETECTOR_NAME`); default: that
+``name``           Text under which its scores are stored (`messages.evidence.DETECTOR_NAME`); default: that
                    of its entry point, else of its class.
 ``opens_verdicts`` True: it opens verdicts of kind ``custom`` of its own. A ``!`` behind its name in the settings
                    does the same for any detector.
@@ -64,7 +64,7 @@ class Column:
 
 OPERATOR_COLUMNS: Final[Mapping[str, Column]] = {
     "communicator": Column("int64", "code of the communicator, stable within the rank"),
-    "operator": Column("uint8", "index into irregulars.streams.messages.records.OPERATORS"),
+    "operator": Column("uint8", "index into irregulars.messages.records.OPERATORS"),
     "peer": Column("int64", "global rank at the other end of a send or recv; UNKNOWN for collectives"),
     "sequence": Column("int64", "n-th operator on its communicator"),
     "size_bytes": Column("float64", "payload of this rank; NaN: not known"),

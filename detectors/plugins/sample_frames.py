@@ -9,7 +9,7 @@ import numpy as np
 
 from irregulars.detectors.plugins.protocol import Frame, Level
 from irregulars.dtypes import Column, Flags, Ints
-from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 
 SLOWDOWN: Final = 3.0
 """How many times as slow the faulty operators, or the faulty rank, are."""

@@ -30,7 +30,7 @@ from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import Loss, SeverityLimits, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
 from irregulars.detectors.verdicts.thresholds import VERDICTS
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 
 _KEPT = 64  # iterations of which a verdict keeps how long they took
 

@@ -53,7 +53,7 @@ class OpenVerdict:
     judged, passed_ns, lasted_ns
         Iterations judged since the first, and how long they took; `lasted_ns`: those up to `last`.
     severity
-        The worst that was said (`streams.messages.judgements.SEVERITIES`).
+        The worst that was said (`messages.judgements.SEVERITIES`).
     """
 
     verdict_id: str

@@ -23,7 +23,7 @@ from irregulars.detectors.verdicts.text import (
     unlogged_text,
 )
 from irregulars.detectors.verdicts.thresholds import VERDICTS
-from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.messages.judgements import Suspect, Verdict
 
 
 def revision_of(
@@ -34,7 +34,7 @@ def revision_of(
     Parameters
     ----------
     event, close_reason
-        As `streams.messages.judgements.Verdict` says.
+        As `messages.judgements.Verdict` says.
     """
     cause, ratio = verdict.cause, verdict.recovers_ratio
     return Verdict(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from irregulars.streams.messages.judgements import SEVERITIES
+from irregulars.messages.judgements import SEVERITIES
 
 if TYPE_CHECKING:
     from irregulars.detectors.verdicts.open_verdict import OpenVerdict

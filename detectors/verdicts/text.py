@@ -7,7 +7,7 @@ from typing import Final
 from irregulars.detectors.hang.find_hang import Hang
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Piece
-from irregulars.streams.messages.records import OPERATORS
+from irregulars.messages.records import OPERATORS
 
 _IN_TURN: Final = "in each iteration another rank works longer than its peers, as with uneven data"
 

@@ -24,7 +24,7 @@ from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
 from irregulars.detectors.verdicts.standing_fault import History
 from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
 from irregulars.detectors.verdicts.thresholds import VERDICTS
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ class VerdictTracker:
     def _revise(
         self, verdict: OpenVerdict, event: str, topology: Topology, close_reason: str | None = None
     ) -> Verdict:
-        """Make the next revision of a verdict; an event as `streams.messages.judgements.Verdict` lists them."""
+        """Make the next revision of a verdict; an event as `messages.judgements.Verdict` lists them."""
         verdict.mark_published(severity_now(verdict, topology.world_size, self._limits, is_over=event == "closed"))
         return revision_of(verdict, event, self.job, self.attempt, topology, close_reason)
 

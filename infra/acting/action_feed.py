@@ -10,10 +10,10 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.broker import client_config, service_error
-from irregulars.streams.kafka.login_password import new_consumer
-from irregulars.streams.kafka.topic_admin import partitions_there
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.broker import client_config, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.topic_admin import partitions_there
+from irregulars.kafka.topics import TopicSettings
 
 _SESSION_MS: Final = 10_000
 _MOST_BATCH: Final = 500

@@ -9,10 +9,10 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.broker import client_config, open_admin, service_error
-from irregulars.streams.kafka.login_password import new_consumer
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.judgements import Verdict, decode_verdict
+from irregulars.kafka.broker import client_config, open_admin, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.judgements import Verdict, decode_verdict
 
 _MOST_BATCH: Final = 1000
 _POLL_S: Final = 0.2

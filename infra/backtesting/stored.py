@@ -13,7 +13,7 @@ from irregulars.dtypes import Column
 from irregulars.errors import InputError
 from irregulars.infra.backtesting.frames import JobFrames, TaughtFrame
 from irregulars.infra.backtesting.scoring import Fault
-from irregulars.streams.messages.announcements import Announcement, Communicator
+from irregulars.messages.announcements import Announcement, Communicator
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -10,9 +10,9 @@ import numpy as np
 
 from irregulars.infra.checking.changed import Changed, Given, Naming
 from irregulars.infra.checking.recording import Columns, Recording
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import SCHEMAS, SEND, UNKNOWN
 from irregulars.producers.trace.job_file import Place
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import SCHEMAS, SEND, UNKNOWN
 
 Array = np.ndarray
 

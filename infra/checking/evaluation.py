@@ -9,7 +9,7 @@ import numpy as np
 
 from irregulars.infra.checking.changed import Changed, Given, Naming
 from irregulars.infra.checking.recording import Columns, Recording
-from irregulars.streams.messages.records import PHASES, UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN
 
 Array = np.ndarray
 

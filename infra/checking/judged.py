@@ -11,8 +11,8 @@ from irregulars.infra.checking.changed import Changed, Naming
 from irregulars.infra.checking.recording import Recording
 from irregulars.infra.checking.streamed import judge_streamed
 from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.judgements import Verdict
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.monitor_settings import MonitorSettings
 
 

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
 from irregulars.producers.trace.columns import COLUMNS, TableFile
 from irregulars.producers.trace.directory import Trace, assemble_trace, read_trace
 from irregulars.producers.trace.job_file import JobFile, read_job
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
 
 Array = np.ndarray
 Columns = Mapping[str, Array]
@@ -34,7 +34,7 @@ class Recording:
         What ``job.json`` says.
     tables
         By schema (``commops``, ``bandwidth``, ``iterations``) the columns of its file, one value per row in any
-        order. They are those of `streams.messages.records`, beside ``rank`` (int64). ``communicator`` holds places in
+        order. They are those of `messages.records`, beside ``rank`` (int64). ``communicator`` holds places in
         ``job.communicators``, ``device`` places in `devices`.
     devices
         Names of the devices that bandwidth was sampled of.

@@ -9,7 +9,7 @@ import numpy as np
 
 from irregulars.infra.checking.changed import Changed, Given
 from irregulars.infra.checking.recording import Recording
-from irregulars.streams.messages.records import SCHEMAS
+from irregulars.messages.records import SCHEMAS
 
 COPIED_RATIO: Final = 0.01
 LOST_RATIO: Final = 0.005

@@ -10,12 +10,12 @@ from typing import Final
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.errors import RecordError
 from irregulars.infra.checking.changed import Delivery
+from irregulars.messages.announcements import Heartbeat
+from irregulars.messages.evidence import Membership
+from irregulars.messages.judgements import Judgements, Verdict
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, trace_batches
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.announcements import Heartbeat
-from irregulars.streams.messages.evidence import Membership
-from irregulars.streams.messages.judgements import Judgements, Verdict
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor

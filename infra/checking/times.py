@@ -14,7 +14,7 @@ import numpy as np
 
 from irregulars.infra.checking.changed import Changed, Given
 from irregulars.infra.checking.recording import Recording
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 Array = np.ndarray
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from irregulars.infra.runs.local_services import LocalServices
     from irregulars.infra.runs.simulated_run import PublishedRun
+    from irregulars.messages.judgements import Verdict
     from irregulars.producers.publishing.agent import AgentSettings
     from irregulars.producers.simulator.job.settings import SimulatorSettings
-    from irregulars.streams.messages.judgements import Verdict
 
 JOB: Final = "demo"
 FAULT: Final = "slow_nic:rank=17,from=60,factor=12"
@@ -184,8 +184,8 @@ class _Alerts:
 
     def take_lines(self) -> list[str]:
         """One readable line for each new alert."""
+        from irregulars.messages.judgements import decode_verdict
         from irregulars.sinks.alerts import alert_line
-        from irregulars.streams.messages.judgements import decode_verdict
 
         if self._failure is not None:
             raise self._failure

@@ -66,7 +66,7 @@ def doctor(
 def _question(only: Sequence[str], group: str, role: str | None, within_s: float) -> Question:
     from irregulars.infra.doctor.checks.findings import GROUPS
     from irregulars.infra.doctor.checks.question import Question
-    from irregulars.streams.kafka.access_roles import ROLES
+    from irregulars.kafka.access_roles import ROLES
     from irregulars.validation import require_known
 
     for name in only:

@@ -15,7 +15,7 @@ from irregulars.printing import printable
 if TYPE_CHECKING:
     from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.notifying.state_log import StateLog
-    from irregulars.streams.messages.threshold_changes import ThresholdChange
+    from irregulars.messages.threshold_changes import ThresholdChange
 
 LEAST_SILENCE_S: Final = 60.0
 """Seconds of silence below which `set` asks whether it is meant: jobs are silent for longer while they save."""
@@ -172,7 +172,7 @@ def _open(settings: Settings) -> AbstractContextManager[StateLog]:
 
 
 def _as_set(settings: Settings, changed: set[str]) -> dict[str, float]:
-    from irregulars.streams.messages.threshold_changes import LIVE
+    from irregulars.messages.threshold_changes import LIVE
 
     return {name: getattr(settings, name) for name in LIVE if name not in changed}
 

@@ -10,7 +10,7 @@ import typer
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 
 if TYPE_CHECKING:
-    from irregulars.streams.kafka.access_roles import Right
+    from irregulars.kafka.access_roles import Right
 
 topics = typer.Typer(
     help="Make the Kafka topics, check that they fit together, and say who may use them.\n\n"
@@ -35,7 +35,7 @@ def create(
     Example: irregulars topics create --bootstrap kafka-0:9092 --partitions 64 --replicas 3
     """
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.streams.kafka.topic_admin import check_topics, create_topics
+    from irregulars.kafka.topic_admin import check_topics, create_topics
 
     settings = settings_of(
         context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, partitions=partitions, replicas=replicas
@@ -63,7 +63,7 @@ def check(
     Example: irregulars topics check --bootstrap kafka-0:9092
     """
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.streams.kafka.topic_admin import check_topics
+    from irregulars.kafka.topic_admin import check_topics
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     counts = check_topics(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
@@ -94,7 +94,7 @@ def grant(
     Example: irregulars topics grant worker User:irregulars-worker
     """
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.streams.kafka import access_roles
+    from irregulars.kafka import access_roles
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     rights = access_roles.rights_of(role, settings.topics(), group)
@@ -120,7 +120,7 @@ def revoke(
     Example: irregulars topics revoke worker User:irregulars-worker
     """
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.streams.kafka import access_roles
+    from irregulars.kafka import access_roles
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     rights = access_roles.rights_of(role, settings.topics(), group)
@@ -141,7 +141,7 @@ def delete(
     Example: irregulars topics delete --topic-prefix trial. --do-it
     """
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.streams.kafka.topic_admin import delete_topics, topics_there
+    from irregulars.kafka.topic_admin import delete_topics, topics_there
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     security = kafka_security(settings)

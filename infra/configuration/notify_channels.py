@@ -142,10 +142,10 @@ class CloudEventsOptions:
 
 def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: Settings) -> Channel:
     from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.kafka.broker import client_config
+    from irregulars.kafka.lasting_producer import LastingProducer
+    from irregulars.kafka.topics import TOPICS
     from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
-    from irregulars.streams.kafka.broker import client_config
-    from irregulars.streams.kafka.lasting_producer import LastingProducer
-    from irregulars.streams.kafka.topics import TOPICS
 
     if options.topic in {settings.topics().name(one) for one in TOPICS}:
         raise InputError(f"topic must be none of ours; got {options.topic!r} ({where}, key topic)")
@@ -178,8 +178,8 @@ class ActionsOptions:
 
 def _open_actions(name: str, options: ActionsOptions, _where: str, settings: Settings) -> Channel:
     from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.kafka.broker import client_config
     from irregulars.sinks.notices.channels.actions import ActionsChannel
-    from irregulars.streams.kafka.broker import client_config
 
     config = client_config(settings.kafka_bootstrap, kafka_security(settings, is_asking=False))
     return ActionsChannel(name, settings.topics().name("actions"), config, options.timeout_s)

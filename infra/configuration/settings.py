@@ -18,10 +18,10 @@ from msgspec import Meta
 
 from irregulars.errors import InputError
 from irregulars.infra.configuration.toml_file import read_toml
+from irregulars.kafka.security import MECHANISMS, KafkaSecurity
+from irregulars.kafka.topics import TopicSettings
 from irregulars.secret_files import read_secret
 from irregulars.sinks.retention import LONGEST_DAYS
-from irregulars.streams.kafka.security import MECHANISMS, KafkaSecurity
-from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.validation import (
     MAX_SECONDS,
     NotNegative,

@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import Final, TypeVar
 
-from irregulars import __version__
 from irregulars.infra.configuration.lenient import LenientSettings
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.doctor.checks.alerts import check_alerts
@@ -25,6 +24,7 @@ from irregulars.infra.doctor.checks.workers import check_workers
 from irregulars.infra.doctor.reading.database import read_database
 from irregulars.infra.doctor.reading.kafka import read_kafka
 from irregulars.infra.doctor.reading.machine import read_machine
+from irregulars.version import VERSION
 
 OF_KAFKA: Final = ("kafka", "topics", "rights", "workers", "jobs", "alerts")
 _GRACE_S: Final = 2.0
@@ -106,7 +106,7 @@ def _of_kafka(seen: KafkaFacts | None, settings: Settings, question: Question) -
         return
     yield from check_topics(seen, settings.topics(), settings.grace_s, question)
     yield from check_rights(seen, settings.topics(), question, settings.kafka_user)
-    yield from check_workers(seen, __version__)
+    yield from check_workers(seen, VERSION)
     yield from check_jobs(seen, settings.grace_s)
     yield from check_alerts(seen, settings.alert_least_severity)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from irregulars.errors import InputError
 from irregulars.infra.notifying.mute_times import this_user
-from irregulars.streams.messages.threshold_changes import LIVE, ThresholdChange, require_live
+from irregulars.messages.threshold_changes import LIVE, ThresholdChange, require_live
 from irregulars.validation import checked, shown
 
 

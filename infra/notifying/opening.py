@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from irregulars.infra.notifying.state_log import StateLog
-from irregulars.streams.kafka.topic_admin import partitions_there
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.topic_admin import partitions_there
+from irregulars.kafka.topics import TopicSettings
 
 
 @contextmanager

@@ -23,13 +23,13 @@ from irregulars.infra.notifying.couriers import Courier, Outcome
 from irregulars.infra.notifying.loading import Loaded, load, offset_of, take
 from irregulars.infra.notifying.metrics import ChannelTally, Tally
 from irregulars.infra.notifying.state_log import StateLog
+from irregulars.kafka.broker import client_config, is_refusal, open_admin, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.topics import TopicSettings
 from irregulars.pages import PageServer, parse_listen
 from irregulars.sinks.notices.notice import Channel
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.retries import Retries
-from irregulars.streams.kafka.broker import client_config, is_refusal, open_admin, service_error
-from irregulars.streams.kafka.login_password import new_consumer
-from irregulars.streams.kafka.topics import TopicSettings
 
 LOG: Final = logging.getLogger("irregulars.notify")
 TOPICS: Final = ("alerts", "notices", "mutes", "feedback", "deadletter")

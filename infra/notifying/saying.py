@@ -7,8 +7,8 @@ from typing import Final
 
 from irregulars.errors import InputError
 from irregulars.infra.notifying.state_log import StateLog
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.notices.opinions import opinion_on
-from irregulars.streams.messages.judgements import Verdict
 
 WORDS: Final = ("right", "wrong", "withdraw")
 

@@ -12,17 +12,17 @@ from typing import Any, Final, Generic, TypeVar
 from confluent_kafka import KafkaError, Message
 
 from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.kafka.broker import client_config, is_refusal, service_error
+from irregulars.kafka.dead_letters import REASON_CHARACTERS
+from irregulars.kafka.lasting_producer import BY_KEY, Headers, LastingProducer
+from irregulars.kafka.lasting_producer import Record as Sent
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
+from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.messages.opinions import Opinion, decode_opinion, encode_opinion
+from irregulars.messages.threshold_changes import ThresholdChange, decode_change, encode_change
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
 from irregulars.sinks.notices.told import Told, decode_told, encode_told
-from irregulars.streams.kafka.broker import client_config, is_refusal, service_error
-from irregulars.streams.kafka.dead_letters import REASON_CHARACTERS
-from irregulars.streams.kafka.lasting_producer import BY_KEY, Headers, LastingProducer
-from irregulars.streams.kafka.lasting_producer import Record as Sent
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
-from irregulars.streams.messages.judgements import Verdict, decode_verdict
-from irregulars.streams.messages.opinions import Opinion, decode_opinion, encode_opinion
-from irregulars.streams.messages.threshold_changes import ThresholdChange, decode_change, encode_change
 
 LOG: Final = logging.getLogger("irregulars.notify")
 _READ_S: Final = 10.0  # for each message; and how long a broker that is away keeps the process from stopping

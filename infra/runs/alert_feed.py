@@ -8,10 +8,10 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, TopicPartition
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.streams.kafka.broker import client_config, service_error
-from irregulars.streams.kafka.login_password import new_consumer
-from irregulars.streams.kafka.topic_admin import partitions_there
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.broker import client_config, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.topic_admin import partitions_there
+from irregulars.kafka.topics import TopicSettings
 
 _POLL_S: Final = 0.2
 _OFFSET_TAIL: Final = -2000  # librdkafka's RD_KAFKA_OFFSET_TAIL_BASE: less n, n messages before the end

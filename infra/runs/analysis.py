@@ -11,13 +11,13 @@ from irregulars.detectors.judging.reading.spans import Span
 from irregulars.detectors.plugins.protocol import with_say
 from irregulars.errors import RecordError
 from irregulars.infra.runs.why_unjudged import why_unjudged
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.evidence import Evidence, Membership, concatenate
+from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.evidence import Evidence, Membership, concatenate
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor

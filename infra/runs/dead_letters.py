@@ -10,11 +10,11 @@ from typing import Any, Final, Self
 from confluent_kafka import Message
 
 from irregulars.errors import InputError
-from irregulars.streams.kafka.broker import client_config, service_error
-from irregulars.streams.kafka.lasting_producer import LastingProducer, Record
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import check_topics, partitions_there
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, WORKER_TOPICS, TopicSettings
+from irregulars.kafka.broker import client_config, service_error
+from irregulars.kafka.lasting_producer import LastingProducer, Record
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import check_topics, partitions_there
+from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, WORKER_TOPICS, TopicSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
 REPLAYED: Final = (*RANK_TOPICS, "evidence")
@@ -26,7 +26,7 @@ _ASK_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message that a worker could not use, as `streams.kafka.dead_letters` sent it.
+    """One message that a worker could not use, as `kafka.dead_letters` sent it.
 
     Parameters
     ----------

@@ -13,12 +13,12 @@ from typing import Any, Final
 from confluent_kafka import Message
 
 from irregulars.errors import RecordError
-from irregulars.streams.kafka.broker import client_config, service_error
-from irregulars.streams.kafka.lasting_producer import LastingProducer, Record
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import partitions_there
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.records import decode_json
+from irregulars.kafka.broker import client_config, service_error
+from irregulars.kafka.lasting_producer import LastingProducer, Record
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import partitions_there
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.records import decode_json
 
 TOPICS: Final = ("jobs", "notices", "feedback")
 _DEADLINE_S: Final = 60.0

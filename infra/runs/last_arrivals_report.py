@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
+from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.records import OPERATORS, UNKNOWN
 
 _COLUMNS = ("operator", "sequence", "start_ns", "iteration")
 

@@ -21,8 +21,8 @@ from irregulars.infra.services.demo_broker import DemoBroker
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
 from irregulars.infra.services.service import Service
+from irregulars.kafka.security import KafkaSecurity
 from irregulars.private_files import make_private_directory
-from irregulars.streams.kafka.security import KafkaSecurity
 
 GROUP: Final = "irregulars"
 _SESSION_S: Final = 6.0  # with the demo broker a worker joins after half of it
@@ -148,7 +148,7 @@ class LocalServices(Service):
 
     def _start_worker(self, directory: Path) -> None:
         from irregulars.infra.configuration.wiring import kafka_security
-        from irregulars.streams.kafka.topic_admin import create_topics
+        from irregulars.kafka.topic_admin import create_topics
 
         self._on_step("creating the topics")
         create_topics(self.settings.kafka_bootstrap, self.settings.topics(), kafka_security(self.settings))
@@ -164,7 +164,7 @@ class LocalServices(Service):
     def _wait_for_worker(self) -> None:
         from confluent_kafka.admin import AdminClient
 
-        from irregulars.streams.kafka.broker import client_config
+        from irregulars.kafka.broker import client_config
 
         admin = AdminClient(client_config(self.settings.kafka_bootstrap, {}))
         deadline = time.monotonic() + _JOIN_S

@@ -18,6 +18,7 @@ from irregulars.infra.configuration.agent_sources import open_source
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.infra.services.directory_lock import lock_directory
+from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
 from irregulars.producers.node.device_source import DeviceSource
 from irregulars.producers.node.metrics import AgentState, serve_metrics
@@ -32,7 +33,6 @@ from irregulars.producers.publishing.agent import Agent, Progress
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.publishing.sources import Source
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
-from irregulars.streams.messages.records import BATCH_SCHEMAS
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TOPICS: Final = ("jobs", *BATCH_SCHEMAS, "heartbeats")

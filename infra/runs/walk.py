@@ -18,15 +18,8 @@ from irregulars.detectors.irregular.window import IterationWindow
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.errors import RecordError
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import simulate_trace
-from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
-from irregulars.producers.trace.iterations import number_iterations
-from irregulars.sinks.alerts import alert_of
-from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.kafka.topics import rank_key
-from irregulars.streams.messages.announcements import (
+from irregulars.kafka.topics import rank_key
+from irregulars.messages.announcements import (
     Announcement,
     Heartbeat,
     SourceProgress,
@@ -35,9 +28,16 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict, encode_verdict
-from irregulars.streams.messages.records import SCHEMAS, Batch, decode_batch, encode_batch
+from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict, encode_verdict
+from irregulars.messages.records import SCHEMAS, Batch, decode_batch, encode_batch
+from irregulars.producers.simulator.job.faults import parse_fault
+from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
+from irregulars.producers.trace.iterations import number_iterations
+from irregulars.sinks.alerts import alert_of
+from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor

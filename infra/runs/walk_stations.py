@@ -20,13 +20,13 @@ from irregulars.detectors.verdicts.tracker import VerdictTracker
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import order
 from irregulars.infra.runs.walk import Message, WalkedJob
+from irregulars.messages.evidence import CLASS_COLUMNS, Evidence, encode_evidence
+from irregulars.messages.judgements import Verdict, encode_verdict
+from irregulars.messages.records import OPERATORS, UNKNOWN, Batch, encode_batch
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.alerts import alert_of, summarise
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.evidence import CLASS_COLUMNS, Evidence, encode_evidence
-from irregulars.streams.messages.judgements import Verdict, encode_verdict
-from irregulars.streams.messages.records import OPERATORS, UNKNOWN, Batch, encode_batch
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 

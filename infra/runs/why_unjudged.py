@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.verdicts.thresholds import VERDICTS
+from irregulars.messages.judgements import JudgedIteration
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import Trace
 from irregulars.sinks.advice import name_ranks
-from irregulars.streams.messages.judgements import JudgedIteration
-from irregulars.streams.messages.records import UNKNOWN
 
 
 def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 
 OPERATOR_COLUMNS: Final = (
     "iteration", "rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "gap_ns",

@@ -40,8 +40,8 @@ from irregulars.infra.showing.found import (
     with_first_ones,
 )
 from irregulars.infra.showing.same_device import device_name
-from irregulars.streams.messages.judgements import Suspect, Verdict
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.records import UNKNOWN
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

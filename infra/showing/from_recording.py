@@ -36,9 +36,9 @@ from irregulars.infra.showing.found import (
     with_first_ones,
 )
 from irregulars.infra.showing.same_device import is_same_device
+from irregulars.messages.judgements import Judgements, Verdict
+from irregulars.messages.records import PATHS, Batch
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.judgements import Judgements, Verdict
-from irregulars.streams.messages.records import PATHS, Batch
 
 _NIC: Final = PATHS.index("nic")
 _COLUMNS: Final = {"sent": "tx_bytes_per_s", "received": "rx_bytes_per_s"}

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from irregulars.infra.showing.found import Found, NicRates, Place, RankWork, median_of
 from irregulars.infra.showing.waiting_chain import Way
 from irregulars.infra.showing.words import duration, rank_at, rate
+from irregulars.messages.judgements import Suspect
 from irregulars.sinks.advice import name_device, name_ranks
-from irregulars.streams.messages.judgements import Suspect
 
 DELTA: Final = 1.1
 """Ratio to the usual from which on something is not as usual: the δ of irregular iterations."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from irregulars.streams.messages.judgements import Suspect
+from irregulars.messages.judgements import Suspect
 
 _LASTING: Final[Mapping[str, tuple[str, ...]]] = {
     "gpu": ("host", "gpu"), "host": ("host",), "nic": ("host", "nic"), "switch": ("switch",),

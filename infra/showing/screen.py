@@ -26,10 +26,10 @@ from irregulars.infra.showing.found import (
 )
 from irregulars.infra.showing.ruled_out import DELTA, WORKERS, Finding, find_alternatives, nic_text
 from irregulars.infra.showing.waiting_chain import Chain, Usual, Way, find_chain, find_ways
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.advice import advise, name_device, runbook_of, where_to_look
 from irregulars.sinks.alerts import summarise
 from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour, share_lost
-from irregulars.streams.messages.judgements import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Screen:
     Parameters
     ----------
     is_at_work
-        Whether its cause is still at work (`streams.messages.at_work`): it is open, or its job hangs.
+        Whether its cause is still at work (`messages.at_work`): it is open, or its job hangs.
     device
         The first suspect in words; None: nobody is accused.
     since_ns

@@ -13,10 +13,10 @@ from irregulars.infra.showing.ruled_out import Finding
 from irregulars.infra.showing.screen import Screen
 from irregulars.infra.showing.waiting_chain import Chain, Handover, Piece
 from irregulars.infra.showing.words import age, amount, blocks, duration, kind_of, moment, rank_at, span
+from irregulars.messages.judgements import Verdict
 from irregulars.printing import printable
 from irregulars.sinks.advice import command_to_run, name_cause, name_ranks, what_to_check
 from irregulars.sinks.alerts import percent
-from irregulars.streams.messages.judgements import Verdict
 
 WIDTH: Final = 80
 _INDENT: Final = 10

@@ -16,8 +16,8 @@ import numpy as np
 
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.infra.showing.found import median_of
-from irregulars.streams.messages.judgements import Suspect
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.judgements import Suspect
+from irregulars.messages.records import UNKNOWN
 
 _WORKERS: Final = ("gpu", "host", "stage")
 _ROUNDED_NS: Final = 2_000  # an operator may end so much behind the next one's start: logs round both

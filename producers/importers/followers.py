@@ -13,6 +13,8 @@ from typing import IO, Any, Final, Protocol
 from zlib import crc32
 
 from irregulars.errors import InputError
+from irregulars.producers.foreign_files.files import GZIP_MAGIC, Directory, rank_of_name
+from irregulars.producers.foreign_files.imported import ImportedJob
 from irregulars.producers.importers.clog.live import LiveClog
 from irregulars.producers.importers.flight_recorder.job import job_of_dumps
 from irregulars.producers.importers.following import FileReader, FollowingSource, Piece, Stand
@@ -20,8 +22,6 @@ from irregulars.producers.importers.importing import read_capture, read_dump_fil
 from irregulars.producers.importers.kineto.job import job_of_captures
 from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES
 from irregulars.producers.importers.nccl_inspector.live import LiveLog
-from irregulars.producers.importers.shared.files import GZIP_MAGIC, Directory, rank_of_name
-from irregulars.producers.importers.shared.imported import ImportedJob
 
 _LOG: Final = logging.getLogger("irregulars.following")
 

@@ -17,11 +17,11 @@ from queue import Empty, Full, Queue
 from typing import Any, Final, NamedTuple, Protocol
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.shared.imported import ImportedJob
+from irregulars.messages.announcements import MAX_ANNOUNCEMENT_BYTES, Announcement, encode_announcement
+from irregulars.messages.records import UNKNOWN, Batch
+from irregulars.producers.foreign_files.imported import ImportedJob
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
 from irregulars.producers.trace.directory import published_ns
-from irregulars.streams.messages.announcements import MAX_ANNOUNCEMENT_BYTES, Announcement, encode_announcement
-from irregulars.streams.messages.records import UNKNOWN, Batch
 
 _LOG: Final = logging.getLogger("irregulars.following")
 _WAIT_S: Final = 0.05

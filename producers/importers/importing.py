@@ -14,6 +14,15 @@ from typing import IO, Final
 import orjson
 
 from irregulars.errors import InputError
+from irregulars.producers.foreign_files.files import (
+    hosts_of_names,
+    list_files,
+    open_plain,
+    rank_of_name,
+    read_bounded,
+    stem_of,
+)
+from irregulars.producers.foreign_files.imported import ImportedJob, Place
 from irregulars.producers.importers.clog.job import Log, job_of_logs, read_log
 from irregulars.producers.importers.flight_recorder.dumps import Dump, read_dump
 from irregulars.producers.importers.flight_recorder.job import job_of_dumps
@@ -23,15 +32,6 @@ from irregulars.producers.importers.kineto.json_events import EventReader
 from irregulars.producers.importers.kineto.kineto_trace import LAUNCHES, WANTED, Capture, TraceParser
 from irregulars.producers.importers.nccl_inspector.job import job_of_operations
 from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES, LogParser, Operation, Process
-from irregulars.producers.importers.shared.files import (
-    hosts_of_names,
-    list_files,
-    open_plain,
-    rank_of_name,
-    read_bounded,
-    stem_of,
-)
-from irregulars.producers.importers.shared.imported import ImportedJob, Place
 from irregulars.producers.nccl_ras.answers import MAX_ANSWER_BYTES, Answer
 from irregulars.producers.nccl_ras.saved_answers import job_of_answers, split_answers
 from irregulars.producers.trace.directory import write_trace

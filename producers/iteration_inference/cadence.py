@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.iteration_inference.anchors import Anchor
 from irregulars.producers.iteration_inference.operators import REDUCTIONS, Operators
-from irregulars.streams.messages.records import UNKNOWN
 
 Array = np.ndarray
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.iteration_inference.operators import REDUCTIONS, Operators
-from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
 
 Array = np.ndarray
 

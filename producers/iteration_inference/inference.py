@@ -8,17 +8,17 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.iteration_inference.anchors import Anchor, find_anchors
 from irregulars.producers.iteration_inference.assignment import assign_iterations
 from irregulars.producers.iteration_inference.operators import Operators, arrange_operators
 from irregulars.producers.iteration_inference.phases import find_phases
 from irregulars.producers.iteration_inference.spans import IterationSpans, measure_iterations
-from irregulars.streams.messages.records import UNKNOWN
 
 Array = np.ndarray
 
 COLUMNS: Final = ("rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes")
-"""What is read of each row: communicators as codes of the whole job, the rest as in `streams.messages.records`."""
+"""What is read of each row: communicators as codes of the whole job, the rest as in `messages.records`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Inferred:
     spans
         When each iteration began and ended on each rank; None where there are none.
     phases
-        Index into `streams.messages.records.PHASES` of each iteration, uint8.
+        Index into `messages.records.PHASES` of each iteration, uint8.
     """
 
     iteration: Array
@@ -69,7 +69,7 @@ def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Infe
     Parameters
     ----------
     columns
-        `COLUMNS` of all ranks, in any order; unknown values as in `streams.messages.records`.
+        `COLUMNS` of all ranks, in any order; unknown values as in `messages.records`.
     kinds
         Kind of each communicator, by code.
     """

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Final
 
 from irregulars.errors import InputError
-from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
-from irregulars.producers.iteration_inference.state_file import read_state, write_state
-from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.publishing.delegating_source import PassingSource
-from irregulars.producers.publishing.sources import Record, Source, row_count
-from irregulars.streams.messages.announcements import (
+from irregulars.messages.announcements import (
     Announcement,
     Heartbeat,
     decode_announcement,
     encode_announcement,
 )
-from irregulars.streams.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
+from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
+from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
+from irregulars.producers.iteration_inference.state_file import read_state, write_state
+from irregulars.producers.publishing.batches import take_rows
+from irregulars.producers.publishing.delegating_source import PassingSource
+from irregulars.producers.publishing.sources import Record, Source, row_count
 
 _LOG: Final = logging.getLogger("irregulars.iterations")
 

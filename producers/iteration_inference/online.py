@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from irregulars.dtypes import Column
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.producers.iteration_inference.anchors import Anchor, is_settled, rows_of_rank
 from irregulars.producers.iteration_inference.cadence import Cadence, learn_cadence
 from irregulars.producers.iteration_inference.inference import COLUMNS, infer_arranged
 from irregulars.producers.iteration_inference.operators import TRAINING, Operators, arrange_operators
 from irregulars.producers.iteration_inference.per_kind_sequences import split, split_kinds
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
 
 Array = np.ndarray
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.streams.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 Array = np.ndarray
 
@@ -74,7 +74,7 @@ def arrange_operators(columns: Mapping[str, Array]) -> tuple[Operators, Array]:
     ----------
     columns
         ``rank``, ``communicator`` (codes of the whole job), ``operator``, ``sequence``, ``peer``, ``start_ns``,
-        ``size_bytes``; unknown values as in `streams.messages.records`.
+        ``size_bytes``; unknown values as in `messages.records`.
 
     Returns
     -------

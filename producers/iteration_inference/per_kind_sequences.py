@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.streams.messages.records import SEND
+from irregulars.messages.records import SEND
 
 Array = np.ndarray
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.messages.records import OPERATORS, PHASES, UNKNOWN
 from irregulars.producers.iteration_inference.operators import TRAINING, Operators
-from irregulars.streams.messages.records import OPERATORS, PHASES, UNKNOWN
 
 Array = np.ndarray
 

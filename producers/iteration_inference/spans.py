@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.iteration_inference.operators import Operators
-from irregulars.streams.messages.records import UNKNOWN
 
 Array = np.ndarray
 

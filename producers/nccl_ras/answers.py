@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.shared.names import operator_of
-from irregulars.streams.messages.records import P2P
+from irregulars.messages.records import P2P
+from irregulars.producers.foreign_files.names import operator_of
 
 MAX_ANSWER_BYTES: Final = 64 << 20
 """Of one answer: 8,192 ranks in four communicators each take 18 MiB."""

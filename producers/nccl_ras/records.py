@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.messages.records import COMMOPS, ITERATIONS, PHASES, UNKNOWN, Batch, Header
 from irregulars.producers.nccl_ras.answers import Worker
 from irregulars.producers.nccl_ras.standstill import Open
 from irregulars.producers.publishing.sources import Record
-from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
-from irregulars.streams.messages.records import COMMOPS, ITERATIONS, PHASES, UNKNOWN, Batch, Header
 
 OBSERVED: Final = PHASES.index("observed")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
+from irregulars.producers.foreign_files.imported import ImportedJob, Place, RankRows
 from irregulars.producers.nccl_ras.answers import Answer, read_answer
 from irregulars.producers.nccl_ras.records import ENDED_NS, communicators_of
 from irregulars.producers.nccl_ras.standstill import StandstillWatch, find_world

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from irregulars.errors import InputError
+from irregulars.messages.records import Batch
 from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.nccl_ras.answers import Answer, RasCommunicator, Worker, read_answer
 from irregulars.producers.nccl_ras.client import RasAway
@@ -25,7 +26,6 @@ from irregulars.producers.nccl_ras.records import JobRun
 from irregulars.producers.nccl_ras.standstill import Open, StandstillWatch, find_world
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.publishing.sources import Record, row_count
-from irregulars.streams.messages.records import Batch
 
 _LOG: Final = logging.getLogger("irregulars.ras")
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from irregulars.messages.records import OPERATOR_CODES
 from irregulars.producers.nccl_ras.answers import Answer, RasCommunicator, Worker
-from irregulars.streams.messages.records import OPERATOR_CODES
 
 _NAMELESS: Final = OPERATOR_CODES["barrier"]
 

@@ -10,12 +10,12 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from irregulars.messages.announcements import Heartbeat, SourceProgress
+from irregulars.messages.records import GPU_HEALTH, UNKNOWN, Batch
 from irregulars.producers.node.roster import Owner
 from irregulars.producers.node.samples import Feed, HealthSample, Samples
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.publishing.sources import Record, row_count
-from irregulars.streams.messages.announcements import Heartbeat, SourceProgress
-from irregulars.streams.messages.records import GPU_HEALTH, UNKNOWN, Batch
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _LAG_NS: Final = 500_000_000

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from irregulars.messages.records import PATHS
 from irregulars.producers.node.gpu import Gpu, GpuReading
 from irregulars.producers.node.nvml import GpuGone, pynvml
 from irregulars.producers.node.roster import Owner, Roster
 from irregulars.producers.node.samples import HealthSample, Samples
-from irregulars.streams.messages.records import PATHS
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _RETRY_S: Final = 30.0

@@ -8,12 +8,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from irregulars.messages.records import PATHS
 from irregulars.producers.node.counters import UNREADABLE, CounterTrack
 from irregulars.producers.node.nic_sampler import Tick
 from irregulars.producers.node.nics import Nic
 from irregulars.producers.node.roster import Roster
 from irregulars.producers.node.samples import Samples
-from irregulars.streams.messages.records import PATHS
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _PATH: Final = PATHS.index("nic")

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from irregulars.errors import IrregularsError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.bundles import group_of
+from irregulars.messages.records import Batch
 from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.sources import Record, Source, row_count
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.bundles import group_of
-from irregulars.streams.messages.records import Batch
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 

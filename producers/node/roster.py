@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.bundles import group_of
-from irregulars.streams.messages.records import Header
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.bundles import group_of
+from irregulars.messages.records import Header
 
 _SAMPLED: Final = ("bandwidth", "gpu_health")
 

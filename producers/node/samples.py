@@ -19,7 +19,7 @@ class Samples:
     owner
         The rank that the samples are of.
     device, path
-        Name of the device; index into `streams.messages.records.PATHS`.
+        Name of the device; index into `messages.records.PATHS`.
     times_ns
         int64, shape (n,), growing: ends of the intervals.
     rates

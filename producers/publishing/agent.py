@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from irregulars.errors import InputError
-from irregulars.producers.publishing.batches import encode_in_parts
-from irregulars.producers.publishing.bundling import Bundler, encode_together
-from irregulars.producers.publishing.publisher import AgentSettings, Publisher
-from irregulars.producers.publishing.sources import Record, Source
-from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, group_key, rank_key
-from irregulars.streams.messages.announcements import (
+from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, group_key, rank_key
+from irregulars.messages.announcements import (
     Announcement,
     Heartbeat,
     SourceProgress,
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.streams.messages.records import SCHEMAS, Batch, Header
+from irregulars.messages.records import SCHEMAS, Batch, Header
+from irregulars.producers.publishing.batches import encode_in_parts
+from irregulars.producers.publishing.bundling import Bundler, encode_together
+from irregulars.producers.publishing.publisher import AgentSettings, Publisher
+from irregulars.producers.publishing.sources import Record, Source
 
 __all__ = ["Agent", "AgentSettings", "Progress"]
 

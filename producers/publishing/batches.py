@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.streams.messages.records import UNKNOWN, Batch, encode_batch
+from irregulars.messages.records import UNKNOWN, Batch, encode_batch
 
 BATCH_ROWS: Final = 1_500
 """About 64 KiB of operators: where Kafka and Faust carry most rows per second."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.bundles import MAX_GROUP_RANKS, bundle_of, encode_bundle
+from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.batches import encode_in_parts
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, bundle_of, encode_bundle
-from irregulars.streams.messages.records import Batch, Header
 
 MAX_ROWS: Final = 12_000
 """Rows of a bundle: half a MiB of operators, half of what a message may have."""

@@ -13,10 +13,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
-from irregulars.streams.kafka.broker import is_refusal, service_error
-from irregulars.streams.kafka.lasting_producer import BY_KEY, LastingProducer
-from irregulars.streams.kafka.login_password import is_login_refusal, password_of
-from irregulars.streams.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings, partition_of
+from irregulars.kafka.broker import is_refusal, service_error
+from irregulars.kafka.lasting_producer import BY_KEY, LastingProducer
+from irregulars.kafka.login_password import is_login_refusal, password_of
+from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings, partition_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TICK_S: Final = 0.1

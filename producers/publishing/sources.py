@@ -16,9 +16,9 @@ from typing import Final, Protocol
 import numpy as np
 
 from irregulars.errors import InputError, PluginError
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.records import BATCH_SCHEMAS, Batch, decode_batch, encode_batch
 from irregulars.producers.publishing.batches import event_times_ns
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.records import BATCH_SCHEMAS, Batch, decode_batch, encode_batch
 
 Record = Announcement | Batch | Heartbeat
 """What a source gives. A heartbeat says what only the source knows: rows that it lost, a watermark without rows, and

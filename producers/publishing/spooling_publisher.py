@@ -22,12 +22,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
 from irregulars.errors import InputError, RecordError
+from irregulars.kafka.oauth_tokens import TokenSource
+from irregulars.kafka.topics import rank_key
+from irregulars.messages.bundles import Bundle, decode_rows
+from irregulars.messages.records import BATCH_SCHEMAS, Batch
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.spool import Message, Segment, Spool
-from irregulars.streams.kafka.oauth_tokens import TokenSource
-from irregulars.streams.kafka.topics import rank_key
-from irregulars.streams.messages.bundles import Bundle, decode_rows
-from irregulars.streams.messages.records import BATCH_SCHEMAS, Batch
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _LEAST_BYTES: Final = 2 << 20

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from irregulars.messages.records import PHASES, UNKNOWN, Batch, Header
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.records import PHASES, UNKNOWN, Batch, Header
 
 if TYPE_CHECKING:
     from irregulars.producers.iteration_inference.inference import Inferred

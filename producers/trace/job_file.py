@@ -14,9 +14,9 @@ import numpy as np
 from msgspec import Meta
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.shared.recognised import how_to_import
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import KINDS
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import KINDS
+from irregulars.producers.foreign_files.recognised import how_to_import
 from irregulars.validation import (
     MAX_NAME_CHARACTERS,
     Count,

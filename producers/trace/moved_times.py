@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from irregulars.messages.records import SCHEMAS, UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.records import SCHEMAS, UNKNOWN, Batch
 
 _TIMES: Final = ("start_ns", "time_ns")
 """Columns that hold ns since the epoch; all others hold lengths of time, or none."""

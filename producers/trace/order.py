@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from irregulars.streams.messages.bounds import LATEST_NS
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.bounds import LATEST_NS
+from irregulars.messages.records import UNKNOWN
 
 _ROWS_AT_ONCE: Final = 1 << 18
 """Rows ordered at once: whole ranks, few enough for the caches and for what sorting needs beside them."""

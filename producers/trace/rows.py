@@ -12,11 +12,8 @@ import pyarrow as pa
 from pyarrow._compute import CastOptions, SetLookupOptions, call_function  # pyarrow.compute takes 40 ms to import
 
 from irregulars.arrow_numpy import from_numpy, to_numpy
-from irregulars.producers.trace.columns import TableFile
-from irregulars.producers.trace.job_file import JobFile
-from irregulars.producers.trace.order import Keys, Rows
-from irregulars.streams.messages.bounds import BOUNDS, LATEST_NS, Bound
-from irregulars.streams.messages.records import (
+from irregulars.messages.bounds import BOUNDS, LATEST_NS, Bound
+from irregulars.messages.records import (
     OPERATORS,
     PATHS,
     PHASE_UNKNOWN,
@@ -25,6 +22,9 @@ from irregulars.streams.messages.records import (
     SEND,
     UNKNOWN,
 )
+from irregulars.producers.trace.columns import TableFile
+from irregulars.producers.trace.job_file import JobFile
+from irregulars.producers.trace.order import Keys, Rows
 from irregulars.validation import shown
 
 MOST_REASONS: Final = 10

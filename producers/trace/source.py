@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Final
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.bundles import group_of
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, take_rows
 from irregulars.producers.trace.directory import Trace, published_ns, trace_batches
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.bundles import group_of
-from irregulars.streams.messages.records import Batch
 
 _POSITION: Final = re.compile(r"announcements=(\d+) rows=(\d+)")
 

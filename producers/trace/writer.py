@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
 from irregulars.producers.trace.columns import COLUMNS
-from irregulars.streams.messages.announcements import Announcement, Communicator
-from irregulars.streams.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _GROUP_ROWS: Final = 1 << 20

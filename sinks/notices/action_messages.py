@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 from irregulars.errors import RecordError
+from irregulars.messages.judgements import Suspect
+from irregulars.messages.records import VERSION, decode_json
 from irregulars.sinks.notices.actions import Action, actions_of
 from irregulars.sinks.notices.notice import Notice
-from irregulars.streams.messages.judgements import Suspect
-from irregulars.streams.messages.records import VERSION, decode_json
 from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Rank, Share, Text, checked, one_of
 
 
@@ -52,7 +52,7 @@ def encode_actions(notice: Notice, actions: tuple[Action, ...] | None = None) ->
     Returns
     -------
     bytes
-        JSON of ``streams/messages/schemas/actions.json``; the same notice gives the same bytes.
+        JSON of ``irregulars/messages/schemas/actions.json``; the same notice gives the same bytes.
     """
     alert = notice.alert
     actions = actions_of(notice) if actions is None else actions

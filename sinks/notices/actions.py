@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
 
 from irregulars.errors import RecordError
+from irregulars.messages.at_work import still_hangs
+from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
+from irregulars.messages.records import encode_json
 from irregulars.sinks.advice import name_device, name_kind, plan_of
 from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
 from irregulars.sinks.notices.notice import Notice
-from irregulars.streams.messages.at_work import still_hangs
-from irregulars.streams.messages.judgements import Suspect, Verdict, decode_verdict
-from irregulars.streams.messages.records import encode_json
 
 ActionState = Literal["proposed", "withdrawn"]
 HOUR_NS: Final = 3600 * 10**9

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from irregulars.messages.judgements import Suspect
 from irregulars.sinks.notices.action_messages import ActionsMessage
 from irregulars.sinks.notices.actions import Action
-from irregulars.streams.messages.judgements import Suspect
 
 EVENT_TYPE: Final = "com.nvidia.nvsentinel.health.v1"
 CHECK: Final = "IrregularsStraggler"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from irregulars.messages.at_work import hangs_until_ns, is_at_work
+from irregulars.messages.judgements import urgency_of
 from irregulars.sinks.notices.devices import device_of
-from irregulars.streams.messages.at_work import hangs_until_ns, is_at_work
-from irregulars.streams.messages.judgements import urgency_of
 
 REPEAT_NS: Final = 7 * 86_400 * 10**9
 """Verdicts on the same device within this time make a repeat offender. A week holds two working days after each

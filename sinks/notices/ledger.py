@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from irregulars.messages.judgements import SEVERITIES, urgency_of
+from irregulars.messages.opinions import Opinion
 from irregulars.sinks.advice import runbook_of
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents
@@ -19,8 +21,6 @@ from irregulars.sinks.notices.opinions import TrackRecord, silences, track_recor
 from irregulars.sinks.notices.policy import Rules, Tell, Wait, decide, severity_now
 from irregulars.sinks.notices.storms import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS, Storm, new_storm, storm_alert
 from irregulars.sinks.notices.told import KEPT_NS, Told
-from irregulars.streams.messages.judgements import SEVERITIES, urgency_of
-from irregulars.streams.messages.opinions import Opinion
 
 _NEVER_NS: Final = 1 << 62
 

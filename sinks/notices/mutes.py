@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from irregulars.errors import InputError, RecordError
+from irregulars.messages.records import decode_json, encode_json
 from irregulars.sinks.notices.devices import device_of, host_of
-from irregulars.streams.messages.records import decode_json, encode_json
 from irregulars.validation import Integer, checked
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=300)]

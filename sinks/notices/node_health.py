@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from irregulars.messages.at_work import is_at_work
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.advice import name_device, name_kind, plan_of
-from irregulars.streams.messages.at_work import is_at_work
-from irregulars.streams.messages.judgements import Verdict
 
 OK: Final = 0
 PROBLEM: Final = 1
@@ -19,7 +19,7 @@ MOST_CHARACTERS: Final = 80
 def check_host(told: Iterable[tuple[Verdict, int]], host: str, now_ns: int) -> tuple[int, str]:
     """Return the status of a host, and a line that says why.
 
-    It is a problem if a verdict whose cause is still at work (`streams.messages.at_work`) is sure enough to have the
+    It is a problem if a verdict whose cause is still at work (`messages.at_work`) is sure enough to have the
     host cordoned (`sinks.advice.plan_of`).
 
     Parameters

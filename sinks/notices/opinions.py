@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from glob import escape
 from typing import Final
 
+from irregulars.messages.judgements import Verdict
+from irregulars.messages.opinions import Opinion, newest_opinions
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.mutes import Mute
-from irregulars.streams.messages.judgements import Verdict
-from irregulars.streams.messages.opinions import Opinion, newest_opinions
 from irregulars.validation import checked
 
 WRONG_IN_A_ROW: Final = 3

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from irregulars.messages.at_work import still_hangs
+from irregulars.messages.judgements import SEVERITIES, urgency_of
 from irregulars.sinks.notices.incidents import Incident
 from irregulars.sinks.notices.mutes import Mute, mute_of, past_mute_of
 from irregulars.sinks.notices.notice import Notice, NoticeEvent
 from irregulars.sinks.notices.told import Told
-from irregulars.streams.messages.at_work import still_hangs
-from irregulars.streams.messages.judgements import SEVERITIES, urgency_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from irregulars.messages.judgements import SEVERITIES, urgency_of
+from irregulars.messages.records import VERSION
 from irregulars.printing import counted
 from irregulars.sinks.advice import name_kind
 from irregulars.sinks.notices.devices import device_of, host_of
 from irregulars.sinks.notices.incidents import Incident
-from irregulars.streams.messages.judgements import SEVERITIES, urgency_of
-from irregulars.streams.messages.records import VERSION
 
 _NS: Final = 10**9
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.messages.records import VERSION
 from irregulars.printing import printable
 from irregulars.sinks.alerts import summarise
 from irregulars.sinks.notices.devices import device_of
 from irregulars.sinks.notices.incidents import REPEATS
 from irregulars.sinks.notices.notice import Notice
-from irregulars.streams.messages.judgements import Verdict, decode_verdict
-from irregulars.streams.messages.records import VERSION
 
 _ORDINALS: Final = {3: "third", 4: "fourth", 5: "fifth"}
 

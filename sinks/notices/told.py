@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.records import decode_json, encode_json
+from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import Count, Integer, JobName, Text, checked, one_of
 
 STATES: Final = ("trying", "open", "doubtful", "refused", "closed")
@@ -65,7 +65,7 @@ class Told:
         return told_key(self.verdict_id, self.channel)
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of ``streams/messages/schemas/notices.json``."""
+        """As an object of ``irregulars/messages/schemas/notices.json``."""
         values = asdict(self)
         if self.storm is None:
             del values["storm"]

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from irregulars.kafka.broker import client_config
+from irregulars.kafka.login_password import new_consumer
 from irregulars.streams.faust_client.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
-from irregulars.streams.kafka.broker import client_config
-from irregulars.streams.kafka.login_password import new_consumer
 
 LOG: Final = logging.getLogger("irregulars.worker")
 Place = tuple[str, int]
@@ -38,7 +38,7 @@ class BlockFetcher:
     Parameters
     ----------
     bootstrap, security
-        As in `streams.kafka.broker.client_config`.
+        As in `kafka.broker.client_config`.
     on_ready
         Called from the fetching thread when there is something to take.
     """

@@ -23,7 +23,7 @@ from faust.transport.consumer import ensure_TPset
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from irregulars.streams.kafka.login_password import LoginPassword
+from irregulars.kafka.login_password import LoginPassword
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _COMMIT_S: Final = 5.0

@@ -199,7 +199,7 @@ def _block_message(place: TP, block: Sequence[Record]) -> Message:
 
 
 class NoProducer(driver.Producer):
-    """Connects to nothing: we send with `streams.kafka.outbox`."""
+    """Connects to nothing: we send with `kafka.outbox`."""
 
     async def on_start(self) -> None:
         """Do nothing."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 from irregulars.streams.monitor_settings import MonitorSettings
 
 _SEVERITY: Final = "alert_"
@@ -14,7 +14,7 @@ _SEVERITY: Final = "alert_"
 
 
 def changed_settings(settings: MonitorSettings, values: Mapping[str, float]) -> MonitorSettings:
-    """Return settings with these values, by the names of `streams.messages.threshold_changes.LIVE`.
+    """Return settings with these values, by the names of `messages.threshold_changes.LIVE`.
 
     >>> changed = changed_settings(MonitorSettings(), {"delta": 1.3, "alert_page_share": 0.2})
     >>> changed.delta, changed.severity.page_share, changed.window

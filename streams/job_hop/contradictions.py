@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.judgements import Verdict
 
 MOST_HOSTS: Final = 8
 _EVIDENCE: Final = (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from enum import Enum, auto
 from typing import Final
 
-from irregulars.streams.messages.at_work import HANG_NS
+from irregulars.messages.at_work import HANG_NS
 
 FORGOTTEN: Final = 10
 """A job that was silent for this many times the silence is over: its state goes, and later messages are ignored.

@@ -14,6 +14,11 @@ from irregulars.detectors.judging.reading.operator_reader import LogTraffic
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_columns import concatenate_columns
 from irregulars.dtypes import Flags
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from irregulars.messages.judgements import Judgements
+from irregulars.messages.opinions import Opinion, newest_opinions
+from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.changed_settings import changed_settings, judged_by
 from irregulars.streams.job_hop.contradictions import Contradiction, without_places
@@ -21,11 +26,6 @@ from irregulars.streams.job_hop.job_clock import JobClock, Presence
 from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
 from irregulars.streams.job_hop.job_starts import JobStarts, StartsState
 from irregulars.streams.job_hop.stored_attributions import StoredAttributions, put_back, take_out
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
-from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.opinions import Opinion, newest_opinions
-from irregulars.streams.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.streams.monitor_settings import MonitorSettings
 
 

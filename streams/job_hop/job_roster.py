@@ -12,14 +12,14 @@ from irregulars.detectors.arrays.group_search import find_sorted
 from irregulars.detectors.arrays.row_keys import stable_order
 from irregulars.detectors.arrays.runs import begins_run
 from irregulars.dtypes import Flags, Ints
-from irregulars.state_codec import Part
-from irregulars.streams.job_hop.contradictions import Contradiction, hosts_of
-from irregulars.streams.messages.announcements import (
+from irregulars.messages.announcements import (
     Announcement,
     contradiction_of,
     decode_announcement,
     encode_announcement,
 )
+from irregulars.state_codec import Part
+from irregulars.streams.job_hop.contradictions import Contradiction, hosts_of
 
 _MOST_SKIPPED: Final = 1 << 21
 """Iterations that a job may skip at once: twice the first hop's bound, since ranks are at different iterations."""

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from irregulars.dtypes import Ints
+from irregulars.messages.announcements import FIRST_ATTEMPT, code_of_start
+from irregulars.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
+from irregulars.messages.records import UNKNOWN
 from irregulars.streams.job_hop.contradictions import MOST_HOSTS
-from irregulars.streams.messages.announcements import FIRST_ATTEMPT, code_of_start
-from irregulars.streams.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
-from irregulars.streams.messages.records import UNKNOWN
 from irregulars.validation import LARGEST
 
 _NOBODY: Final = -LARGEST

@@ -24,7 +24,7 @@ from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.critical_path import Attribution, Piece
 from irregulars.dtypes import Column, Floats, Ints, Numbers
 from irregulars.errors import RecordError
-from irregulars.streams.messages.ragged import Ragged
+from irregulars.messages.ragged import Ragged
 
 _NOWHERE: Final = -1  # the number of an attribution that there is not
 _MANTISSA_BITS: Final = 15  # of an int16

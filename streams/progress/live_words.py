@@ -15,9 +15,9 @@ from typing import Any, Final, Generic, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.messages.opinions import Opinion
-from irregulars.streams.messages.threshold_changes import ThresholdChange
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.messages.opinions import Opinion
+from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.word_log import ReadWords, W, WordLog
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.snapshots.word_steps import WordSteps

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from irregulars import __version__
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.outbox import Outbox
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.outbox import Outbox
 from irregulars.streams.snapshots.records import Offsets
+from irregulars.version import VERSION
 
 
 class ProgressLog:
@@ -46,7 +46,7 @@ class ProgressLog:
     async def write(self, partition: int, positions: Offsets) -> None:
         """Tell the others; all evidence must have been acknowledged before."""
         ids = {topic: self.topic_ids[topic] for topic in positions if topic in self.topic_ids}
-        record = {"partition": partition, "positions": positions, "topics": ids, "release": __version__}
+        record = {"partition": partition, "positions": positions, "topics": ids, "release": VERSION}
         value = json.dumps(record, separators=(",", ":")).encode()
         await self._outbox.send(self._topic, str(partition).encode(), value, partition=0)
 

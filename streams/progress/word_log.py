@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.messages.kept_message import KeptMessage
+from irregulars.kafka.log_reader import LogReader
+from irregulars.messages.kept_message import KeptMessage
 
 LOG: Final = logging.getLogger("irregulars.worker")
 WORDS_S: Final = 2.0

@@ -15,10 +15,10 @@ import numpy as np
 from irregulars.compiled import KERNEL
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.streams.messages.bounds import known_peers
-from irregulars.streams.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
-from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.messages.records import RECV, UNKNOWN
+from irregulars.messages.bounds import known_peers
+from irregulars.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import RECV, UNKNOWN
 from irregulars.streams.rank_hop.nic_patterns import Placed, place_in_blocks, reduce_patterns, sampled_blocks
 from irregulars.streams.rank_hop.nic_samples import Piece
 from irregulars.streams.rank_hop.rows.block_sums import Blocks, sum_blocks
@@ -338,7 +338,7 @@ def _is_summed(rows: Mapping[str, Column], wide: Set[str], names: Sequence[str])
 
 
 class _Times(NamedTuple):
-    """Times of each block as the evidence has them; see `streams.messages.evidence.COLUMNS`."""
+    """Times of each block as the evidence has them; see `messages.evidence.COLUMNS`."""
 
     start_ns: Ints
     elapsed_ns: Ints

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, Bundle
-from irregulars.streams.messages.evidence import Evidence, Membership
-from irregulars.streams.messages.records import Batch
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.bundles import MAX_GROUP_RANKS, Bundle
+from irregulars.messages.evidence import Evidence, Membership
+from irregulars.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_attempt import Closed

@@ -19,9 +19,9 @@ from irregulars.detectors.nics.behaviour_patterns import (
 )
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.streams.messages.evidence import PATTERN_COLUMNS, no_patterns
-from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.evidence import PATTERN_COLUMNS, no_patterns
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import UNKNOWN
 from irregulars.streams.rank_hop.nic_samples import Piece, Samples, joined_samples
 
 _LONGEST_NS: Final = 86_400_000_000_000  # a longer iteration has wrong times, of which a sum might overflow
@@ -167,7 +167,7 @@ def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints
 
     Returns
     -------
-    For each block its patterns, columns as `streams.messages.evidence.PATTERN_COLUMNS` says.
+    For each block its patterns, columns as `messages.evidence.PATTERN_COLUMNS` says.
     """
     blocks = len(elapsed_ns)
     has_samples = np.bincount(sampled.block, minlength=blocks) >= NICS.min_samples

@@ -11,8 +11,8 @@ import numpy as np
 
 from irregulars.detectors.arrays.runs import is_ascending, places_in_runs, starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.streams.messages.bounds import usable_rows
-from irregulars.streams.messages.records import PATHS, UNKNOWN, Batch
+from irregulars.messages.bounds import usable_rows
+from irregulars.messages.records import PATHS, UNKNOWN, Batch
 from irregulars.streams.rank_hop.rows.message_rows import MessageRows, Part
 
 MOST_SAMPLES: Final = 100_000

@@ -13,7 +13,7 @@ from irregulars.detectors.arrays.row_keys import stable_order
 from irregulars.detectors.arrays.runs import is_ascending, run_starts
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 from irregulars.streams.rank_hop.closing_times import (
     NEVER_NS,
     closing_time_ns,

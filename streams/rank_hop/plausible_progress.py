@@ -15,8 +15,8 @@ import numpy as np
 
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
-from irregulars.streams.messages.announcements import Heartbeat, SourceProgress
-from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.messages.announcements import Heartbeat, SourceProgress
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
 

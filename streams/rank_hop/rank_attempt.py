@@ -11,16 +11,16 @@ import numpy as np
 
 from irregulars.detectors.path.ranks_to_read import WIDE
 from irregulars.dtypes import Column, Flags
-from irregulars.streams.messages.announcements import (
+from irregulars.messages.announcements import (
     Announcement,
     Heartbeat,
     code_of_start,
     decode_announcement,
     encode_announcement,
 )
-from irregulars.streams.messages.bounds import usable_rows
-from irregulars.streams.messages.evidence import Membership
-from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch
+from irregulars.messages.bounds import usable_rows
+from irregulars.messages.evidence import Membership
+from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.closing_times import (
     ClosingTime,

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.announcements import (
+from irregulars.messages.announcements import (
     Announcement,
     Heartbeat,
     contradiction_of,
     decode_announcement,
     encode_announcement,
 )
-from irregulars.streams.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
-from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.announcements import SourceProgress
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.announcements import SourceProgress
+from irregulars.messages.records import UNKNOWN
 
 MOST_LOST_ROWS: Final = 1 << 40
 """Rows that can be lost between two batches of a rank: a million a second, for twelve days."""

@@ -16,7 +16,7 @@ import numpy as np
 from irregulars.detectors.plugins.protocol import Detector, name_of
 from irregulars.detectors.plugins.stored_state import StoredDetector, restore_detectors, stored_detectors
 from irregulars.dtypes import Column
-from irregulars.streams.messages.evidence import DETECTOR_SCORE
+from irregulars.messages.evidence import DETECTOR_SCORE
 
 STATE_BYTES: Final = 16 * 1024
 """Most bytes of one detector's state in the snapshot of a rank: some four hundred classes of `baseline`; chosen."""

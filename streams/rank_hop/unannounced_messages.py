@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from irregulars.streams.messages.announcements import Heartbeat
-from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
+from irregulars.messages.announcements import Heartbeat
+from irregulars.messages.records import Batch, decode_batch, encode_batch
 
 MAX_HELD_BATCHES: Final = 1000
 """Batches held for a rank that was not announced yet; `HeldMessages.take_surplus` hands back what is above."""

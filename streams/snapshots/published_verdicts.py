@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from irregulars.streams.messages.at_work import still_hangs
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.at_work import still_hangs
+from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 
 VERDICTS: Final = "verdicts"
 ALERTS: Final = "alerts"

@@ -19,8 +19,8 @@ from typing import Final
 from confluent_kafka import Message
 
 from irregulars.errors import RecordError
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.outbox import Outbox
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.outbox import Outbox
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_record, is_piece
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition, newest_records

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from irregulars.streams.kafka.outbox import Outbox
+from irregulars.kafka.outbox import Outbox
 from irregulars.streams.snapshots.records import (
     PIECE_BYTES,
     POSITION_KEY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from irregulars.streams.messages.threshold_changes import ThresholdChange, values_in_force
+from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.streams.progress.word_log import ReadWords, WordLog
 from irregulars.streams.stages.rank_work import RankMonitorLike
 

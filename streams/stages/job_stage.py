@@ -14,17 +14,17 @@ from weakref import WeakKeyDictionary
 
 from irregulars.detectors.irregular.window import drift_detector
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
+from irregulars.kafka.log_reader import LogReader, OffsetsOfRank
+from irregulars.kafka.patient_reader import PatientReader
+from irregulars.kafka.topics import TOPICS
+from irregulars.messages.evidence import decode_evidence
+from irregulars.messages.judgements import Judgements, Verdict, bounded, encode_verdict
+from irregulars.messages.opinions import Opinion
+from irregulars.messages.records import Batch
+from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.judges import Judges
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.kafka.log_reader import LogReader, OffsetsOfRank
-from irregulars.streams.kafka.patient_reader import PatientReader
-from irregulars.streams.kafka.topics import TOPICS
-from irregulars.streams.messages.evidence import decode_evidence
-from irregulars.streams.messages.judgements import Judgements, Verdict, bounded, encode_verdict
-from irregulars.streams.messages.opinions import Opinion
-from irregulars.streams.messages.records import Batch
-from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.live_words import PeopleSay
 from irregulars.streams.progress.word_log import WordLog
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts

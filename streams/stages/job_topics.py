@@ -14,11 +14,11 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import Message
 
 from irregulars.errors import RecordError
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topics import DAY_MS, TopicSettings
-from irregulars.streams.messages.announcements import Announcement, code_of_start, decode_announcement
-from irregulars.streams.messages.evidence import Evidence, Membership
-from irregulars.streams.messages.judgements import Verdict, decode_verdict
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topics import DAY_MS, TopicSettings
+from irregulars.messages.announcements import Announcement, code_of_start, decode_announcement
+from irregulars.messages.evidence import Evidence, Membership
+from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.streams.snapshots.published_verdicts import RESULTS, PublishedVerdicts, begun_anew
 from irregulars.streams.snapshots.records import Ends, PositionRecord
 

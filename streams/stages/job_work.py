@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from irregulars.messages.announcements import code_of_start
+from irregulars.messages.evidence import Evidence, Membership
+from irregulars.messages.judgements import Judgements
+from irregulars.messages.kept_message import KeptMessage
+from irregulars.messages.opinions import Opinion
+from irregulars.messages.records import Batch
+from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.judges import TURN_S
 from irregulars.streams.health.monitor_faults import hear_start
 from irregulars.streams.job_hop.contradictions import Contradiction
-from irregulars.streams.messages.announcements import code_of_start
-from irregulars.streams.messages.evidence import Evidence, Membership
-from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.kept_message import KeptMessage
-from irregulars.streams.messages.opinions import Opinion
-from irregulars.streams.messages.records import Batch
-from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.live_words import Heard, PeopleSay
 from irregulars.streams.snapshots.records import Offsets
 from irregulars.streams.stages.job_topics import EVIDENCE, Rows

@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.bundles import Bundle
-from irregulars.streams.messages.records import Batch
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.bundles import Bundle
+from irregulars.messages.records import Batch
 from irregulars.streams.stages.rank_records import decode
 
 _AT_ONCE: Final = 256

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from irregulars.messages.evidence import Evidence, Membership
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.messages.evidence import Evidence, Membership
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.stages.rank_work import PartitionWork, TrackedRanks
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from irregulars.errors import RecordError
-from irregulars.streams.kafka.topics import group_key, rank_key
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
-from irregulars.streams.messages.bundles import Bundle, BundleHeader, bundle_of, decode_rows, encode_bundle
-from irregulars.streams.messages.records import Batch, encode_batch
+from irregulars.kafka.topics import group_key, rank_key
+from irregulars.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
+from irregulars.messages.bundles import Bundle, BundleHeader, bundle_of, decode_rows, encode_bundle
+from irregulars.messages.records import Batch, encode_batch
 
 Record = Announcement | Batch | Bundle | Heartbeat
 

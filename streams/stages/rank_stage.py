@@ -11,14 +11,14 @@ from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES
+from irregulars.messages.announcements import Announcement, Heartbeat, code_of_start
+from irregulars.messages.bundles import Bundle
+from irregulars.messages.evidence_parts import encode_within_limit
+from irregulars.messages.records import Batch
+from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, code_of_start
-from irregulars.streams.messages.bundles import Bundle
-from irregulars.streams.messages.evidence_parts import encode_within_limit
-from irregulars.streams.messages.records import Batch
-from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
 from irregulars.streams.progress.word_log import WordLog

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.bundles import Bundle
-from irregulars.streams.messages.evidence import Evidence, Membership
-from irregulars.streams.messages.records import Batch
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.bundles import Bundle
+from irregulars.messages.evidence import Evidence, Membership
+from irregulars.messages.records import Batch
 from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.stages.left_samples import LeftSamples

@@ -15,12 +15,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from irregulars.errors import SendingGivenUp, ServiceError, SinkBusy, SinkRejected
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.messages.judgements import Judgements
+from irregulars.messages.opinions import Opinion
+from irregulars.messages.records import Batch
 from irregulars.sinks.protocol import Sink
 from irregulars.sinks.tables import SAMPLES, table_of_opinions, table_of_samples, tables_of
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.opinions import Opinion
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.stages.row_queue import Block, RowQueue
 from irregulars.streams.telemetry.counters import Counters
 

@@ -24,12 +24,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import IrregularsError, RecordError, SendingGivenUp
+from irregulars.kafka.dead_letters import DeadLetters, InputMessage
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.recent_messages import RecentMessages
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.health.watchdog import Watchdog, WorkGivenUp
-from irregulars.streams.kafka.dead_letters import DeadLetters, InputMessage
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.recent_messages import RecentMessages
 from irregulars.streams.snapshots.records import (
     POSITION_KEY,
     Draft,

@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from irregulars.streams.messages.evidence import Evidence, Membership
-from irregulars.streams.messages.judgements import JudgedIteration, Verdict
+from irregulars.messages.evidence import Evidence, Membership
+from irregulars.messages.judgements import JudgedIteration, Verdict
 
 DELAY_BOUNDS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Upper bounds of the buckets of delays, s: from the shortest iterations to a backlog of an hour."""

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.advice import name_device
 from irregulars.sinks.costs import gpu_hours_lost
-from irregulars.streams.messages.judgements import Verdict
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _LONGEST_NAME: Final = 200
@@ -57,7 +57,7 @@ def log_verdict(verdict: Verdict) -> None:
 def describe_verdict(verdict: Verdict) -> str:
     """Return job, kind, first suspect with its probability, and cost, as ``key=value``; ``none``: not known.
 
-    >>> from irregulars.streams.messages.judgements import Suspect
+    >>> from irregulars.messages.judgements import Suspect
     >>> gpu = Suspect("gpu", 1, (1,), 0.987, host="node-0", gpu=1)
     >>> verdict = Verdict("walk:1:25:0", 1, "open", "walk", "slow_rank", (25, 27), 1.25, 90.0, None, (gpu,), "",
     ...                   world_size=1000, severity="ticket")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.pages import Page, text_page
 from irregulars.streams.health.monitor_faults import BROKEN, Watched, is_broken
 from irregulars.streams.health.watchdog import Watchdog
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.topics import TOPICS, TopicSettings
 from irregulars.streams.telemetry.counters import Counters
 from irregulars.streams.telemetry.flow_watch import Flow, FlowWatch
 from irregulars.streams.telemetry.health import Health, Place, Reading

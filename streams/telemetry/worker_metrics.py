@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from irregulars import __version__
+from irregulars.messages.judgements import VERDICT_KINDS
 from irregulars.sinks.tables import TABLES
-from irregulars.streams.messages.judgements import VERDICT_KINDS
 from irregulars.streams.telemetry.counters import Histogram
 from irregulars.streams.telemetry.observer import Observer
+from irregulars.version import VERSION
 
 PREFIX: Final = "irregulars_worker_"
 HOPS: Final = ("rank", "job")
@@ -84,7 +84,7 @@ def _sent(seen: Observer, part: int) -> Mapping[str, float]:
 
 METRICS: Final = (
     WorkerMetric("info", "gauge", ("version", "group"), "1; says which worker this is",
-                 lambda seen: [((__version__, seen.group), 1.0)]),
+                 lambda seen: [((VERSION, seen.group), 1.0)]),
     WorkerMetric("ready", "gauge", (), "1 while /readyz says ok",
                  _one(lambda seen: seen.why_not_ready() is None)),
     WorkerMetric("healthy", "gauge", (), "1 while /healthz says ok",

@@ -9,8 +9,8 @@ from typing import Any
 import faust
 
 from irregulars.errors import SendingGivenUp
+from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.faust_client.message_blocks import events_of
-from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage

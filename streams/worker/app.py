@@ -27,6 +27,15 @@ from aiokafka.errors import IllegalStateError
 from faust.types import TP
 
 from irregulars.errors import IrregularsError, SendingGivenUp, ServiceError, ServiceUnavailable, TopicMismatch
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.login_password import password_of
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.recent_messages import RecentMessages
+from irregulars.kafka.topic_admin import check_topics
+from irregulars.kafka.topics import TOPICS, WORKER_TOPICS
+from irregulars.messages.opinions import Opinion, decode_opinion
+from irregulars.messages.threshold_changes import decode_change
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.faust_client.block_fetcher import BlockFetcher
 from irregulars.streams.faust_client.connection import BROKER_TROUBLE
@@ -36,15 +45,6 @@ from irregulars.streams.health.reading_watch import ReadingWatch
 from irregulars.streams.health.spare_memory import SpareMemory
 from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.health.watchdog import Watchdog
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.login_password import password_of
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.recent_messages import RecentMessages
-from irregulars.streams.kafka.topic_admin import check_topics
-from irregulars.streams.kafka.topics import TOPICS, WORKER_TOPICS
-from irregulars.streams.messages.opinions import Opinion, decode_opinion
-from irregulars.streams.messages.threshold_changes import decode_change
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
 from irregulars.streams.progress.word_log import ReadWords, W, WordLog

@@ -8,7 +8,7 @@ from typing import Any, Final
 import faust
 from faust.auth import OAuthCredentials
 
-from irregulars.streams.kafka.aiokafka_credentials import aiokafka_security
+from irregulars.kafka.aiokafka_credentials import aiokafka_security
 from irregulars.streams.worker_settings import WorkerSettings
 
 _MOST_BLOCKS: Final = 32

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from irregulars.errors import ServiceError
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
 
 LOG: Final = logging.getLogger("irregulars.worker")

@@ -12,10 +12,10 @@ from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.peers import PeerDeviation
 from irregulars.detectors.plugins.protocol import has_state, is_taught, name_of
 from irregulars.errors import InputError, RecordError
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.alerts import alert_of
 from irregulars.streams.health.watchdog import Limits
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
-from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from irregulars.streams.rank_hop.rank_monitor import RankMonitorState

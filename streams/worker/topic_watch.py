@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_ids import TopicIds
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_ids import TopicIds
 from irregulars.streams.stages.made_anew import LogEnds, changed_ids
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
 from irregulars.streams.telemetry.counters import Counters

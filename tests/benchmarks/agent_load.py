@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.publishing.sources import Record
-from irregulars.streams.messages.announcements import Announcement, Communicator
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header
 
 JOB = "bench"
 LOOPBACK = Path("/sys/class/net/lo/statistics")

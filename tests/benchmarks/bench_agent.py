@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
 from tests.benchmarks.agent_load import make_sysfs
 from tests.producers.node.nvml_stub import build_stub
 

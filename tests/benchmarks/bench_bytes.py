@@ -22,15 +22,15 @@ from typing import Any
 import pyarrow as pa
 
 from irregulars.detectors.judging.reading.spans import Span
+from irregulars.messages.announcements import Heartbeat
+from irregulars.messages.evidence import Membership, decode_evidence, encode_evidence
+from irregulars.messages.records import Batch, encode_batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.presets import with_preset
 from irregulars.producers.simulator.job.settings import RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.logs.simulation import Simulation
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.announcements import Heartbeat
-from irregulars.streams.messages.evidence import Membership, decode_evidence, encode_evidence
-from irregulars.streams.messages.records import Batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor

@@ -23,10 +23,10 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from tests.benchmarks.recordings.judging import label_of, recordings_in
 from tests.benchmarks.recordings.scoring import score
 from tests.producers.importers.clog_lines import BACKENDS, write_logs

@@ -26,16 +26,16 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES, group_key, rank_key
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.bundles import group_of
+from irregulars.messages.evidence import Evidence, Membership, decode_evidence
+from irregulars.messages.evidence_parts import encode_within_limit
+from irregulars.messages.records import encode_batch
 from irregulars.producers.publishing.bundling import Bundler, encode_together
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import simulate_trace
 from irregulars.producers.trace.directory import published_ns, read_trace, trace_batches
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, group_key, rank_key
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.bundles import group_of
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence
-from irregulars.streams.messages.evidence_parts import encode_within_limit
-from irregulars.streams.messages.records import encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor

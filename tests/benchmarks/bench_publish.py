@@ -29,16 +29,16 @@ import numpy as np
 from confluent_kafka import Producer
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.bundles import decode_rows, group_of
+from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.publishing.batches import BATCH_ROWS, encode_in_parts
 from irregulars.producers.publishing.bundling import Bundler, encode_together
 from irregulars.producers.publishing.publisher import COMPRESSIONS, AgentSettings, Publisher
 from irregulars.producers.publishing.sources import Record
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key
-from irregulars.streams.messages.announcements import Announcement, Communicator
-from irregulars.streams.messages.bundles import decode_rows, group_of
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header
 
 JOB = "bench-publish"
 HOST = "node-1"

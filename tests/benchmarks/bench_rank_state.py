@@ -24,10 +24,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from irregulars.messages import records
+from irregulars.messages.records import decode_batch, encode_batch
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.simulation import Simulation
-from irregulars.streams.messages import records
-from irregulars.streams.messages.records import decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor

@@ -31,14 +31,14 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.judging.reading.spans import Span
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES
+from irregulars.messages.evidence import Evidence, Membership, decode_evidence
+from irregulars.messages.evidence_parts import encode_within_limit
+from irregulars.messages.records import Batch, decode_batch, encode_batch
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.simulation import Simulation
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence
-from irregulars.streams.messages.evidence_parts import encode_within_limit
-from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor

@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.messages.judgements import Judgements
+from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.tables import tables_of
-from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.records import OPERATORS, UNKNOWN
 
 _RANKS = 1_024
 _NAMES = [f"tp{number}" for number in range(_RANKS // 8)]

@@ -30,10 +30,10 @@ import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import SENDING, TopicSettings, rank_key
-from irregulars.streams.messages.announcements import (
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import SENDING, TopicSettings, rank_key
+from irregulars.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -41,9 +41,9 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence
-from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header, encode_batch
+from irregulars.messages.evidence import Evidence, Membership, decode_evidence
+from irregulars.messages.judgements import Judgements
+from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
 
 JOB = "bench"
 START_NS = 1_700_000_000_000_000_000

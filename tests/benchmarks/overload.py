@@ -27,16 +27,16 @@ from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, monitor_settings, worker_settings
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.messages.evidence import Membership, decode_evidence
+from irregulars.messages.judgements import decode_verdict
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.incidents import Incidents
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.messages.evidence import Membership, decode_evidence
-from irregulars.streams.messages.judgements import decode_verdict
 
 FAULTS = (
     "slow_rank:rank=5,from={from_},to={to},excess=0.2",

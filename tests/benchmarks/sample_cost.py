@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.messages.records import Batch, Header, decode_batch, encode_batch
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.tables import table_of_samples
-from irregulars.streams.messages.records import Batch, Header, decode_batch, encode_batch
 
 RANKS: Final = 512
 SECONDS: Final = 5

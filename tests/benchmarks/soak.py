@@ -34,11 +34,11 @@ from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import create_topics
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import create_topics
 from tests.benchmarks.overload import Found, simulate, told, wait_for_end, work
 
 _AT_ONCE: Final = 4

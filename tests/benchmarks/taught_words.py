@@ -27,13 +27,13 @@ from irregulars.infra.backtesting.frames import FrameTap, JobFrames, replay
 from irregulars.infra.backtesting.recorded import find_recordings, read_faults
 from irregulars.infra.backtesting.scoring import Counts, Fault, count_job, total
 from irregulars.infra.runs.analysis import TraceLog, reduce_ranks
+from irregulars.messages.records import Batch
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import simulate_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.conftest import RECORDINGS
 

@@ -21,11 +21,11 @@ from irregulars.infra.commands.traces.replay import rename_job
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.kafka.log_reader import LogReader
+from irregulars.messages.judgements import decode_verdict
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings, connect
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.messages.judgements import decode_verdict
 from tests.integration.pipelines import RECORDINGS
 
 ALL_JUDGED: Final = "ALL RECORDS JUDGED"

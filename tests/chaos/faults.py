@@ -9,7 +9,7 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.kafka.log_reader import LogReader
 from tests.chaos.clocks import can_compile
 from tests.chaos.disks import can_mount
 from tests.chaos.network import Gate

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
-from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 
 FLOATS = ("elapsed_ns", "size_bytes")
 NAMES = ("rank", "iteration", "communicator", "operator", "sequence", "peer", "start_ns", *FLOATS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
 

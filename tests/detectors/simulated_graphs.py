@@ -7,8 +7,8 @@ from collections.abc import Collection
 import numpy as np
 
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.simulator.logs.incidents import Incident
-from irregulars.streams.messages.records import UNKNOWN
 
 _KEY = ("rank", "iteration", "communicator", "operator", "peer", "sequence")
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
 from tests.benchmarks.large_job import run, simulate
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline, drop

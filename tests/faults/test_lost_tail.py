@@ -19,15 +19,15 @@ import pytest
 
 from irregulars.infra.notifying.state_log import StateLog
 from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.bundles import decode_batches
+from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.bundles import decode_batches
-from irregulars.streams.messages.judgements import Verdict
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import Bus, wait_until
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 from tests.integration.pipelines import Pipeline, Process
 from tests.integration.worker_runs import wait_until
 from tests.producers.nccl_ras.played_server import PlayedJob, PlayedServer

@@ -13,8 +13,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import HOST, free_port
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topics import SENDING
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topics import SENDING
 from tests.faults.refusing_gate import RefusingGate
 
 pytestmark = pytest.mark.integration

@@ -17,13 +17,13 @@ import pytest
 
 from irregulars.errors import TopicMismatch
 from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
+from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress
-from irregulars.streams.messages.records import Batch, Header
 from tests.integration.test_agent import PARTITIONS, Published, read_topics
 
 pytestmark = pytest.mark.integration
@@ -170,7 +170,7 @@ import sys
 from pathlib import Path
 from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.topics import TopicSettings
 from tests.faults import test_spool as t
 
 bootstrap, prefix, directory = sys.argv[1:]

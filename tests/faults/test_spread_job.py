@@ -14,9 +14,9 @@ import pytest
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import analyze
+from irregulars.kafka.topics import TopicSettings, group_key, partition_of
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.kafka.topics import TopicSettings, group_key, partition_of
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import COMMAND, Pipeline, Process, drop
 from tests.integration.worker_runs import wait_until

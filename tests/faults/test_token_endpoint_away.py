@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.configuration.settings import Settings
-from irregulars.streams.kafka.access_roles import ROLES, grant, rights_of
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.access_roles import ROLES, grant, rights_of
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
 from tests.integration.pipelines import COMMAND, RECORDINGS, Process, end, says
 from tests.integration.secured_kafka import SecuredKafka

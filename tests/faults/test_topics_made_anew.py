@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from irregulars.streams.kafka.topic_admin import create_topics, delete_topics, topics_there
+from irregulars.kafka.topic_admin import create_topics, delete_topics, topics_there
 from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, run_last_jobs, wait_until
 
 pytestmark = pytest.mark.integration

@@ -27,7 +27,7 @@ MOST_BYTES = 256 << 20
 
 _READING = tuple(
     f"irregulars.{name}"
-    for name in ("streams.messages", "streams.rank_hop", "validation", "state_codec", "producers.importers",
+    for name in ("messages", "streams.rank_hop", "validation", "state_codec", "producers.importers",
                  "producers.trace")
 )  # fmt: skip
 """What coverage is taken of: to take it of everything costs minutes before the first input."""

@@ -18,6 +18,27 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import (
+    Announcement,
+    Communicator,
+    Heartbeat,
+    SourceProgress,
+    decode_announcement,
+    decode_heartbeat,
+    encode_announcement,
+    encode_heartbeat,
+)
+from irregulars.messages.bundles import bundle_of, decode_batches, decode_rows, encode_bundle
+from irregulars.messages.evidence import Membership, decode_evidence, encode_evidence
+from irregulars.messages.judgements import Suspect, Verdict, decode_verdict, encode_verdict
+from irregulars.messages.records import (
+    BATCH_SCHEMAS,
+    PHASE_UNKNOWN,
+    UNKNOWN,
+    Batch,
+    Header,
+    encode_batch,
+)
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.alerts import alert_line, alert_of, decode_alert
@@ -32,27 +53,6 @@ from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.text import encode_notice
 from irregulars.state_codec import decode_state, encode_state
-from irregulars.streams.messages.announcements import (
-    Announcement,
-    Communicator,
-    Heartbeat,
-    SourceProgress,
-    decode_announcement,
-    decode_heartbeat,
-    encode_announcement,
-    encode_heartbeat,
-)
-from irregulars.streams.messages.bundles import bundle_of, decode_batches, decode_rows, encode_bundle
-from irregulars.streams.messages.evidence import Membership, decode_evidence, encode_evidence
-from irregulars.streams.messages.judgements import Suspect, Verdict, decode_verdict, encode_verdict
-from irregulars.streams.messages.records import (
-    BATCH_SCHEMAS,
-    PHASE_UNKNOWN,
-    UNKNOWN,
-    Batch,
-    Header,
-    encode_batch,
-)
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from tests.producers.importers.test_hostile_files import NAMES, VALID

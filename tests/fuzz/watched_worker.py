@@ -15,17 +15,17 @@ from typing import Any
 from uuid import uuid4
 
 from irregulars.infra.runs.walk import read_numbered, walk
+from irregulars.kafka.topics import rank_key
+from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.messages.opinions import Opinion, encode_opinion
+from irregulars.messages.records import Batch, encode_batch
+from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import simulate_trace
 from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.moved_times import moved, span_ns
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.kafka.topics import rank_key
-from irregulars.streams.messages.judgements import Verdict, decode_verdict
-from irregulars.streams.messages.opinions import Opinion, encode_opinion
-from irregulars.streams.messages.records import Batch, encode_batch
-from irregulars.streams.messages.threshold_changes import ThresholdChange, encode_change
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import MOST_BYTES, Pipeline, drop, largest_bytes
 from tests.sinks.made_up_job import gpu_health

@@ -19,7 +19,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from irregulars.errors import InputError
-from irregulars.streams.messages.threshold_changes import decode_change
+from irregulars.messages.threshold_changes import decode_change
 from tests.conftest import ROOT, clickhouse_address
 from tests.fuzz.mutations import mutate_message
 from tests.fuzz.watched_worker import (

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
+from irregulars.messages.announcements import Announcement
 from irregulars.producers.node.gpu_feed import GpuFeed, count_gpus
 from irregulars.producers.node.roster import Roster
-from irregulars.streams.messages.announcements import Announcement
 
 LOAD = """
 import time, torch

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import database_settings
+from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.tables import TABLES, sort_by_key
-from irregulars.streams.messages.judgements import Verdict, decode_verdict
 from tests.integration.worker_runs import ROOT, SESSION_S, Bus, wait_until
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from irregulars.errors import IrregularsError
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.bundles import Bundle
+from irregulars.messages.evidence import Evidence, Membership
+from irregulars.messages.judgements import Judgements, Verdict, encode_verdict
+from irregulars.messages.records import Batch
 from irregulars.streams.health.watchdog import Limits
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.bundles import Bundle
-from irregulars.streams.messages.evidence import Evidence, Membership
-from irregulars.streams.messages.judgements import Judgements, Verdict, encode_verdict
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState, Refused
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.worker_settings import WorkerSettings

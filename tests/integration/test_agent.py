@@ -20,16 +20,16 @@ from confluent_kafka import KafkaError, Message
 from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
 from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import free_port
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key
+from irregulars.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
+from irregulars.messages.bundles import decode_batches
+from irregulars.messages.records import SCHEMAS, Batch, Header
 from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, decode_announcement, decode_heartbeat
-from irregulars.streams.messages.bundles import decode_batches
-from irregulars.streams.messages.records import SCHEMAS, Batch, Header
 from tests.producers.trace_directories import RECORDINGS
 
 pytestmark = pytest.mark.integration
@@ -296,7 +296,7 @@ from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.topics import TopicSettings
 
 directory, bootstrap, prefix = sys.argv[1:]
 agent = Agent(TraceSource(read_trace(directory), 1.0), AgentSettings(bootstrap, TopicSettings(prefix)), print)

@@ -16,6 +16,7 @@ from irregulars.infra.console.pages.jobs_now import now_of
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import cost_text, title_text
+from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
@@ -26,7 +27,6 @@ from irregulars.sinks.notices.node_health import check_host
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Rules, Tell, decide
 from irregulars.sinks.tables import tables_of
-from irregulars.streams.messages.judgements import Judgements, Suspect, Verdict
 from tests.infra.grafana.queries import FOLDER, query
 from tests.integration.test_clickhouse import Server, answer, own_database, store
 from tests.sinks import made_up_job

@@ -15,10 +15,10 @@ from irregulars.infra.console.pages.cells import incident_path
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.console.topics.newest_letters import newest_letters
 from irregulars.infra.showing.from_database import find_verdict
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.judgements import Verdict, encode_verdict
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.judgements import Verdict, encode_verdict
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
 from tests.integration.pipelines import COMMAND, drop

@@ -10,16 +10,16 @@ import pytest
 
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import database_settings
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.login_password import new_producer
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings, rank_key
+from irregulars.messages.announcements import encode_announcement
+from irregulars.messages.opinions import encode_opinion
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import connect
 from irregulars.sinks.notices.opinions import opinion_on
 from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples, tables_of
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.login_password import new_producer
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings, rank_key
-from irregulars.streams.messages.announcements import encode_announcement
-from irregulars.streams.messages.opinions import encode_opinion
 from tests.integration.test_database_access import GuardedDatabase, ask, run
 from tests.integration.worker_runs import ROOT
 from tests.sinks import made_up_job

@@ -29,11 +29,9 @@ from irregulars.infra.doctor.checks.findings import Finding
 from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.diagnosis import diagnose
 from irregulars.infra.services.loopback import free_port
-from irregulars.sinks.connection import DatabaseSettings, connect
-from irregulars.sinks.migrate import migrate
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import rank_key
-from irregulars.streams.messages.announcements import (
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import rank_key
+from irregulars.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -41,6 +39,8 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
+from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.migrate import migrate
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import COMMAND, Pipeline, drop
 from tests.integration.worker_runs import ROOT, Bus, wait_until

@@ -18,9 +18,9 @@ from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.diagnosis import diagnose
 from irregulars.infra.services.demo_broker import DemoBroker
 from irregulars.infra.services.loopback import free_port
-from irregulars.streams.kafka.access_roles import ROLES, Right, grant, rights_of
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.access_roles import ROLES, Right, grant, rights_of
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
 from tests.integration.certificates import Authority
 from tests.integration.secured_kafka import SecuredKafka

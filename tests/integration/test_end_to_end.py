@@ -18,14 +18,14 @@ from confluent_kafka.admin import AdminClient
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.tables import TABLES
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.messages.judgements import Verdict
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, drop
 from tests.integration.worker_runs import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.streams.messages.judgements import Suspect, Verdict, encode_verdict
+from irregulars.messages.judgements import Suspect, Verdict, encode_verdict
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import ROOT, Bus, wait_until

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from irregulars.messages.opinions import Opinion
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import table_of_opinions, table_of_samples
-from irregulars.streams.messages.opinions import Opinion
 from tests.infra.grafana.dashboards import DASHBOARDS
 from tests.infra.grafana.macros import View, expand
 from tests.infra.grafana.panels import Json

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.bounds import BOUNDS
-from irregulars.streams.messages.evidence import Evidence, decode_evidence
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.bounds import BOUNDS
+from irregulars.messages.evidence import Evidence, decode_evidence
+from irregulars.messages.records import UNKNOWN
 from tests.conftest import ClickHouseAddress
 from tests.fuzz.mutations import with_column, written
 from tests.fuzz.watched_worker import RANKS, Sent, WatchedWorker, other_messages, sound_messages, watched_worker
 from tests.fuzz.worker_run import HostileJobs, send_hostile_jobs
 from tests.integration.worker_runs import DEADLINE_S, wait_until
-from tests.streams.messages.column_cases import Case, column_cases
+from tests.messages.column_cases import Case, column_cases
 
 pytestmark = pytest.mark.integration
 

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from irregulars.infra.configuration.settings import Settings
-from irregulars.sinks.connection import DatabaseSettings, connect
-from irregulars.streams.kafka.topics import rank_key
-from irregulars.streams.messages.announcements import (
+from irregulars.kafka.topics import rank_key
+from irregulars.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -25,15 +24,16 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.streams.messages.evidence import Evidence, decode_evidence, encode_evidence
-from irregulars.streams.messages.records import encode_batch
+from irregulars.messages.evidence import Evidence, decode_evidence, encode_evidence
+from irregulars.messages.records import encode_batch
+from irregulars.sinks.connection import DatabaseSettings, connect
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import MOST_BYTES, Pipeline, largest_bytes
 from tests.integration.test_bad_input import run
 from tests.integration.worker_runs import wait_until
+from tests.messages.test_arrow_limits import message
 from tests.streams.evidence_rows import evidence_of
 from tests.streams.lockstep_job import MS, START_NS, iteration_batch
-from tests.streams.messages.test_arrow_limits import message
 
 pytestmark = pytest.mark.integration
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from irregulars.kafka.topic_admin import create_topics, delete_topics
+from irregulars.kafka.topics import rank_key
+from irregulars.messages.announcements import Announcement, encode_announcement, encode_heartbeat
+from irregulars.messages.records import Batch, encode_batch
+from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.kafka.topic_admin import create_topics, delete_topics
-from irregulars.streams.kafka.topics import rank_key
-from irregulars.streams.messages.announcements import Announcement, encode_announcement, encode_heartbeat
-from irregulars.streams.messages.records import Batch, encode_batch
-from irregulars.streams.messages.threshold_changes import ThresholdChange
 from tests.integration.pipelines import COMMAND, Pipeline, Process
 from tests.integration.worker_runs import ROOT, Bus, partition_of, wait_until
 from tests.streams.eight_ranks import EightRanks

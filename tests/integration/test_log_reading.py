@@ -14,13 +14,13 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.recent_messages import RecentMessages
-from irregulars.streams.kafka.topic_admin import check_topics, create_topics
-from irregulars.streams.kafka.topics import CLEANING, SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
-from irregulars.streams.messages.bundles import bundle_of, encode_bundle
-from irregulars.streams.messages.records import encode_batch
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.recent_messages import RecentMessages
+from irregulars.kafka.topic_admin import check_topics, create_topics
+from irregulars.kafka.topics import CLEANING, SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
+from irregulars.messages.bundles import bundle_of, encode_bundle
+from irregulars.messages.records import encode_batch
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_monitor, draft_of
 from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter

@@ -20,13 +20,13 @@ import pytest
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import free_port
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.bundles import decode_batches, decode_rows
+from irregulars.messages.records import PATHS
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.bundles import decode_batches, decode_rows
-from irregulars.streams.messages.records import PATHS
 from tests.benchmarks.agent_load import make_sysfs
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline

@@ -12,7 +12,7 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 from irregulars.infra.services.loopback import free_port
-from irregulars.streams.messages.judgements import Verdict, encode_verdict
+from irregulars.messages.judgements import Verdict, encode_verdict
 from irregulars.streams.telemetry.worker_metrics import INPUTS
 from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, wait_until
 

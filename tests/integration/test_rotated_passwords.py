@@ -16,12 +16,12 @@ from irregulars.infra.configuration.wiring import database_settings
 from irregulars.infra.console.database import ConsoleDatabase
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
+from irregulars.kafka.access_roles import ROLES, grant, rights_of
+from irregulars.kafka.login_password import new_producer
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.tables import tables_of
-from irregulars.streams.kafka.access_roles import ROLES, grant, rights_of
-from irregulars.streams.kafka.login_password import new_producer
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
 from tests.integration.pipelines import RECORDINGS, Process, end, says
 from tests.integration.secured_kafka import SecuredKafka

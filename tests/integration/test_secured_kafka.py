@@ -25,14 +25,14 @@ from irregulars.errors import ServiceError, ServiceRefused
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, kafka_security
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
+from irregulars.kafka.access_roles import ROLES, grant, rights_of
+from irregulars.kafka.broker import client_config, open_admin
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.kafka.access_roles import ROLES, grant, rights_of
-from irregulars.streams.kafka.broker import client_config, open_admin
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TOPICS, TopicSettings
 from irregulars.streams.worker.faust_config import credentials
 from tests.conftest import ClickHouseAddress, failing_in_one_line
 from tests.infra.console.visits import visit

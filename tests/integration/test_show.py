@@ -16,11 +16,11 @@ from irregulars.infra.showing.found import Found
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.screen import Screen, gather
 from irregulars.infra.showing.text_page import lines_of
+from irregulars.messages.judgements import Judgements
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
 from irregulars.sinks.connection import connect
 from irregulars.sinks.tables import table_of_samples, tables_of
-from irregulars.streams.messages.judgements import Judgements
 from tests.conftest import ClickHouseAddress
 from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in
 from tests.infra.test_cli import Run, run

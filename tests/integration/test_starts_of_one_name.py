@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 
 from irregulars.infra.configuration.wiring import agent_settings
+from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.producers.trace.writer import write_trace
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.messages.judgements import Verdict
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline, Process, drop
 from tests.integration.worker_runs import wait_until

@@ -10,9 +10,9 @@ import pytest
 
 from irregulars.infra.backtesting.scoring import Fault
 from irregulars.infra.backtesting.stored import read_stored_job
+from irregulars.messages.judgements import Judgements
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.tables import tables_of
-from irregulars.streams.messages.judgements import Judgements
 from tests.integration.test_clickhouse import Server, own_database, store
 from tests.sinks import made_up_job
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from irregulars.detectors.plugins.loading import load_detectors
+from irregulars.messages.opinions import Opinion, encode_opinion
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.opinions import Opinion, encode_opinion
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.integration.pipelines import Pipeline, Process
 from tests.integration.test_feedback import irregulars

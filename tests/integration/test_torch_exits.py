@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from irregulars.infra.services.kafka_broker import KafkaBroker
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import TopicSettings
 from irregulars.producers.publishing.agent import AgentSettings
 from irregulars.producers.torch_hook.leaving.exits import Kafka
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import TopicSettings
 from tests.integration.test_agent import PARTITIONS, read_topics
 from tests.producers.torch_hook.sources import Rank
 

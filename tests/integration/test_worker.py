@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from irregulars.streams.kafka.topics import rank_key
-from irregulars.streams.messages.records import encode_batch
+from irregulars.kafka.topics import rank_key
+from irregulars.messages.records import encode_batch
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.integration.worker_runs import Bus, Job, StartWorker, require_each_once, wait_until
 

@@ -19,10 +19,10 @@ import numpy as np
 from aiokafka.partitioner import murmur2
 from confluent_kafka import Message, Producer
 
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import SENDING, TopicSettings, rank_key
-from irregulars.streams.messages.announcements import (
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import SENDING, TopicSettings, rank_key
+from irregulars.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -30,7 +30,7 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header, encode_batch
+from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
 from irregulars.streams.snapshots.records import POSITION_KEY
 from tests.streams.worker.recorded_states import STATES
 

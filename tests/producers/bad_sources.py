@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.sources import Record, Source
 from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 
 
 class Spoiled:

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.streams.messages.announcements import Announcement, Communicator
-from irregulars.streams.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from irregulars.messages.records import UNKNOWN, Batch, Header
 
 JOB: Final = "made-up"
 START_NS: Final = 1_795_234_590_000_000_000

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.errors import RecordError
+from irregulars.messages.judgements import SEVERITIES, Suspect, Verdict, decode_verdict
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_line, alert_of, gpu_hours_lost, summarise
-from irregulars.streams.messages.judgements import SEVERITIES, Suspect, Verdict, decode_verdict
 from tests.sinks.verdicts import verdicts
 
 NIC = Suspect("nic", 26, (26,), 0.91, host="node-3", gpu=2, nic="mlx5_0")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.errors import SinkRejected
+from irregulars.messages.judgements import Judgements
+from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.sinks.tables import TABLES, conform, sort_by_key, table_of_samples, tables_of
-from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header
 from tests.sinks import made_up_job
 
 TABLES_OF_JOB = tables_of(made_up_job.judgements())

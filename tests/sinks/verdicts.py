@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from irregulars.streams.messages.judgements import DEVICES, SEVERITIES, VERDICT_KINDS, Suspect, Verdict
+from irregulars.messages.judgements import DEVICES, SEVERITIES, VERDICT_KINDS, Suspect, Verdict
 
 NAMES = st.text(min_size=1, max_size=12)
 RANKS = st.integers(0, 10**6)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from irregulars.detectors.judging.reading.spans import Span
-from irregulars.streams.messages.announcements import Announcement, Communicator
-from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS, Evidence, Membership
-from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS, Evidence, Membership
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 
 T0 = 1_800_000_000_000_000_000
 MS = 1_000_000

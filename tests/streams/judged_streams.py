@@ -12,12 +12,12 @@ import numpy as np
 
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.detectors.judging.result_columns import concatenate_columns
+from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
+from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.records import RECV, SEND, UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.producers.trace.directory import Trace, trace_batches
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
-from irregulars.streams.messages.records import RECV, SEND, UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.records import OPERATOR_CODES, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.announcements import Announcement, Communicator
-from irregulars.streams.messages.records import OPERATOR_CODES, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch, Header
 
 START_NS = 1_800_000_000_000_000_000
 US = 1_000

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from irregulars.errors import RecordError
-from irregulars.streams.kafka.topics import rank_key
-from irregulars.streams.messages.announcements import (
+from irregulars.kafka.topics import rank_key
+from irregulars.messages.announcements import (
     Announcement,
     Communicator,
     Heartbeat,
@@ -23,8 +23,8 @@ from irregulars.streams.messages.announcements import (
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.streams.messages.evidence import CLASS_COLUMNS, Membership, decode_evidence, encode_evidence
-from irregulars.streams.messages.records import COMMOPS, SCHEMAS, VERSION, decode_batch
+from irregulars.messages.evidence import CLASS_COLUMNS, Membership, decode_evidence, encode_evidence
+from irregulars.messages.records import COMMOPS, SCHEMAS, VERSION, decode_batch
 from tests.streams.evidence_rows import evidence_of
 
 ANNOUNCEMENT = json.loads(

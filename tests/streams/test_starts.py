@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from irregulars.messages.announcements import contradiction_of
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.announcements import contradiction_of
-from irregulars.streams.messages.records import Batch
 from tests.streams.eight_ranks import HOSTS, EightRanks
 from tests.streams.judged_streams import Message, MonitoredJob, found, in_order, interleaved, judge, shifted
 from tests.streams.lockstep_job import MS, START_NS

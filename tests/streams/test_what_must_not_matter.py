@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, read_trace
-from irregulars.streams.messages.records import Batch
 from tests.streams.eight_ranks import faulty
 from tests.streams.judged_streams import (
     RECORDINGS,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 from irregulars.streams.worker.monitors import make_monitors, worker_monitor_settings
 from irregulars.streams.worker_settings import WorkerSettings
 

@@ -13,9 +13,9 @@ from irregulars.detectors.arrays.runs import is_ascending, places_in_runs, run_s
 from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.path.ranks_to_read import Summaries
 from irregulars.dtypes import Flags
+from irregulars.messages.evidence import Evidence, EvidenceRows, concatenate
+from irregulars.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN
 from irregulars.state_codec import Part
-from irregulars.streams.messages.evidence import Evidence, EvidenceRows, concatenate
-from irregulars.streams.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN
 
 _MOST: Final = 0.5
 

@@ -14,8 +14,8 @@ from irregulars.detectors.job.measured_time import logged_resolutions_ns
 from irregulars.detectors.judging.reading.iteration_rows import IterationSpan
 from irregulars.detectors.path.operator_classes import class_parts
 from irregulars.dtypes import Column, Flags, Ints
-from irregulars.streams.messages.bounds import known_peers, usable_rows
-from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.messages.bounds import known_peers, usable_rows
+from irregulars.messages.records import UNKNOWN, Batch
 
 _COLUMNS: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")

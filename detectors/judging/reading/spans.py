@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.streams.messages.records import Batch
+from irregulars.messages.records import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from irregulars.detectors.plugins.forest.past import Statistics
 from irregulars.detectors.plugins.protocol import Frame
 from irregulars.dtypes import Column, Floats, Ints
-from irregulars.streams.messages.records import RECV, SEND
+from irregulars.messages.records import RECV, SEND
 
 FEATURES: Final = (
     "slot_ratio", "slot_z", "slot_quartile", "slot_iqr", "slot_deviation",

@@ -14,7 +14,7 @@ import numpy as np
 from irregulars.detectors.plugins.baseline import Codes, mix_codes, pack_classes
 from irregulars.detectors.plugins.protocol import Frame
 from irregulars.dtypes import Ints
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 _MOST_PLACES: Final = 1 << 20  # further places share one: a sequence that jumps makes no sense as a place
 

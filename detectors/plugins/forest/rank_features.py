@@ -10,7 +10,7 @@ from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians
 from irregulars.detectors.plugins.forest.rank_past import MEASURES, RankPast
 from irregulars.detectors.plugins.protocol import Frame
 from irregulars.dtypes import Floats, Ints
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 READS: Final = ("rank", "elapsed_ns", "work_ns", "communication_ns", "operators", "tokens", "stage")
 

@@ -12,7 +12,7 @@ from irregulars.printing import printable
 
 if TYPE_CHECKING:
     from irregulars.infra.notifying.state_log import StateLog
-    from irregulars.streams.messages.opinions import Opinion
+    from irregulars.messages.opinions import Opinion
 
 _WORDS = ("right", "wrong", "withdraw")
 

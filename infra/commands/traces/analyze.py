@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.runs.analysis import Analysis
+    from irregulars.messages.judgements import Suspect, Verdict
     from irregulars.producers.trace.directory import Trace
-    from irregulars.streams.messages.judgements import Suspect, Verdict
 
 _SUSPECTS_SHOWN = 3
 

@@ -24,9 +24,9 @@ QUIET_S = 10.0
 _FIRST_ROWS = 16
 
 if TYPE_CHECKING:
+    from irregulars.messages.records import Batch
     from irregulars.producers.publishing.agent import Progress
     from irregulars.producers.trace.directory import Trace
-    from irregulars.streams.messages.records import Batch
 
 
 def replay(
@@ -104,7 +104,7 @@ def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool
 
 def rename_job(trace: Trace, job: str | None, attempt: int | None) -> Trace:
     """Give a trace another job name or start number (`None` keeps what it has), and its rows the id of its start."""
-    from irregulars.streams.messages.records import SCHEMAS
+    from irregulars.messages.records import SCHEMAS
 
     names: dict[str, Any] = {
         "job": trace.job if job is None else job,
@@ -121,7 +121,7 @@ def start_of_recording(trace: Trace) -> str:
 
     It is made of who took part and where, and of each rank's first operators.
     """
-    from irregulars.streams.messages.announcements import encode_announcement
+    from irregulars.messages.announcements import encode_announcement
 
     digest = blake2b(digest_size=16)
     for announcement in trace.announcements:

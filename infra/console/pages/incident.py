@@ -23,8 +23,8 @@ from irregulars.infra.showing.from_database import find_verdict, found_in_databa
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.screen import Screen, gather
 from irregulars.infra.showing.text_page import title_text
+from irregulars.messages.at_work import still_hangs
 from irregulars.sinks.investigations import Answer, run
-from irregulars.streams.messages.at_work import still_hangs
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

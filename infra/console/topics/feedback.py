@@ -8,7 +8,7 @@ from typing import Final
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.notifying.opening import opened
 from irregulars.infra.notifying.saying import say
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 
 _SAY_S: Final = 10.0
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.topics import TopicSettings
 
 
 @dataclass(frozen=True, slots=True)

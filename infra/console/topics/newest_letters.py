@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.runs.dead_letters import DeadLetter
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.topic_admin import partitions_there
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import partitions_there
 
 _DEADLINE_S: Final = 5.0
 

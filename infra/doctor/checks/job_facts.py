@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from irregulars.infra.doctor.checks.facts import JobFacts
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, contradiction_of
+from irregulars.messages.announcements import Announcement, Heartbeat, contradiction_of
 
 _Start = tuple[int, str]
 """Attempt number, and id of the start; empty: it has none."""

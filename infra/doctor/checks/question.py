@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from irregulars.infra.doctor.checks.findings import GROUPS
-from irregulars.streams.kafka.access_roles import Right, rights_of
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.access_roles import Right, rights_of
+from irregulars.kafka.topics import TopicSettings
 
 _OF_EACH_ROLE: Final = frozenset({"machine", "kafka", "topics", "rights"})
 _WITH_DATABASE: Final = frozenset({"worker", "console"})

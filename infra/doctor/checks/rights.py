@@ -9,8 +9,8 @@ from irregulars.infra.doctor.checks.facts import GroupFacts, KafkaFacts
 from irregulars.infra.doctor.checks.findings import Finding, finding, ok, unread
 from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.checks.words import names
-from irregulars.streams.kafka.access_roles import ROLES, Right, rights_of
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.access_roles import ROLES, Right, rights_of
+from irregulars.kafka.topics import TopicSettings
 
 GROUP: Final = "rights"
 

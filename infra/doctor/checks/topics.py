@@ -9,8 +9,8 @@ from irregulars.infra.doctor.checks.facts import KafkaFacts, TopicFacts
 from irregulars.infra.doctor.checks.findings import Finding, Level, finding, ok, unread
 from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.checks.words import count, names, numbers, span
-from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
-from irregulars.streams.kafka.topics import SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
+from irregulars.kafka.topic_admin import partitions_of, topic_config
+from irregulars.kafka.topics import SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
 
 GROUP: Final = "topics"
 RECENT_S: Final = 600.0

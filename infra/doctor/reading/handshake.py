@@ -17,7 +17,7 @@ from irregulars.infra.doctor.checks.facts import Obstacle
 from irregulars.infra.doctor.reading.certificate import ends_s
 from irregulars.infra.doctor.reading.deadline import Deadline
 from irregulars.infra.doctor.reading.wire import NO_LOG_IN, NOT_OFFERED, SASL_HANDSHAKE, ask_log_in, ask_requests
-from irregulars.streams.kafka.security import KafkaSecurity
+from irregulars.kafka.security import KafkaSecurity
 
 _NO_MECHANISM: Final = "NONE"
 """A way to log in that no broker has: its answer says which ones it has, or that nobody logs in there."""

@@ -24,7 +24,7 @@ from irregulars.infra.doctor.reading.tails import Tails, reason_of
 from irregulars.infra.doctor.reading.topics import read_group, read_topics
 from irregulars.infra.doctor.reading.wire import release_of
 from irregulars.infra.notifying.process import NotifySettings
-from irregulars.streams.kafka.broker import open_admin
+from irregulars.kafka.broker import open_admin
 
 _ANSWER_S: Final = 8.0
 _HANDSHAKE_S: Final = 3.0

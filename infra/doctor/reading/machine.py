@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from irregulars import __version__
 from irregulars.infra.configuration.lenient import LenientSettings
 from irregulars.infra.configuration.settings import FIELDS, Settings
 from irregulars.infra.doctor.checks.facts import MachineFacts, SecretFile
+from irregulars.version import VERSION
 
 _WORKER: Final = ("faust", "clickhouse_connect", "river")
 SECRETS: Final = (
@@ -29,7 +29,7 @@ def read_machine(found: LenientSettings) -> MachineFacts:
     settings = found.settings
     directory = None if settings is None else settings.data_dir
     return MachineFacts(
-        __version__,
+        VERSION,
         None if found.file is None else str(found.file),
         found.refused,
         tuple(_secrets(settings, found)),

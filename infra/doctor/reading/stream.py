@@ -21,9 +21,9 @@ from irregulars.infra.doctor.reading.deadline import Deadline
 from irregulars.infra.doctor.reading.tails import Place, Tails, reason_of
 from irregulars.infra.doctor.reading.topics import offsets_at
 from irregulars.infra.runs.dead_letters import DeadLetter
+from irregulars.messages.announcements import decode_announcement, decode_heartbeat
 from irregulars.sinks.notices.mutes import decode_mute
 from irregulars.sinks.notices.told import Told, decode_told
-from irregulars.streams.messages.announcements import decode_announcement, decode_heartbeat
 
 HEARD_S: Final = 3600.0
 """Jobs that were heard within so long are looked at."""

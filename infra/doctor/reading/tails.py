@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import ServiceError, ServiceUnavailable
 from irregulars.infra.doctor.reading.deadline import Deadline
-from irregulars.streams.kafka.broker import client_config, is_refusal, service_error
-from irregulars.streams.kafka.login_password import new_consumer
-from irregulars.streams.kafka.scattered_reading import PASSING
+from irregulars.kafka.broker import client_config, is_refusal, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.scattered_reading import PASSING
 
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
@@ -29,7 +29,7 @@ class Tails:
     Parameters
     ----------
     bootstrap, security
-        As in `streams.kafka.broker.client_config`.
+        As in `kafka.broker.client_config`.
     """
 
     def __init__(self, bootstrap: str, security: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 from irregulars.infra.doctor.checks.facts import GroupFacts, TopicFacts
 from irregulars.infra.doctor.checks.topics import RECENT_S
 from irregulars.infra.doctor.reading.deadline import Deadline
-from irregulars.streams.kafka.topics import TOPICS, TopicSettings
+from irregulars.kafka.topics import TOPICS, TopicSettings
 
 _MISSING: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _NO_GROUP: Final = 69  # GROUP_ID_NOT_FOUND, of Kafka from 4.0 on

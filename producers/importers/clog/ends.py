@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
+from irregulars.producers.foreign_files.groups import Group
 from irregulars.producers.importers.clog.lines import BAD, LogParser
-from irregulars.producers.importers.shared.groups import Group
 
 RUNNING_MS: Final = 300_000
 """A job whose newest line is not older is running, as far as its logs tell: its open calls say nothing yet."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from irregulars.errors import InputError
+from irregulars.producers.foreign_files.groups import Group
 from irregulars.producers.importers.clog.lines import LogParser, Membership, Split
-from irregulars.producers.importers.shared.groups import Group
 
 UNTOLD: Final = "calls on communicators whose members nothing tells"
 SHARED_NAME: Final = "calls on communicators that share a name with others of the same rank"

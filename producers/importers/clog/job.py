@@ -11,6 +11,10 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import P2P, ROOTED, UNKNOWN
+from irregulars.producers.foreign_files.groups import Group, communicators_of
+from irregulars.producers.foreign_files.imported import ImportedJob, Place, RankRows
 from irregulars.producers.importers.clog.ends import Collective, given_up, is_running
 from irregulars.producers.importers.clog.groups import (
     SHARED_NAME,
@@ -22,10 +26,6 @@ from irregulars.producers.importers.clog.groups import (
 )
 from irregulars.producers.importers.clog.lines import Call, LogParser
 from irregulars.producers.importers.clog.looking import CALL, UNCLEAR, Looks
-from irregulars.producers.importers.shared.groups import Group, communicators_of
-from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import P2P, ROOTED, UNKNOWN
 
 MOST_CALLS: Final = 8_000_000
 """Of all ranks together, 72 bytes each."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from irregulars.errors import InputError
+from irregulars.messages.records import P2P, UNKNOWN
 from irregulars.producers.importers.clog.looking import Looks
 from irregulars.producers.importers.clog.signatures import BATCH, Signature, name_of, read_signature
-from irregulars.streams.messages.records import P2P, UNKNOWN
 
 VERSION: Final = 1
 MOST_OPEN: Final = 100_000

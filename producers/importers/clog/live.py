@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Any
 
+from irregulars.producers.foreign_files.groups import communicators_of
+from irregulars.producers.foreign_files.imported import ImportedJob, RankRows
 from irregulars.producers.importers.clog.groups import Ranks
 from irregulars.producers.importers.clog.job import add_calls, groups_of_job
 from irregulars.producers.importers.clog.lines import Call, LogParser, Membership
 from irregulars.producers.importers.clog.looking import UNCLEAR, Looks
-from irregulars.producers.importers.shared.groups import communicators_of
-from irregulars.producers.importers.shared.imported import ImportedJob, RankRows
 
 State = dict[str, Any]
 

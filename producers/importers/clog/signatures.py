@@ -9,7 +9,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from irregulars.streams.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN
 
 _OPERATORS: Final = {
     "all_reduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "send": "send", "recv": "recv",

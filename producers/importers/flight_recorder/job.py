@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
+from irregulars.producers.foreign_files.groups import Group, communicators_of
+from irregulars.producers.foreign_files.imported import ImportedJob, Place, RankRows
 from irregulars.producers.importers.flight_recorder.dumps import ENDED_NS, Dump, Entry
-from irregulars.producers.importers.shared.groups import Group, communicators_of
-from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 ITERATION: Final = 0
 """A dump knows no iterations: all that it holds counts as one."""

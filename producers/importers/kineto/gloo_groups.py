@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from irregulars.messages.records import P2P, RECV, ROOTED, SEND
+from irregulars.producers.foreign_files.groups import Group
 from irregulars.producers.importers.kineto.kineto_trace import Call, Capture
-from irregulars.producers.importers.shared.groups import Group
-from irregulars.streams.messages.records import P2P, RECV, ROOTED, SEND
 
 _PASSING: Final = 0.95
 """Of the calls: profilers place some events a little off."""

@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import P2P, UNKNOWN
+from irregulars.producers.foreign_files.groups import Group, communicators_of
+from irregulars.producers.foreign_files.imported import ImportedJob, Place, RankRows
 from irregulars.producers.importers.kineto.gloo_groups import find_groups, kind_of_call
 from irregulars.producers.importers.kineto.kineto_trace import Call, Capture
 from irregulars.producers.importers.kineto.spans import step_at
-from irregulars.producers.importers.shared.groups import Group, communicators_of
-from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import P2P, UNKNOWN
 
 _NUMBER_BITS: Final = 16
 """Traces number no collectives, and begin at different points. So the n-th call of a communicator in an iteration

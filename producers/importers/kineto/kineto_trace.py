@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from irregulars.errors import InputError
+from irregulars.messages.records import P2P, RECV
+from irregulars.producers.foreign_files.groups import Group, ranks_of
+from irregulars.producers.foreign_files.names import bytes_of_tensors, bytes_of_type, operator_of
 from irregulars.producers.importers.kineto.spans import SpansByThread, TimedSpan
-from irregulars.producers.importers.shared.groups import Group, ranks_of
-from irregulars.producers.importers.shared.names import bytes_of_tensors, bytes_of_type, operator_of
-from irregulars.streams.messages.records import P2P, RECV
 
 WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv")
 """Events that hold none of these say nothing of a collective."""

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import P2P, UNKNOWN
+from irregulars.producers.foreign_files.groups import Group, communicators_of
+from irregulars.producers.foreign_files.imported import ImportedJob, Place, RankRows
 from irregulars.producers.importers.nccl_inspector.lines import Membership, Operation, Process
-from irregulars.producers.importers.shared.groups import Group, communicators_of
-from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
 from irregulars.producers.iteration_inference.per_kind_sequences import OPERATOR_BITS, joined
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import P2P, UNKNOWN
 
 _MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import orjson
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.shared.names import operator_of
-from irregulars.streams.messages.records import P2P, UNKNOWN
+from irregulars.messages.records import P2P, UNKNOWN
+from irregulars.producers.foreign_files.names import operator_of
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3")
 MAX_LINE_BYTES: Final = 1 << 20

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Any
 
+from irregulars.messages.announcements import Communicator
+from irregulars.producers.foreign_files.groups import Group, communicators_of
+from irregulars.producers.foreign_files.imported import ImportedJob, Place, RankRows
 from irregulars.producers.importers.nccl_inspector.job import ProcessRanks, RowMaker
 from irregulars.producers.importers.nccl_inspector.lines import LogParser, Operation, Process
-from irregulars.producers.importers.shared.groups import Group, communicators_of
-from irregulars.producers.importers.shared.imported import ImportedJob, Place, RankRows
-from irregulars.streams.messages.announcements import Communicator
 
 State = dict[str, Any]
 

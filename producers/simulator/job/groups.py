@@ -27,8 +27,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from irregulars.messages.announcements import Communicator
 from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.streams.messages.announcements import Communicator
 
 Ints = NDArray[np.int64]
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Ranks, ranks_to_runs
 from irregulars.producers.simulator.job.groups import Groups, sizes_of
 from irregulars.producers.simulator.job.noise import logging_generator
 from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.streams.messages.announcements import Announcement, Ranks, ranks_to_runs
 
 Ints = NDArray[np.int64]
 

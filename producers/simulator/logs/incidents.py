@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.simulator.job.faults import Fault, parse_fault
 from irregulars.producers.simulator.job.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.logs.label import label_of
@@ -28,8 +30,6 @@ from irregulars.producers.simulator.run.calibration import Calibration
 from irregulars.producers.simulator.run.effects import NO_EFFECTS, Faults
 from irregulars.producers.simulator.run.engine import Engine, Run
 from irregulars.producers.trace.writer import write_trace
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

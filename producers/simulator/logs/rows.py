@@ -8,6 +8,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header
 from irregulars.producers.simulator.job.noise import clock_drifts_ratio, clock_offsets_ns
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.job.topology import Ints
@@ -16,7 +17,6 @@ from irregulars.producers.simulator.logs.measured_time import MeasuredTime
 from irregulars.producers.simulator.program.plan import Plan
 from irregulars.producers.simulator.run.bandwidth import Samples
 from irregulars.producers.simulator.run.engine import Engine, Run
-from irregulars.streams.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

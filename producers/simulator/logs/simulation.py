@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.simulator.job.settings import NS_PER_MS, NS_PER_S, SimulatorSettings
 from irregulars.producers.simulator.logs.rows import JobRows
 from irregulars.producers.simulator.run.bandwidth import BandwidthSampler
 from irregulars.producers.simulator.run.calibration import calibrated
 from irregulars.producers.simulator.run.engine import Engine, Run
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 
 
 def sources_of(settings: SimulatorSettings) -> tuple[str, ...]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.simulator.job.settings import RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.logs.label import measure
 from irregulars.producers.simulator.logs.simulation import Simulation
 from irregulars.producers.trace.writer import write_trace
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 
 _BATCH_SPAN_S: Final = 1.0
 _BATCH_ROWS: Final = 1_000_000  # of all ranks: bounds the memory of large jobs

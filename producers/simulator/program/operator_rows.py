@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from irregulars.messages.records import OPERATOR_CODES, SEND, UNKNOWN
 from irregulars.producers.simulator.job.groups import AXES
 from irregulars.producers.simulator.job.topology import Ints, Topology
 from irregulars.producers.simulator.program.calls import P2P, Call
-from irregulars.streams.messages.records import OPERATOR_CODES, SEND, UNKNOWN
 
 Floats = NDArray[np.float64]
 

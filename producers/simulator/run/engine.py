@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from irregulars.messages.records import PHASES
 from irregulars.producers.simulator.job.network import Network, nowhere_path
 from irregulars.producers.simulator.job.noise import Noise, draw_noise, drift_factor, no_noise
 from irregulars.producers.simulator.job.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
@@ -25,7 +26,6 @@ from irregulars.producers.simulator.run.contention import PASSES, Contention
 from irregulars.producers.simulator.run.effects import NO_EFFECTS, Effects, Faults
 from irregulars.producers.simulator.run.untidiness import Untidiness
 from irregulars.producers.simulator.run.warm_up import WarmUp
-from irregulars.streams.messages.records import PHASES
 
 Floats = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class Run:
     flow_ns
         Per flow: how long its bytes travelled.
     phase
-        Index into `streams.messages.records.PHASES`.
+        Index into `messages.records.PHASES`.
     expert_load
         Per rank of a stage: tokens of its experts, relative to the mean; None: 1 for all.
     """

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from irregulars.messages.records import OPERATOR_CODES, SEND
 from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, has_succeeded
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, NO_PEER, UNSEEN
-from irregulars.streams.messages.records import OPERATOR_CODES, SEND
 
 _FAMILIES: Final = {
     "allreduce_": ("all_reduce", 0), "allreduce_coalesced_": ("all_reduce", 0), "broadcast_": ("broadcast", 0),

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import KINDS
 from irregulars.producers.publishing.group_kinds import kind_of_description
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import KINDS
 
 _MOST_GROUPS: Final = 1 << 16
 
@@ -67,7 +67,7 @@ class Groups:
         Raises
         ------
         InputError
-            If the kind is none of `streams.messages.records.KINDS`, or there is no such group.
+            If the kind is none of `messages.records.KINDS`, or there is no such group.
         """
         if kind not in KINDS:
             raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")

@@ -111,7 +111,7 @@ void guarded(F&& f) noexcept {
   }
 }
 
-// Index into irregulars.streams.messages.records.OPERATORS, or -1 for what is no communication operator.
+// Index into irregulars.messages.records.OPERATORS, or -1 for what is no communication operator.
 int operator_code(c10d::HookOpName name) {
   using N = c10d::HookOpName;
   switch (name) {

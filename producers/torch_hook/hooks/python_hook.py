@@ -15,9 +15,9 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Final
 
+from irregulars.messages.records import OPERATOR_CODES, SEND
 from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, has_succeeded
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, NO_PEER, UNSEEN
-from irregulars.streams.messages.records import OPERATOR_CODES, SEND
 
 HOOK_ID: Final = 0x1226
 """As in hook.cpp: hooks of one group fire in the order of their ids."""

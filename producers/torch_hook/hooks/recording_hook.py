@@ -8,11 +8,11 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.torch_hook.hooks.device_events import DeviceEvents
 from irregulars.producers.torch_hook.hooks.foreign_threads import keep_thread_state
 from irregulars.producers.torch_hook.hooks.point_to_point import PointToPoint
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, UNSEEN, PythonRing
-from irregulars.streams.messages.records import UNKNOWN
 
 _now_ns = time.monotonic_ns
 

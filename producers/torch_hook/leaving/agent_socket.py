@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from irregulars.errors import InputError, RecordError
+from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
+from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.torch_hook.leaving import frames
 from irregulars.producers.torch_hook.leaving.frames import End, Frame, FrameReader, Unmarked
-from irregulars.streams.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
-from irregulars.streams.messages.records import Batch
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _READ_BYTES: Final = 1 << 20

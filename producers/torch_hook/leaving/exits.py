@@ -16,6 +16,10 @@ from typing import Final, Protocol
 from confluent_kafka import KafkaError
 
 from irregulars.errors import IrregularsError
+from irregulars.kafka.security import KafkaSecurity
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.records import Batch
 from irregulars.producers.iteration_inference.inferring_source import InferringSource
 from irregulars.producers.publishing.delegating_source import PassingSource
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
@@ -23,10 +27,6 @@ from irregulars.producers.publishing.sources import Record, Source
 from irregulars.producers.torch_hook.leaving.frames import End, Lost, Unmarked, Waiting, encode_frame
 from irregulars.producers.torch_hook.leaving.trace_parts import assemble_if_whole, part_path
 from irregulars.producers.torch_hook.records.source import TorchSource
-from irregulars.streams.kafka.security import KafkaSecurity
-from irregulars.streams.kafka.topics import TopicSettings
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.records import Batch
 
 POLL_S: Final = 0.2
 _POLL_ROWS: Final = 15_000

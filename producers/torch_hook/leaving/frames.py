@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from irregulars.errors import InputError, RecordError
-from irregulars.streams.messages.announcements import Announcement, decode_announcement, encode_announcement
-from irregulars.streams.messages.json_fields import json_object
-from irregulars.streams.messages.records import Batch, decode_batch, encode_batch
+from irregulars.messages.announcements import Announcement, decode_announcement, encode_announcement
+from irregulars.messages.json_fields import json_object
+from irregulars.messages.records import Batch, decode_batch, encode_batch
 from irregulars.validation import Count, checked
 
 _HEAD: Final = struct.Struct("<cI")

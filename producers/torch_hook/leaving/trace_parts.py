@@ -20,12 +20,12 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.printing import counted, printable
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.torch_hook.leaving.frames import END_BYTES, End, Frame, Lost, Waiting, is_ended, read_frames
 from irregulars.producers.trace.writer import write_trace
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import UNKNOWN, Batch
 
 PARTS: Final = "parts"
 _CHUNK: Final = 1 << 20

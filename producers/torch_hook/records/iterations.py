@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.streams.messages.records import PHASES, UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN
 
 _MOST_ROWS: Final = 1 << 14
 TRAIN: Final = PHASES.index("train")
@@ -128,7 +128,7 @@ class Iterations:
         Raises
         ------
         InputError
-            If the phase is none of `streams.messages.records.PHASES`.
+            If the phase is none of `messages.records.PHASES`.
         """
         if phase not in _OF_TRAINERS:
             raise InputError(f"phase must be one of {', '.join(_OF_TRAINERS)}; got {phase!r}")

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.messages.records import RECV, SEND, UNKNOWN
 from irregulars.producers.torch_hook.hooks.groups import Group
 from irregulars.producers.torch_hook.hooks.ring import OPEN, ROW, UNSEEN
-from irregulars.streams.messages.records import RECV, SEND, UNKNOWN
 
 _HISTORY: Final = 64
 _NEVER_NS: Final = int(np.iinfo(np.int64).max)

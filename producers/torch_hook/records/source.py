@@ -8,6 +8,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
+from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, take_rows
 from irregulars.producers.publishing.sources import Record, row_count
 from irregulars.producers.torch_hook.hooks.groups import Groups
@@ -16,8 +18,6 @@ from irregulars.producers.torch_hook.records.clock_offset import measure_offset
 from irregulars.producers.torch_hook.records.identity import Identity
 from irregulars.producers.torch_hook.records.iterations import Iterations
 from irregulars.producers.torch_hook.records.rows import RowReader
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress
-from irregulars.streams.messages.records import Batch, Header
 
 ANNOUNCE_S: Final = 10.0
 """A rank is announced, once and for all its attempt, when its first iteration has ended: groups are made before it.

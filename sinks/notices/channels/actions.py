@@ -8,10 +8,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from irregulars.errors import SinkBusy, SinkRejected
+from irregulars.kafka.lasting_producer import LastingProducer, Record
 from irregulars.sinks.notices.action_messages import encode_actions
 from irregulars.sinks.notices.actions import actions_of, remember
 from irregulars.sinks.notices.notice import Notice, written
-from irregulars.streams.kafka.lasting_producer import LastingProducer, Record
 
 _RETRY_S: Final = 5.0
 _MOST_BYTES: Final = 1 << 20

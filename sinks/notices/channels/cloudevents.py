@@ -8,9 +8,9 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from irregulars.errors import SinkBusy, SinkRejected
+from irregulars.kafka.lasting_producer import BY_KEY, Headers, LastingProducer, Record
 from irregulars.sinks.notices.notice import AWAY_S, Notice, written
 from irregulars.sinks.notices.text import encode_notice
-from irregulars.streams.kafka.lasting_producer import BY_KEY, Headers, LastingProducer, Record
 
 TYPE: Final = "irregulars.incident"
 _NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD})

@@ -6,7 +6,7 @@ ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS
 ALTER TABLE verdicts COMMENT COLUMN IF EXISTS close_reason 'recovered, finished, restarted, silent or stopped; NULL: open';
 
 -- Verdicts in their newest revision, whether each is over, and what it costs. Two rules stand here for all SQL, as they
--- do for Python in streams/messages/at_work.py and sinks/costs.py:
+-- do for Python in irregulars/messages/at_work.py and sinks/costs.py:
 --
 -- `is_at_work`: it is open; or its job hangs. A hang is closed when it comes, as its job is silent. It is over when a
 -- later revision gives another reason, when a new start of its job announced itself, or a day after it was told. Whether a

@@ -14,8 +14,8 @@ import numpy as np
 from irregulars.compiled import KERNEL
 from irregulars.detectors.path.operator_classes import unpack_class
 from irregulars.dtypes import Column, Flags, Ints
-from irregulars.streams.messages.plain_messages import PlainColumns
-from irregulars.streams.messages.ragged import Ragged
+from irregulars.messages.plain_messages import PlainColumns
+from irregulars.messages.ragged import Ragged
 from irregulars.streams.rank_hop.rows.message_rows import Cut, shared_codes
 from irregulars.streams.rank_hop.rows.operator_reduction import Reduction, rounded_down
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Ints
-from irregulars.streams.messages.bounds import usable_rows
-from irregulars.streams.messages.bundles import Bundle
-from irregulars.streams.messages.plain_messages import PlainColumns
-from irregulars.streams.messages.records import Batch, Header
+from irregulars.messages.bounds import usable_rows
+from irregulars.messages.bundles import Bundle
+from irregulars.messages.plain_messages import PlainColumns
+from irregulars.messages.records import Batch, Header
 from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 
 

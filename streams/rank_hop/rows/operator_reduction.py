@@ -11,9 +11,9 @@ from irregulars.detectors.arrays.row_keys import group_rows, pack_columns, sort_
 from irregulars.detectors.arrays.runs import begins_run, repeated_rows, run_lengths, run_starts
 from irregulars.detectors.path.operator_classes import pack_class, unpack_class
 from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.streams.messages.evidence import CLASS_COLUMNS
-from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.evidence import CLASS_COLUMNS
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import UNKNOWN
 
 OPERATOR_COLUMNS: Final = (
     "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration", "offset",
@@ -43,7 +43,7 @@ class Reduction(NamedTuple):
     offsets
         Distinct offsets of the batches that hold each block's operators, ascending.
     classes
-        Classes of operators of each block, columns as `streams.messages.evidence.CLASS_COLUMNS` says.
+        Classes of operators of each block, columns as `messages.evidence.CLASS_COLUMNS` says.
     """
 
     rows: Mapping[str, Column]

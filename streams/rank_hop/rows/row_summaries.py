@@ -14,9 +14,9 @@ import numpy as np
 from irregulars.compiled import KERNEL, Kernel
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Ints
-from irregulars.streams.messages.bounds import usable_rows
-from irregulars.streams.messages.plain_messages import PlainColumns
-from irregulars.streams.messages.records import PATHS, UNKNOWN
+from irregulars.messages.bounds import usable_rows
+from irregulars.messages.plain_messages import PlainColumns
+from irregulars.messages.records import PATHS, UNKNOWN
 
 _LOOK_VALUES: Final = 6
 _RUN_VALUES: Final = 4

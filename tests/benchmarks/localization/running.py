@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Heartbeat
+from irregulars.messages.evidence import Evidence, Membership, concatenate, encode_evidence
+from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.records import Batch, encode_batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.simulator.job.faults import Fault
 from irregulars.producers.simulator.logs.incidents import Incident, Incidents
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.announcements import Heartbeat
-from irregulars.streams.messages.evidence import Evidence, Membership, concatenate, encode_evidence
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Verdict
-from irregulars.streams.messages.records import Batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor

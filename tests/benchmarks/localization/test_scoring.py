@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.messages.judgements import Suspect, Verdict
 from tests.benchmarks.localization import published, report, scoring, statistics
 from tests.benchmarks.localization.scoring import Truth, accusations, device_of, is_hang_right, score
 
@@ -118,6 +118,6 @@ def test_scoring_knows_no_detector(module: Any) -> None:
         tree = ast.parse(source.read())
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    own = ("tests.benchmarks.localization", "irregulars.streams.messages.judgements")
+    own = ("tests.benchmarks.localization", "irregulars.messages.judgements")
     assert [name for name in names if name.startswith(("tests.", "irregulars"))
             and not name.startswith(own)] == []  # fmt: skip

@@ -21,7 +21,7 @@ from irregulars.detectors.plugins.loading import Comparable, load_detector
 from irregulars.detectors.plugins.protocol import Level, MakeDetector
 from irregulars.dtypes import Column, Floats
 from irregulars.infra.backtesting.scoring import alarms_of
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 from tests.benchmarks.nab.scoring import Series, best_threshold, corpus_score
 
 FOLDER: Final = Path(__file__).resolve().parents[4] / "shared" / "traces" / "raw" / "nab"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.messages.judgements import Suspect, Verdict
 from tests.benchmarks.recordings import scoring
 from tests.benchmarks.recordings.scoring import overlap, score
 

@@ -22,7 +22,7 @@ from irregulars.detectors.blame.suspects import (
 )  # fmt: skip
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
-from irregulars.streams.messages.judgements import DEVICES, VERDICT_KINDS
+from irregulars.messages.judgements import DEVICES, VERDICT_KINDS
 from tests.detectors.transfers import (
     APART,
     MEMBERS,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.hang.find_hang import Hang, find_hang
 from irregulars.detectors.job.topology import Place, Topology
-from irregulars.streams.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 ALL_REDUCE = OPERATOR_CODES["all_reduce"]
 WORLD, LEFT, RIGHT, PAIR = range(4)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.detectors.job.clocks import Clocks, estimate_clocks, estimate_offsets, follow_clocks
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 from tests.detectors.operator_graphs import columns_of, row
 
 US = 1_000

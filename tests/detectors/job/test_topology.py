@@ -8,7 +8,7 @@ import numpy as np
 
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology, topology_of
-from irregulars.streams.messages.announcements import Announcement, Communicator
+from irregulars.messages.announcements import Announcement, Communicator
 
 PLACES = {
     0: Place("a", 0, "mlx5_0", "leaf-1"),

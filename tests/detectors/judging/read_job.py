@@ -9,10 +9,10 @@ import numpy as np
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, split_by_iteration
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 from irregulars.detectors.judging.reading.spans import Span
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.evidence import Evidence
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.evidence import Evidence
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.streams.judged_streams import in_order

@@ -12,10 +12,10 @@ import pytest
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.river_gaussian import RiverGaussian
 from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.messages.judgements import Verdict
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.detectors.strange_tokens import FewTokens
 from tests.streams.eight_ranks import EightRanks

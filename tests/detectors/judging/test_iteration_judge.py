@@ -12,9 +12,9 @@ import pytest
 
 from irregulars.detectors.judging.iteration_judge import IterationJudge
 from irregulars.detectors.judging.settings import JudgeSettings
+from irregulars.messages.judgements import Verdict, decode_verdict, encode_verdict
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.judgements import Verdict, decode_verdict, encode_verdict
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.detectors.judging.read_job import ReadJob
 from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty

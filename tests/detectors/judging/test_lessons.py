@@ -18,9 +18,9 @@ from irregulars.detectors.plugins.forest.taught_forest import TaughtForest
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.opinions import Opinion
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.judgements import Suspect, Verdict
-from irregulars.streams.messages.opinions import Opinion
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.stored_states import stored
 from tests.streams.eight_ranks import EightRanks

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace, read_trace
-from irregulars.streams.messages.judgements import Verdict
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from tests.streams.judged_streams import found, in_order, interleaved, judge, judge_trace
 
 RECORDING = Path(__file__).resolve().parents[2] / "recordings" / "gloo-slow-nic"

@@ -11,7 +11,7 @@ from irregulars.detectors.judging.result_columns import (
     operator_columns,
     rank_columns,
 )
-from irregulars.streams.messages.records import OPERATORS, UNKNOWN
+from irregulars.messages.records import OPERATORS, UNKNOWN
 from tests.detectors.operator_graphs import graph_of, row
 from tests.streams.evidence_rows import evidence_of
 

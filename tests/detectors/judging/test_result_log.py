@@ -7,7 +7,7 @@ import pytest
 
 from irregulars.detectors.judging.reading.iteration_rows import split_by_iteration
 from irregulars.detectors.judging.result_log import JudgementLog
-from irregulars.streams.messages.judgements import JudgedIteration
+from irregulars.messages.judgements import JudgedIteration
 from tests.detectors.operator_graphs import graph_of, row
 from tests.streams.evidence_rows import evidence_of
 

@@ -11,9 +11,9 @@ import pytest
 from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, split_by_iteration
 from irregulars.detectors.judging.review_candidates import ToReview, late_of, ranks_to_review
-from irregulars.streams.messages.evidence import CLASS_COLUMNS, concatenate
-from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.messages.records import RECV
+from irregulars.messages.evidence import CLASS_COLUMNS, concatenate
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import RECV
 from tests.streams.evidence_rows import MS, evidence_of
 
 RANKS = 64

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.path.critical_path import _walk, attribute, path_collectives, slow_collectives
 from irregulars.detectors.path.usual_by_past import learn_reference
-from irregulars.streams.messages.records import SEND
+from irregulars.messages.records import SEND
 from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
 from tests.detectors.operator_graphs import exact_graph, graph_of, row
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.path.graph_edges import find_batches, find_previous, join_batches
-from irregulars.streams.messages.records import RECV, SEND
+from irregulars.messages.records import RECV, SEND
 from tests.detectors.operator_graphs import at, logged_graph, row
 
 US, MS = 1_000, 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
-from irregulars.streams.messages.records import OPERATOR_CODES, SEND, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, SEND, UNKNOWN
 
 ALL_REDUCE, BROADCAST = OPERATOR_CODES["all_reduce"], OPERATOR_CODES["broadcast"]
 

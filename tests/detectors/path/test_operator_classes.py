@@ -13,7 +13,7 @@ from irregulars.detectors.path.operator_classes import (
     senders_and_receivers,
     unpack_class,
 )
-from irregulars.streams.messages.records import OPERATOR_CODES, OPERATORS, RECV, SEND, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, OPERATORS, RECV, SEND, UNKNOWN
 
 ALL_REDUCE = OPERATOR_CODES["all_reduce"]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph, collective_rows
-from irregulars.streams.messages.records import OPERATOR_CODES, RECV, SEND
+from irregulars.messages.records import OPERATOR_CODES, RECV, SEND
 from tests.detectors.batched_rings import QUICK, RING, SLOW, WORK, ring_rows
 from tests.detectors.operator_graphs import any_rows, at, columns_of, exact_graph, graph_of, row
 

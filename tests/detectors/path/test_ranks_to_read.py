@@ -27,7 +27,7 @@ from irregulars.detectors.path.ranks_to_read import (
     usual_sums,
     wanted_ranks,
 )
-from irregulars.streams.messages.records import OPERATOR_CODES, RECV
+from irregulars.messages.records import OPERATOR_CODES, RECV
 from tests.detectors.operator_graphs import any_rows, graph_of, row
 
 ALL_REDUCE = OPERATOR_CODES["all_reduce"]

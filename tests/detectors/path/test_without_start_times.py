@@ -17,7 +17,7 @@ from irregulars.detectors.path.without_start_times import (
     attribute_untimed_by_peers,
     find_waits,
 )
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 from tests.detectors.operator_graphs import columns_of, row
 
 WORLD = Lane("collective", 0)

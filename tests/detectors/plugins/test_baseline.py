@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.detectors.plugins.sample_frames import copy_frame, sample_frame
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 
 def one_class(elapsed_ns: np.ndarray, **others: float) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.plugins.peers import PeerDeviation
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 
 def frame(work_ns: list[float], stage: list[int] | None = None) -> dict[str, np.ndarray]:

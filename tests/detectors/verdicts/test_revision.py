@@ -7,7 +7,7 @@ import math
 from irregulars.detectors.hang.find_hang import Hang
 from irregulars.detectors.job.topology import Device
 from irregulars.detectors.verdicts.revision import hang_verdict, revision_of, suspect_of
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 from tests.detectors.observed_iterations import TOPOLOGY, observation
 from tests.detectors.verdicts.test_open_verdict import recurring
 

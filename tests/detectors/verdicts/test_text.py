@@ -8,7 +8,7 @@ from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.verdicts.text import _duration, evidence_text, in_turn_text, recovery_text
-from irregulars.streams.messages.records import OPERATOR_CODES
+from irregulars.messages.records import OPERATOR_CODES
 
 TOPOLOGY = Topology(4, {}, {}, ("dp0", "pp0"))
 

@@ -20,8 +20,8 @@ from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.critical_path import Attribution, Piece
 from irregulars.detectors.verdicts.standing_fault import History
 from irregulars.detectors.verdicts.tracker import VerdictTracker
+from irregulars.messages.judgements import Verdict
 from irregulars.state_codec import encode_state
-from irregulars.streams.messages.judgements import Verdict
 from tests.detectors.blame.test_what_if import Job
 from tests.detectors.observed_iterations import MS, PAIR, TOPOLOGY, Step, late, observation, work
 from tests.stored_states import stored

@@ -11,10 +11,10 @@ from confluent_kafka import Message
 from irregulars.errors import ServiceUnavailable
 from irregulars.infra.acting.action_feed import Polled
 from irregulars.infra.acting.actor import Actor
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.notices.action_messages import encode_actions
 from irregulars.sinks.notices.actions import HOUR_NS
 from irregulars.sinks.notices.node_plan import ActingLimits
-from irregulars.streams.messages.judgements import Verdict
 from tests.infra.acting.memory_nodes import MemoryNodes, Received
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from irregulars.infra.acting import action_feed
 from irregulars.infra.acting.action_feed import ActionFeed
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.topics import TopicSettings
 
 
 class PlayedConsumer:

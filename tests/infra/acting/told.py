@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from time import time_ns
 
+from irregulars.kafka.broker import client_config
+from irregulars.kafka.topic_admin import create_topics
+from irregulars.kafka.topics import SENDING, TopicSettings
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.notices.channels.actions import ActionsChannel
-from irregulars.streams.kafka.broker import client_config
-from irregulars.streams.kafka.topic_admin import create_topics
-from irregulars.streams.kafka.topics import SENDING, TopicSettings
-from irregulars.streams.messages.judgements import Verdict
 from tests.sinks.notices.made_up_notices import notice_of
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,8 +8,8 @@ import pytest
 from irregulars.infra.checking.changed import Given
 from irregulars.infra.checking.changes import CHANGES
 from irregulars.infra.checking.recording import Recording
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import SCHEMAS, SEND
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import SCHEMAS, SEND
 from tests.infra.checking.recordings import apply, recorded, simulated, texts, touched
 
 

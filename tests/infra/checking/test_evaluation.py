@@ -4,7 +4,7 @@ import numpy as np
 
 from irregulars.infra.checking.changed import Given
 from irregulars.infra.checking.evaluation import EVALUATIONS, insert_evaluation
-from irregulars.streams.messages.records import PHASES, UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN
 from tests.infra.checking.recordings import apply, recorded, simulated, touched
 
 EVAL = PHASES.index("eval")

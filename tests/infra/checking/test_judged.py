@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from irregulars.infra.checking.changed import Changed, Delivery, Naming
 from irregulars.infra.checking.judged import Charge, accused_ranks, charges_of, differences, judge
-from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.infra.checking.recordings import recorded, simulated
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from irregulars.infra.checking.names import ITERATIONS_LATER
 from irregulars.infra.checking.recording import Recording
-from irregulars.streams.messages.records import SCHEMAS, UNKNOWN
+from irregulars.messages.records import SCHEMAS, UNKNOWN
 from tests.infra.checking.recordings import apply, recorded, simulated, texts, touched
 
 FEW = settings(max_examples=5)

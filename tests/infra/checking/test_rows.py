@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.infra.checking.rows import COPIED_RATIO, LOST_RATIO
-from irregulars.streams.messages.records import SCHEMAS
+from irregulars.messages.records import SCHEMAS
 from tests.infra.checking.recordings import apply, recorded, simulated, texts, touched
 from tests.producers.trace_directories import assert_same
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.infra.checking.times import CLOCK_PPM, DRIFT_PPM, OFFSET_MS, SHIFT_NS
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 from tests.infra.checking.recordings import apply, recorded, simulated, touched
 
 TIMES = {

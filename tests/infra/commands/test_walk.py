@@ -14,11 +14,11 @@ from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.walk import WalkedJob, walk
 from irregulars.infra.runs.walk_stations import Place, choose, stations
+from irregulars.messages.records import OPERATORS, decode_batch
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import simulate_trace
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.records import OPERATORS, decode_batch
 from tests.infra.docs.made_parts import walk_output
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -24,9 +24,9 @@ from irregulars.infra.configuration.settings import (
     settings_table,
 )
 from irregulars.infra.configuration.wiring import monitor_settings, severity_limits, worker_settings
+from irregulars.messages import judgements
+from irregulars.messages.threshold_changes import LIVE
 from irregulars.sinks.alerts import LEAST_SEVERITY
-from irregulars.streams.messages import judgements
-from irregulars.streams.messages.threshold_changes import LIVE
 from irregulars.validation import MAX_SECONDS, checked
 
 PAGE = Path(__file__).resolve().parents[3] / "infra" / "docs" / "settings.md"

@@ -10,9 +10,9 @@ import pytest
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
+from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.kafka.topics import TopicSettings
 from tests.infra.console.visits import NOWHERE, Visit, text_of, visit
 from tests.sinks.recorded_jobs import rows_of_recording
 

@@ -24,6 +24,14 @@ from irregulars.infra.configuration.notify_settings import ChannelTable, options
 from irregulars.infra.configuration.settings import FIELDS
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.walk import MemoryBus, simulated_job, walk
+from irregulars.kafka.topic_admin import partitions_of, topic_config
+from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
+from irregulars.messages.bounds import BOUNDS
+from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
+from irregulars.messages.judgements import decode_verdict
+from irregulars.messages.opinions import encode_opinion
+from irregulars.messages.records import BATCH_SCHEMAS
+from irregulars.messages.threshold_changes import FIXED, LIVE, ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.investigations import THEMES, Investigation, shipped_investigations
 from irregulars.sinks.notices.action_messages import encode_actions
@@ -38,14 +46,6 @@ from irregulars.sinks.notices.opinions import opinion_on
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.text import notice_json
 from irregulars.sinks.notices.told import encode_told
-from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
-from irregulars.streams.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
-from irregulars.streams.messages.bounds import BOUNDS
-from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
-from irregulars.streams.messages.judgements import decode_verdict
-from irregulars.streams.messages.opinions import encode_opinion
-from irregulars.streams.messages.records import BATCH_SCHEMAS
-from irregulars.streams.messages.threshold_changes import FIXED, LIVE, ThresholdChange, encode_change
 from irregulars.validation import describe
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.__main__ import read_committed
@@ -54,7 +54,7 @@ from tests.benchmarks.table.rendering import committed_table
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "infra" / "docs"
-SCHEMAS = ROOT / "streams" / "messages" / "schemas"
+SCHEMAS = ROOT / "irregulars" / "messages" / "schemas"
 PART = re.compile(r"<!-- made: ([\w -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 KEYS = {
     "rank": "`job/rank`",

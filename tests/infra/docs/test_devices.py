@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.streams.messages.judgements import DEVICES
+from irregulars.messages.judgements import DEVICES
 
 ROOT = Path(__file__).resolve().parents[3]
 PLACES = ("infra/docs/glossary.md", "infra/docs/verdict-json.md")

@@ -14,21 +14,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
-from irregulars.sinks.notices.notice import Notice
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.topics import TOPICS, TopicSettings
-from irregulars.streams.messages.announcements import (
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.topics import TOPICS, TopicSettings
+from irregulars.messages.announcements import (
     decode_announcement,
     decode_heartbeat,
     encode_announcement,
     encode_heartbeat,
 )
-from irregulars.streams.messages.bundles import Bundle, BundleHeader, decode_batches, encode_bundle
-from irregulars.streams.messages.evidence import Evidence, Membership, decode_evidence
-from irregulars.streams.messages.judgements import decode_verdict, encode_verdict
-from irregulars.streams.messages.records import BATCH_SCHEMAS, COMMOPS, decode_batch, encode_arrow, encode_batch
+from irregulars.messages.bundles import Bundle, BundleHeader, decode_batches, encode_bundle
+from irregulars.messages.evidence import Evidence, Membership, decode_evidence
+from irregulars.messages.judgements import decode_verdict, encode_verdict
+from irregulars.messages.records import BATCH_SCHEMAS, COMMOPS, decode_batch, encode_arrow, encode_batch
+from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
+from irregulars.sinks.notices.notice import Notice
 from tests.infra.docs.made_parts import DOCS, ROWS_SHOWN, SCHEMAS, bus
 
 SECTIONS = dict(re.findall(r"^## ([\w, ]+)$(.*?)(?=^## |\Z)", (DOCS / "topics.md").read_text(), re.M | re.S))

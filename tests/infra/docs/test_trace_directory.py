@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from irregulars.messages.records import OPERATORS, PATHS, PHASES
 from irregulars.producers.trace.columns import COLUMNS
 from irregulars.producers.trace.directory import Trace, read_trace
-from irregulars.streams.messages.records import OPERATORS, PATHS, PHASES
 from tests.infra.docs.made_parts import DOCS
 
 PAGE = (DOCS / "trace-directory.md").read_text()

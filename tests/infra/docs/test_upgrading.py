@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from irregulars.streams.kafka.topics import TOPICS
+from irregulars.kafka.topics import TOPICS
 from irregulars.streams.snapshots.records import READ_STATE_VERSION, STATE_VERSION
 from tests.infra.kit.command_lines import parse
 

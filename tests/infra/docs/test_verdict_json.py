@@ -7,8 +7,8 @@ import re
 
 import jsonschema
 
+from irregulars.messages.judgements import DEVICES, VERDICT_KINDS
 from irregulars.sinks.alerts import ALERTING_EVENTS
-from irregulars.streams.messages.judgements import DEVICES, VERDICT_KINDS
 from tests.infra.docs.made_parts import DOCS, SCHEMAS
 
 PAGE = (DOCS / "verdict-json.md").read_text()

@@ -18,8 +18,8 @@ from irregulars.infra.doctor.checks.facts import (
     TopicFacts,
 )
 from irregulars.infra.doctor.checks.findings import Finding
-from irregulars.streams.kafka.topic_admin import partitions_of, topic_config
-from irregulars.streams.kafka.topics import TOPICS, TopicSettings
+from irregulars.kafka.topic_admin import partitions_of, topic_config
+from irregulars.kafka.topics import TOPICS, TopicSettings
 
 NOW_S = 1_800_000_000.0
 LAYOUT = TopicSettings(partitions=4, replicas=3)

@@ -8,7 +8,7 @@ import pytest
 from irregulars.infra.doctor.blocking import BlockWatch, is_blocking
 from irregulars.infra.doctor.checks.findings import Finding, finding, ok
 from irregulars.infra.doctor.checks.topics import check_topics
-from irregulars.streams.kafka.topics import TOPICS
+from irregulars.kafka.topics import TOPICS
 from tests.infra.doctor.installations import LAYOUT, kafka, topic
 
 MISSING = finding("problem", "topics", "topics", "1 topic missing: a.jobs", "topic_missing")

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import settings
 
 from irregulars.infra.runs.analysis import Analysis, analyze, join_ranges, order
+from irregulars.messages.judgements import JudgedIteration
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace
-from irregulars.streams.messages.judgements import JudgedIteration
-from irregulars.streams.messages.records import UNKNOWN
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.streams.judged_streams import (
     RECORDINGS,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from tests.producers.importers.inspector_lines import collective, context, lines
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"

@@ -14,7 +14,7 @@ from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.services import demo_broker
 from irregulars.infra.services.demo_broker import DemoBroker
 from irregulars.infra.services.loopback import HOST, free_port
-from irregulars.streams.kafka.log_reader import LogReader
+from irregulars.kafka.log_reader import LogReader
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
 pytestmark = pytest.mark.integration

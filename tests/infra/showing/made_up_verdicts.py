@@ -13,9 +13,9 @@ from irregulars.dtypes import Column
 from irregulars.infra.runs.analysis import analysis_of, judge_trace
 from irregulars.infra.showing.found import OPERATOR_COLUMNS, Found, Iteration
 from irregulars.infra.showing.from_recording import found_in_recording
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.judgements import Suspect, Verdict
-from irregulars.streams.messages.records import UNKNOWN
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 HOSTILE = "<script>alert('x')</script>\x1b[31m\n"

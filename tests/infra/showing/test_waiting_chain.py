@@ -7,7 +7,7 @@ from irregulars.infra.showing.found import Found
 from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import chain_texts
 from irregulars.infra.showing.waiting_chain import Handover, Usual, find_chain, find_ways
-from irregulars.streams.messages.judgements import Suspect
+from irregulars.messages.judgements import Suspect
 from tests.infra.showing.made_up_verdicts import operators_of, verdict_of
 
 MEMBERS = {"world": (0, 1, 2), "tp": (1, 2)}

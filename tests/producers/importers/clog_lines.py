@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import OPERATORS, UNKNOWN
 
 BASE = "1714234567.890"
 BASE_MS = 1_714_234_567_890

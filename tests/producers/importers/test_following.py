@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
+from irregulars.producers.foreign_files.imported import ImportedJob
 from irregulars.producers.importers.followers import NewFileReader, follow
 from irregulars.producers.importers.following import FollowingSource, Stand
 from irregulars.producers.importers.importing import import_trace, read_kineto
-from irregulars.producers.importers.shared.imported import ImportedJob
 from irregulars.producers.publishing.sources import Record, check_source
 from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.producers.importers import clog_lines

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 
 Array = np.ndarray
 MS = 1_000_000

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.iteration_inference.inference import infer_iterations
-from irregulars.streams.messages.records import PHASES, UNKNOWN
 from tests.producers.iteration_inference.made_up_jobs import Call, border_errors, columns_of, taken
 
 WORLD, TP, PP, DP = range(4)

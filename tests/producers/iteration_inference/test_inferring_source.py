@@ -17,6 +17,8 @@ import pytest
 
 from irregulars.infra.configuration.agent_settings import SourceTable
 from irregulars.infra.configuration.agent_sources import open_source
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.iteration_inference.inferring_source import PAUSE_S, InferringSource
 from irregulars.producers.iteration_inference.online import InferenceLimits
@@ -27,8 +29,6 @@ from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import job_columns, number_iterations
 from irregulars.producers.trace.source import TraceSource
 from irregulars.state_codec import encode_state
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.producers.iteration_inference.made_up_jobs import border_errors
 from tests.producers.torch_hook.sources import Rank

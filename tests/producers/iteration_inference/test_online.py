@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.iteration_inference.online import InferenceLimits, OnlineInference
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import UNKNOWN, Batch
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 NAMES = sorted(path.name for path in RECORDINGS.glob("gloo-*"))

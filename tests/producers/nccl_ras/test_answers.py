@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
+from irregulars.messages.records import OPERATOR_CODES
 from irregulars.producers.nccl_ras.answers import MAX_ANSWER_BYTES, MOST_MEMBERS, Worker, read_answer
-from irregulars.streams.messages.records import OPERATOR_CODES
 from tests.producers.nccl_ras.played_server import PlayedJob
 
 

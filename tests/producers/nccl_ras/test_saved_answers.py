@@ -8,10 +8,10 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.judgements import Verdict
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.nccl_ras.saved_answers import NOTE_MOVING
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.judgements import Verdict
 from tests.producers.nccl_ras.played_server import PlayedJob
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.records import OPERATORS, PHASES, Batch, encode_batch
 from irregulars.producers.nccl_ras.answers import read_answer
 from irregulars.producers.nccl_ras.client import RasAway, RasClient
 from irregulars.producers.nccl_ras.source import RasSettings, RasSource, RasWatch, is_this_host
 from irregulars.producers.publishing.sources import Record
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.records import OPERATORS, PHASES, Batch, encode_batch
 from tests.producers.nccl_ras.played_server import PlayedJob, PlayedServer
 
 S = 1_000_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from irregulars.messages.records import OPERATORS
 from irregulars.producers.nccl_ras.answers import read_answer
 from irregulars.producers.nccl_ras.standstill import Open, StandstillWatch, find_world
-from irregulars.streams.messages.records import OPERATORS
 from tests.producers.nccl_ras.played_server import PlayedJob
 
 S = 1_000_000_000

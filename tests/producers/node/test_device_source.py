@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from irregulars.messages.announcements import Heartbeat, SourceProgress
+from irregulars.messages.records import PATHS, UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.producers.node.device_source import DeviceSource
 from irregulars.producers.node.roster import Owner
 from irregulars.producers.node.samples import HealthSample, Samples
-from irregulars.streams.messages.announcements import Heartbeat, SourceProgress
-from irregulars.streams.messages.records import PATHS, UNKNOWN, Batch, decode_batch, encode_batch
 
 ONE, TWO = Owner("job", 2, 1), Owner("job", 2, 5)
 MS = 1_000_000

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.records import Batch, Header
 from irregulars.producers.node.node_source import NodeSource
 from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.sources import Record, row_count
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.records import Batch, Header
 
 
 def announced(rank: int) -> Announcement:

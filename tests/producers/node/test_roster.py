@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.producers.node.roster import Owner, Roster
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
 
 
 def announced(rank: int, gpu: int | None = None, nic: str | None = None, attempt: int = 0) -> Announcement:

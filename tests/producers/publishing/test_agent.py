@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress, decode_heartbeat
+from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.agent import Agent, AgentSettings
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.publishing.sources import Record
@@ -17,8 +19,6 @@ from irregulars.producers.publishing.spool import Spool
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress, decode_heartbeat
-from irregulars.streams.messages.records import Batch, Header
 from tests.producers.trace_directories import RECORDINGS
 
 

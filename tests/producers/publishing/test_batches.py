@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
+from irregulars.messages.records import UNKNOWN, Batch, Header, decode_batch
 from irregulars.producers.publishing.batches import cut_in_order, encode_in_parts, event_times_ns, take_rows
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header, decode_batch
 
 
 def samples(times_ns: list[int], names: tuple[str, ...] = ("eth0",)) -> Batch:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.bundles import decode_batches
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.bundling import MAX_ROWS, Bundler, encode_together
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.bundles import decode_batches
-from irregulars.streams.messages.records import Batch
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
 GROUP = "node-1/0"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import RECV, SEND, Batch
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import SimulatorSource
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import RECV, SEND, Batch
 
 TIDY = {
     "gap_noise_ratio": 0.0,

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from irregulars.messages.records import OPERATOR_CODES
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.job.topology import Topology
 from irregulars.producers.simulator.run.engine import Engine
 from irregulars.producers.simulator.run.untidiness import Untidiness
-from irregulars.streams.messages.records import OPERATOR_CODES
 from tests.producers.simulator.conftest import record
 
 Tidy = Callable[..., SimulatorSettings]

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from irregulars.messages.records import RECV, SEND
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.program.schedule import ring_pairs
 from irregulars.producers.simulator.run.engine import Engine
-from irregulars.streams.messages.records import RECV, SEND
 from tests.producers.simulator.conftest import record
 
 Tidy = Callable[..., SimulatorSettings]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, PythonRing
 from irregulars.producers.torch_hook.records.identity import Identity
 from irregulars.producers.torch_hook.records.iterations import Iterations
 from irregulars.producers.torch_hook.records.source import TorchSource
-from irregulars.streams.messages.records import UNKNOWN
 
 
 class HandHook:

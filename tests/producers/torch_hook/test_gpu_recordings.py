@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from irregulars import analyze, read_trace
 from irregulars.infra.cli import app
-from irregulars.streams.messages.judgements import Verdict
+from irregulars.messages.judgements import Verdict
 from tests.conftest import RECORDINGS
 
 GPU = RECORDINGS / "gpu"

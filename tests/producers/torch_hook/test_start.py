@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.torch_hook.records.start import agreed_start
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 from tests.producers.torch_hook.sources import Rank
 
 SCRIPT = """

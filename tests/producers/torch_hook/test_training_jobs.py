@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, Batch
 from irregulars.producers.torch_hook.hooks.native_library import DIRECTORY
 from irregulars.producers.torch_hook.records.identity import machine_has_gpus
 from irregulars.producers.trace.directory import Trace, read_trace
-from irregulars.streams.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, Batch
 
 pytestmark = pytest.mark.skipif(
     find_spec("torch") is None, reason="torch must be installed for tests of the hook (extra torch); it is not"

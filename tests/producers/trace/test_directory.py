@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN, decode_batch, encode_batch
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches, write_trace
-from irregulars.streams.messages.announcements import Communicator
-from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN, decode_batch, encode_batch
 from tests.producers.trace_directories import (
     RECORDINGS,
     SCHEMAS,

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import job_columns, number_iterations
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from tests.producers.iteration_inference.made_up_jobs import border_errors, taken
 
 ROOT = Path(__file__).resolve().parents[3]

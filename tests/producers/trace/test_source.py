@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 from tests.producers.trace_directories import RECORDINGS, START_NS, commop, write_directory
 
 

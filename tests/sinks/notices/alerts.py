@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.alerts import alert_of
-from irregulars.streams.messages.judgements import Suspect, Verdict
 
 
 def alert(

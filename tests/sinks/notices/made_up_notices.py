@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.notices.notice import Notice, NoticeEvent
-from irregulars.streams.messages.judgements import Suspect, Verdict
 
 NOW_NS = 1_795_000_000_000_000_000
 GPU = Suspect("gpu", 8, (8,), 0.95, host="node-1", gpu=0, nic="mlx5_1", switch="leaf-1")

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 
 from irregulars.errors import RecordError
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.notices.action_messages import decode_actions, encode_actions, newer
 from irregulars.sinks.notices.actions import actions_of
-from irregulars.streams.messages.judgements import Verdict
 from tests.sinks.notices.made_up_notices import VERDICT, notice_of
 from tests.sinks.verdicts import verdicts
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "streams" / "messages" / "schemas" / "actions.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[3] / "irregulars" / "messages" / "schemas" / "actions.json").read_text())
 
 
 @given(verdicts(events=("opened", "changed", "raised", "closed")))

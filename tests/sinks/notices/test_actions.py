@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 
 from irregulars.errors import RecordError
+from irregulars.messages.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict
 from irregulars.sinks.advice import ACTION_NAMES, SURE, advise, plan_of
 from irregulars.sinks.notices.actions import TIME_TO_LIVE_NS, Action, actions_of, recall, remember
 from irregulars.sinks.notices.opinions import TrackRecord
-from irregulars.streams.messages.judgements import DEVICES, VERDICT_KINDS, Suspect, Verdict
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 from tests.sinks.verdicts import verdicts
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
 from irregulars.sinks.notices.actions import HOUR_NS, remember
 from irregulars.sinks.notices.health_event import health_events
 from irregulars.sinks.notices.notice import Notice
-from irregulars.streams.messages.judgements import Verdict
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 
 FIELDS = {

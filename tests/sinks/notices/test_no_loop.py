@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from irregulars.streams.kafka.access_roles import rights_of
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.access_roles import rights_of
+from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.messages.at_work import HANG_NS
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.notices.node_health import MOST_CHARACTERS, check_host, short_line
-from irregulars.streams.messages.at_work import HANG_NS
-from irregulars.streams.messages.judgements import Verdict
 from tests.sinks.notices.made_up_notices import GPU, VERDICT
 from tests.sinks.verdicts import verdicts
 

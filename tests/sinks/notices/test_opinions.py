@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.messages.opinions import Opinion, decode_opinion, encode_opinion, newest_opinions
 from irregulars.sinks.notices.mutes import mute_of
 from irregulars.sinks.notices.opinions import SILENCE_NS, silences, track_records
-from irregulars.streams.messages.opinions import Opinion, decode_opinion, encode_opinion, newest_opinions
 
 NIC = "nic:node-3/mlx5_1"
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.messages.judgements import Verdict
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of, decode_alert
 from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel, annotations_of
 from irregulars.sinks.notices.channels.pagerduty import events_of
@@ -20,7 +21,6 @@ from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Notice, NoticeEvent, incident_link
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.text import encode_notice, notice_json, summary_of
-from irregulars.streams.messages.judgements import Verdict
 from tests.sinks.notices.alerts import alert
 from tests.sinks.verdicts import verdicts
 

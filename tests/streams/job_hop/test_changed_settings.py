@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from irregulars.messages.judgements import Verdict
+from irregulars.messages.threshold_changes import LIVE, ThresholdChange
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.judgements import Verdict
-from irregulars.streams.messages.threshold_changes import LIVE, ThresholdChange
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.stored_states import stored
 from tests.streams.eight_ranks import EightRanks, faulty

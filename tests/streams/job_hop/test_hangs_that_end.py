@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from irregulars.messages.judgements import Verdict
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.sinks.alerts import alert_of
-from irregulars.streams.messages.judgements import Verdict
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.sinks.recorded_jobs import RECORDINGS
 from tests.streams.evidence_rows import evidence_of

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from irregulars.messages.announcements import Heartbeat
+from irregulars.messages.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
+from irregulars.messages.judgements import JudgedIteration, Judgements
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import trace_batches
 from irregulars.streams.job_hop.job_clock import FORGOTTEN
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.announcements import Heartbeat
-from irregulars.streams.messages.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements
-from irregulars.streams.messages.records import UNKNOWN
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.stored_states import stored
 from tests.streams.evidence_rows import came, evidence_of, no_operators, went
@@ -232,7 +232,7 @@ def test_an_open_verdict_closes_with_the_reason_of_the_end(reason: str, expected
 
 
 def _last_word(rank: int, reason: str, attempt: int = 1) -> Any:
-    from irregulars.streams.messages.announcements import Heartbeat
+    from irregulars.messages.announcements import Heartbeat
 
     return Heartbeat("lockstep", attempt, rank, {}, "ended", reason)
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.messages.announcements import Announcement
 from irregulars.streams.job_hop.job_roster import JobRoster
-from irregulars.streams.messages.announcements import Announcement
 from tests.stored_states import stored
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.streams.kafka.dead_letters import InputMessage
-from irregulars.streams.messages.opinions import Opinion
-from irregulars.streams.messages.threshold_changes import ThresholdChange
+from irregulars.kafka.dead_letters import InputMessage
+from irregulars.messages.opinions import Opinion
+from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.live_words import PeopleSay
 from irregulars.streams.progress.word_log import ReadWords, UnusableWord
 from irregulars.streams.snapshots.records import PositionRecord

@@ -175,10 +175,11 @@ def test_a_step_of_the_system_s_clock_changes_nothing(
 def test_nothing_that_judges_reads_the_system_s_clock() -> None:
     """The monitors are told the time; whoever tells it counts from the start of the process."""
     reading = re.compile(r"\btime\.time\(|\btime_ns\(\)|datetime\.(now|utcnow|today)\(")
-    sources = [path for room in ("streams", "detectors") for path in (ROOT / room).rglob("*.py")]
+    rooms = ("streams", "detectors", "irregulars/messages", "irregulars/kafka")
+    sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     found = {path.relative_to(ROOT).as_posix() for path in sources if reading.search(path.read_text())}
     assert found == {
-        "streams/kafka/oauth_tokens.py",  # whether a token has expired
+        "irregulars/kafka/oauth_tokens.py",  # whether a token has expired
         "streams/progress/stream_time.py",  # once, at the start
         "streams/stages/job_topics.py",  # where reading of old verdicts begins, 30 days too early
     }

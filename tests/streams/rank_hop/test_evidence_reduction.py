@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.plugins.baseline import RobustBaseline
-from irregulars.streams.messages.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership, concatenate
-from irregulars.streams.messages.records import PHASE_UNKNOWN, RECV, UNKNOWN
+from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership, concatenate
+from irregulars.messages.records import PHASE_UNKNOWN, RECV, UNKNOWN
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS

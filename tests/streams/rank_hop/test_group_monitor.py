@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from irregulars.errors import RecordError
+from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.messages.bundles import MAX_GROUP_RANKS, bundle_of, decode_rows, encode_bundle
+from irregulars.messages.evidence import CLASS_COLUMNS, Evidence
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import simulate_trace
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
-from irregulars.streams.messages.bundles import MAX_GROUP_RANKS, bundle_of, decode_rows, encode_bundle
-from irregulars.streams.messages.evidence import CLASS_COLUMNS, Evidence
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from irregulars.streams.messages.evidence import PATTERN_COLUMNS, Evidence, concatenate
-from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN
+from irregulars.messages.evidence import PATTERN_COLUMNS, Evidence, concatenate
+from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
 from irregulars.streams.rank_hop.nic_samples import Samples
 from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from irregulars.messages.records import UNKNOWN
 from irregulars.state_codec import encode_state
-from irregulars.streams.messages.records import UNKNOWN
 from irregulars.streams.rank_hop.pending_rows import MOST_UNTOLD, PendingRows
 from irregulars.streams.rank_hop.rows.message_rows import part_of
 from tests.stored_states import stored

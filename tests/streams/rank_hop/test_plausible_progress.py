@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from irregulars.errors import RecordError
+from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
+from irregulars.messages.bounds import LATEST_NS
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import read_trace, trace_batches
-from irregulars.streams.messages.announcements import Announcement, Heartbeat, SourceProgress
-from irregulars.streams.messages.bounds import LATEST_NS
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored

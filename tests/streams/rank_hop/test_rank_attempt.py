@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.evidence import Membership
-from irregulars.streams.messages.records import PHASE_UNKNOWN, UNKNOWN
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.evidence import Membership
+from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.rank_attempt import Closed, RankAttempt

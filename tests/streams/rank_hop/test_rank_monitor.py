@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
-from irregulars.streams.messages.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
-from irregulars.streams.messages.records import (
+from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.messages.evidence import Evidence, Membership, concatenate, decode_evidence, encode_evidence
+from irregulars.messages.records import (
     BATCH_SCHEMAS,
     OPERATOR_CODES,
     UNKNOWN,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from irregulars.streams.messages.announcements import SourceProgress
-from irregulars.streams.messages.records import UNKNOWN, Batch
+from irregulars.messages.announcements import SourceProgress
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.streams.rank_hop.source_arrivals import SourceArrivals
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch

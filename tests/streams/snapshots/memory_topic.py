@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from irregulars.streams.kafka.log_reader import LogReader
-from irregulars.streams.kafka.outbox import Outbox
+from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.outbox import Outbox
 from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 
 NAME = "snapshots"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from irregulars.messages.judgements import JudgedIteration, Judgements, Suspect, Verdict
 from irregulars.state_codec import decode_state, encode_state
-from irregulars.streams.messages.judgements import JudgedIteration, Judgements, Suspect, Verdict
 from irregulars.streams.snapshots.published_verdicts import ALERTS, VERDICTS, PublishedVerdicts, Told, begun_anew
 
 ID, OTHER = "j:0:60:0", "j:0:62:0"

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.dtypes import Ints
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.state_codec import Part
-from irregulars.streams.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.streams.snapshots.records import PART_BYTES, PositionRecord, decode_monitor, draft_of, is_piece
 from irregulars.streams.snapshots.snapshot_writer import SPAN_BYTES, SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from irregulars.streams.messages.threshold_changes import ThresholdChange
+from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.stages.changed_silences import ChangedSilences
 from irregulars.streams.worker.monitors import make_monitors

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.outbox import Outbox
+from irregulars.messages.judgements import Judgements
+from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.messages.judgements import Judgements
-from irregulars.streams.messages.threshold_changes import ThresholdChange
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from irregulars.errors import RecordError
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header, encode_batch
+from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
 from irregulars.streams.stages.rank_records import decode
 
 

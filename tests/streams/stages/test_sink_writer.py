@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable, SinkBusy, SinkError, SinkRejected
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.memory import MemorySink
 from irregulars.sinks.protocol import Rows
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.kafka.topics import TopicSettings
 from irregulars.streams.stages import sink_writer
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.telemetry.counters import Counters

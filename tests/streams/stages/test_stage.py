@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.topics import group_key, rank_key
+from irregulars.messages.announcements import Announcement, Communicator, encode_announcement
+from irregulars.messages.bundles import bundle_of, decode_batches, encode_bundle
+from irregulars.messages.evidence import encode_evidence
+from irregulars.messages.judgements import Judgements
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.topics import group_key, rank_key
-from irregulars.streams.messages.announcements import Announcement, Communicator, encode_announcement
-from irregulars.streams.messages.bundles import bundle_of, decode_batches, encode_bundle
-from irregulars.streams.messages.evidence import encode_evidence
-from irregulars.streams.messages.judgements import Judgements
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.snapshots.stored_partition import StoredPartition

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.streams.messages.judgements import JudgedIteration, Verdict
+from irregulars.messages.judgements import JudgedIteration, Verdict
 from irregulars.streams.telemetry.counters import DELAY_BOUNDS_S, Counters, Histogram
 from tests.streams.evidence_rows import came, evidence_of
 

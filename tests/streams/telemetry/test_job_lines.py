@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from irregulars.streams.kafka.topics import WORKER_TOPICS
+from irregulars.kafka.topics import WORKER_TOPICS
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.job_work import JobWork
 from irregulars.streams.stages.partition_state import Tracked

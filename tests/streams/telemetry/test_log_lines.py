@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.streams.messages.judgements import Suspect, Verdict
+from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
 
 NIC = Suspect("nic", 26, (26,), 0.91, host="node-3", gpu=2, nic="mlx5_0")

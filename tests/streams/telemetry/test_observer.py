@@ -12,9 +12,9 @@ from urllib.error import HTTPError
 
 import pytest
 
-from irregulars.streams.kafka.dead_letters import DeadLetters
-from irregulars.streams.kafka.outbox import Outbox
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.telemetry import health
 from irregulars.streams.telemetry.counters import Counters

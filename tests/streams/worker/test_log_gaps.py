@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.stages.partition_state import PartitionState
 from irregulars.streams.worker.log_gaps import LogGaps
 

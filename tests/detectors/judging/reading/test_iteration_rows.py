@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, split_by_iteration
 from irregulars.detectors.judging.reading.spans import Span, spans_of
-from irregulars.streams.messages.evidence import COLUMNS, Evidence, concatenate
-from irregulars.streams.messages.ragged import Ragged
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.evidence import COLUMNS, Evidence, concatenate
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import UNKNOWN
 from tests.stored_states import stored
 from tests.streams.evidence_rows import MS, T0, evidence_of
 

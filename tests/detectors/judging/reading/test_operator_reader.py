@@ -10,6 +10,10 @@ import pytest
 
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.messages.announcements import Heartbeat
+from irregulars.messages.evidence import decode_evidence, encode_evidence
+from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.presets import OFF_CLOCKS
@@ -17,10 +21,6 @@ from irregulars.producers.simulator.job.settings import RECORDED_START_NS, Simul
 from irregulars.producers.simulator.logs.label import measure
 from irregulars.producers.simulator.logs.simulation import Simulation
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.messages.announcements import Heartbeat
-from irregulars.streams.messages.evidence import decode_evidence, encode_evidence
-from irregulars.streams.messages.judgements import Verdict
-from irregulars.streams.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.room_thresholds import moved

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.judging.reading.iteration_rows import IterationSpan
 from irregulars.detectors.judging.reading.operator_rows import gather_rows
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 from tests.streams.lockstep_job import operator_batch
 
 CODES = {"dp": 1, "tp": 0}

@@ -8,8 +8,8 @@ import numpy as np
 
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, split_by_iteration
 from irregulars.detectors.judging.reading.spans import Span, spans_of
-from irregulars.streams.messages.evidence import concatenate
-from irregulars.streams.messages.ragged import Ragged
+from irregulars.messages.evidence import concatenate
+from irregulars.messages.ragged import Ragged
 from tests.streams.evidence_rows import evidence_of
 
 

@@ -12,7 +12,7 @@ from irregulars.detectors.judging.reading.iteration_rows import IterationRows, s
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.detectors.judging.reading.usual_operators import UsualOperators
-from irregulars.streams.messages.evidence import concatenate
+from irregulars.messages.evidence import concatenate
 from tests.detectors.judging.read_job import ReadJob
 from tests.detectors.judging.reading.test_path_reading import iteration
 from tests.room_thresholds import moved

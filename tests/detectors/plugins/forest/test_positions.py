@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.plugins.forest.positions import Places, pack_slots
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 
 def frame(

@@ -12,7 +12,7 @@ from irregulars.detectors.plugins.forest.rank_past import RankPast
 from irregulars.detectors.plugins.forest.taught_forest import TaughtForest
 from irregulars.detectors.plugins.sample_frames import sample_frame
 from irregulars.dtypes import Column, Floats
-from irregulars.streams.messages.records import UNKNOWN
+from irregulars.messages.records import UNKNOWN
 
 
 def slow(iteration: int, rank: int, factor: float, tokens: float = 1.0) -> dict[str, Column]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.commands.traces.replay import in_time, rename_job
+from irregulars.messages.records import SCHEMAS
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.moved_times import moved, span_ns
-from irregulars.streams.messages.records import SCHEMAS
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture

@@ -8,7 +8,7 @@ from typing import Any
 from irregulars.errors import ServiceUnavailable
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
 from irregulars.infra.console.topics.recent_alerts import RecentAlerts
-from irregulars.streams.kafka.topics import TopicSettings
+from irregulars.kafka.topics import TopicSettings
 
 
 class Followed(RecentAlerts):

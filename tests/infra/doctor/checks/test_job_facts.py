@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from irregulars.infra.doctor.checks.job_facts import Announced, Beat, host_clocks, jobs_of
-from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 
 WORLD = (Communicator("world", "world", (0, 1)),)
 

@@ -8,8 +8,8 @@ import pytest
 from irregulars.infra.doctor.checks.facts import TopicFacts
 from irregulars.infra.doctor.checks.question import Question
 from irregulars.infra.doctor.checks.topics import check_topics
-from irregulars.streams.kafka.access_roles import ROLES, rights_of
-from irregulars.streams.kafka.topics import TOPICS
+from irregulars.kafka.access_roles import ROLES, rights_of
+from irregulars.kafka.topics import TOPICS
 from tests.infra.doctor.installations import LAYOUT, kafka, topic, troubles
 
 

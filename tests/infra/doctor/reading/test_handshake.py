@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.doctor.reading.handshake import shake_hands
-from irregulars.streams.kafka.security import KafkaSecurity
+from irregulars.kafka.security import KafkaSecurity
 from tests.integration.certificates import Authority
 
 

@@ -12,12 +12,12 @@ from irregulars.detectors.job.measured_time import logged_resolutions_ns
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import Analysis, analyze
 from irregulars.infra.runs.last_arrivals_report import arrivals_of
+from irregulars.messages.records import OPERATOR_CODES
+from irregulars.producers.foreign_files.imported import ImportedJob
 from irregulars.producers.importers.clog import job as job_of_clog
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.importers.shared.imported import ImportedJob
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.messages.records import OPERATOR_CODES
 from tests.producers.importers.clog_lines import (
     BASE_MS,
     event,

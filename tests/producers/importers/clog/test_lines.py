@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
+from irregulars.messages.records import OPERATORS
 from irregulars.producers.importers.clog import lines as lines_of_clog
 from irregulars.producers.importers.clog.lines import Call, LogParser
-from irregulars.streams.messages.records import OPERATORS
 from tests.producers.importers.clog_lines import BASE_MS, event, header, new_comm, signature, split, steady
 
 BEGIN = [header(), new_comm(0, 2), signature(1)]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.importers import following
 from irregulars.producers.importers.clog import lines as lines_of_clog
 from irregulars.producers.importers.clog.live import LiveClog
@@ -16,8 +18,6 @@ from irregulars.producers.importers.followers import LogReader, follow
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 from tests.producers.importers.clog_lines import BASE_MS, event, header, log, new_comm, signature, split, steady
 from tests.producers.importers.test_following import column, drain, messages, rows_of
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.importers.clog.signatures import read_signature
-from irregulars.streams.messages.records import OPERATORS, UNKNOWN
 
 # As the published page lists them: the operator, its parameters, ours, and the payload in bytes.
 PUBLISHED = [

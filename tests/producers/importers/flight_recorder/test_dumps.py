@@ -12,12 +12,12 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.judgements import Verdict
 from irregulars.producers.importers.flight_recorder.dumps import read_dump
 from irregulars.producers.importers.flight_recorder.job import job_of_dumps
 from irregulars.producers.importers.flight_recorder.plain_pickle import load_plain
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.judgements import Verdict
 
 Shared = Callable[[str], Path]
 WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}

@@ -8,10 +8,10 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.runs.last_arrivals_report import arrivals_of
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
+from irregulars.producers.foreign_files.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.importers.shared.imported import ImportedJob
 from irregulars.producers.trace.directory import Trace, read_trace
-from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
 from tests.producers.importers.inspector_lines import START_US, collective, context, lines, marker, pair
 
 

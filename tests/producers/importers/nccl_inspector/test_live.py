@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from irregulars.messages.records import OPERATOR_CODES
+from irregulars.producers.foreign_files.imported import ImportedJob
 from irregulars.producers.importers.followers import LogReader
 from irregulars.producers.importers.nccl_inspector.live import LiveLog
-from irregulars.producers.importers.shared.imported import ImportedJob
-from irregulars.streams.messages.records import OPERATOR_CODES
 from tests.producers.importers.inspector_lines import START_US, collective, context, lines, pair
 
 STARTS = 12

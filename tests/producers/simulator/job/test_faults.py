@@ -101,8 +101,8 @@ def test_a_fault_that_does_not_fit_the_cluster_is_refused(text: str, reason: str
 
 
 def test_every_kind_has_a_verdict_that_is_right_for_it() -> None:
+    from irregulars.messages.judgements import VERDICT_KINDS
     from irregulars.producers.simulator.logs.label import VERDICT_OF
-    from irregulars.streams.messages.judgements import VERDICT_KINDS
 
     assert set(VERDICT_OF) == set(FAULT_KINDS)
     assert set(VERDICT_OF.values()) <= set(VERDICT_KINDS)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import decode_announcement, encode_announcement
+from irregulars.messages.records import KINDS
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.job.topology import Topology
-from irregulars.streams.messages.announcements import decode_announcement, encode_announcement
-from irregulars.streams.messages.records import KINDS
 
 SIZES = st.integers(1, 5)
 

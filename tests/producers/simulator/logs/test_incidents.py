@@ -13,14 +13,14 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.presets import PRESETS, suite_case, with_preset
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.incidents import ABNORMAL_RATIO, Incidents
 from irregulars.producers.simulator.logs.source import SimulatorSource, simulate_trace
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 from tests.conftest import ROOT
 
 BASE = with_preset(SimulatorSettings(iterations=30, seed=5, bandwidth_period_ms=50.0), "suite")

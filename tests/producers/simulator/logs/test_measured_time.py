@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from irregulars.messages.announcements import Announcement
 from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.streams.messages.announcements import Announcement
 from tests.producers.simulator.conftest import record
 
 Tidy = Callable[..., SimulatorSettings]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.sources import check_source
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import SimulatorSource, simulate_trace
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.announcements import Announcement
-from irregulars.streams.messages.records import Batch
 
 SMALL = SimulatorSettings(dp=2, pp=2, tp=2, gpus_per_host=2, micro_batches=4, iterations=12)
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from irregulars.messages.records import OPERATOR_CODES, PHASES, RECV, SEND
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.noise import LEAST_TRANSFER_RATIO
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.run.engine import Engine
-from irregulars.streams.messages.records import OPERATOR_CODES, PHASES, RECV, SEND
 from tests.producers.simulator.conftest import Recorded, record
 
 Tidy = Callable[..., SimulatorSettings]

@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, encode_announcement
+from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
 from irregulars.producers.torch_hook.leaving.frames import End, encode_frame
-from irregulars.streams.messages.announcements import Announcement, Communicator, Heartbeat, encode_announcement
-from irregulars.streams.messages.records import UNKNOWN, Batch, Header
 
 DEADLINE_S = 60.0
 ANNOUNCED = Announcement("job", 0, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
@@ -192,7 +192,7 @@ AGENT = """
 import re, sys
 from pathlib import Path
 from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
-from irregulars.streams.messages.records import Batch
+from irregulars.messages.records import Batch
 source, rows = SocketSource(Path(sys.argv[1])), 0
 def kib(what):
     return int(re.search(what + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
 from irregulars.producers.torch_hook.leaving.exits import AgentSocket, TraceDirectory
 from irregulars.producers.torch_hook.leaving.trace_parts import PARTS, assemble
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.records import Batch
 from tests.producers.torch_hook.sources import Rank
 
 DEADLINE_S = 60.0

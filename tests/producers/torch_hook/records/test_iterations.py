@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
+from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.records.iterations import Iterations
-from irregulars.streams.messages.records import PHASES, UNKNOWN
 
 
 class Optimizer:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, ROW, UNSEEN
 from irregulars.producers.torch_hook.records.rows import RowReader, execution_starts
-from irregulars.streams.messages.records import OPERATOR_CODES, UNKNOWN
 
 SHIFT_NS = 1_000_000
 

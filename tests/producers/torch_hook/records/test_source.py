@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from irregulars.messages.announcements import Announcement, Heartbeat
+from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER
 from irregulars.producers.torch_hook.records.source import STUCK_S
-from irregulars.streams.messages.announcements import Announcement, Heartbeat
-from irregulars.streams.messages.records import UNKNOWN, Batch
 from tests.producers.torch_hook.sources import Rank
 
 

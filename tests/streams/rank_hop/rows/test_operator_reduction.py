@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.streams.messages.records import SEND, UNKNOWN
+from irregulars.messages.records import SEND, UNKNOWN
 from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
 
 FLOATS = frozenset({"elapsed_ns", "size_bytes"})

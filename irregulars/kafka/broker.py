@@ -1,0 +1,168 @@
+"""Reach the Kafka broker, and say clearly when it can't be reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from irregulars.errors import ServiceError, ServiceRefused, ServiceUnavailable
+from irregulars.kafka.login_password import current, is_login_refusal, password_of
+from irregulars.kafka.oauth_tokens import TokenSource
+
+REFUSALS: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError._SSL,
+    }
+)
+"""Codes of librdkafka with which a broker refuses us, however often we ask."""
+
+_NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "OAuth token not set")
+"""What librdkafka and its Python client say, with codes of refusals, where they could not ask for a token."""
+
+_TRY_S: Final = 1.0  # a refusal shows in the background, while the call itself would wait for its whole time
+_PAUSE_S: Final = 0.1
+
+
+def client_config(
+    bootstrap: str, security: Mapping[str, Any], errors: list[KafkaError] | None = None
+) -> dict[str, Any]:
+    """Return the librdkafka configuration that all our clients share.
+
+    Parameters
+    ----------
+    bootstrap
+        ``host:port``, or several with commas.
+    security
+        librdkafka's settings of protocol and credentials, for example ``security.protocol`` and ``sasl.password``.
+    errors
+        Collects what librdkafka reports in the background: a refused log-in only shows there.
+    """
+    # Its own log would put several lines a second on standard error while a broker is away; we report once.
+    config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **security}
+    if errors is not None:
+        config["error_cb"] = errors.append
+    return config
+
+
+def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 10.0) -> tuple[AdminClient, Any]:
+    """Return an admin client and the cluster's metadata, which proves that the broker answers and accepts us.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If no broker answers within `timeout_s`.
+    ServiceRefused
+        If a broker refuses the credentials.
+    """
+    errors: list[KafkaError] = []
+    admin = _make_admin(client_config(bootstrap, security, errors), bootstrap)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            metadata = admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
+        except KafkaException as error:
+            admin.poll(_PAUSE_S)  # delivers what the background thread has seen
+            refusals = [one for one in (*errors, error.args[0]) if is_refusal(one, security)]
+            if refusals or left_s <= _TRY_S:
+                told = (refusals or [one for one in errors if _may_change(one, security)] or [error.args[0]])[0]
+                raise service_error(told, bootstrap, timeout_s, security) from error
+        else:
+            password = password_of(security)
+            if password is not None:
+                password.note_right()
+            return admin, metadata
+
+
+def is_refusal(error: KafkaError, security: Mapping[str, Any]) -> bool:
+    """Whether a broker refuses us, however often we ask.
+
+    Where the OAuth server is away, librdkafka has no token, or one that has expired: a log-in that fails for that may
+    be tried again. So may one with a password from a file that was right before: it is being changed.
+    """
+    is_final = error.code() in REFUSALS and not _lacks_token(error) and not _is_missed(security.get("oauth_cb"))
+    return is_final and not _may_change(error, security)
+
+
+def _may_change(error: KafkaError, security: Mapping[str, Any]) -> bool:
+    password = password_of(security)
+    return password is not None and password.may_change and is_login_refusal(error)
+
+
+def _lacks_token(error: KafkaError) -> bool:
+    return error.str().startswith(_NO_TOKEN)
+
+
+def _is_missed(tokens: object) -> bool:
+    return isinstance(tokens, TokenSource) and tokens.is_missed
+
+
+def service_error(
+    error: KafkaError,
+    bootstrap: str,
+    timeout_s: float | None = None,
+    security: Mapping[str, Any] = MappingProxyType({}),
+) -> ServiceError:
+    """Return our exception for librdkafka's `error`; the text names the address, never a credential."""
+    if is_refusal(error, security):
+        return ServiceRefused(
+            f"Kafka at {bootstrap} must accept our credentials; got {error.name()}: {error.str()}. "
+            "Check user, secret, certificates and access rights (infra/docs/access.md)"
+        )
+    if _may_change(error, security):
+        return ServiceUnavailable(
+            f"Kafka at {bootstrap} must accept our login; got {error.name()}: {error.str()}. The password may be "
+            "a new one: its file is read again"
+        )
+    if error.code() in REFUSALS:
+        return ServiceUnavailable(
+            f"Kafka at {bootstrap} must get a token of ours; there is none, or it has expired: {error.name()}: "
+            f"{error.str()}. Check that the token endpoint answers (kafka_token_url)"
+        )
+    within = "" if timeout_s is None else f" within {timeout_s:g} s"
+    return ServiceUnavailable(
+        f"Kafka at {bootstrap} must answer{within}; got {error.name()}: {error.str()}. "
+        "Check the address, that the broker runs, and what it asks for there (TLS, a certificate)"
+    )
+
+
+@contextmanager
+def answering(bootstrap: str, timeout_s: float) -> Iterator[None]:
+    """Turn what an answer of the admin client, awaited for `timeout_s`, may raise into our exceptions.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker does not answer. That at `bootstrap` may, and name another that this machine can't reach: then
+        the request is still open when its time is over.
+    ServiceRefused
+        If it refuses us.
+    """
+    try:
+        yield
+    except KafkaException as error:
+        raise service_error(error.args[0], bootstrap, timeout_s) from error
+    except TimeoutError as error:
+        raise ServiceUnavailable(
+            f"Kafka at {bootstrap} must answer within {timeout_s:g} s; got nothing. "
+            "Check that this machine reaches the addresses that the brokers name (advertised.listeners)"
+        ) from error
+
+
+def _make_admin(config: dict[str, Any], bootstrap: str) -> AdminClient:
+    try:
+        return AdminClient(current(config))
+    except KafkaException as error:
+        raise service_error(error.args[0], bootstrap) from error

@@ -1,0 +1,246 @@
+"""Read messages again by their offsets: the operators behind an irregular iteration, and tails of result topics.
+
+These functions wait for the broker: call them in a thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from irregulars.errors import ServiceUnavailable
+from irregulars.kafka.broker import client_config, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.recent_messages import RecentMessages
+from irregulars.kafka.scattered_reading import (
+    CUT,
+    PASSING,
+    POLL_S,
+    LogReading,
+    ScatteredReading,
+    bounds_of,
+    offset_of,
+)
+
+
+class OffsetsOfRank(Protocol):
+    """Where operators of one rank lie: offsets in one partition of ``commops``."""
+
+    @property
+    def rank(self) -> int:
+        """Whose operators they are."""
+
+    @property
+    def partition(self) -> int:
+        """Partition of ``commops``."""
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Offsets in it, in any order."""
+
+
+class LogReader:
+    """Reads by partition and offset, without a consumer group. One thread at a time.
+
+    Parameters
+    ----------
+    bootstrap, security
+        As in `kafka.broker.client_config`.
+    deadline_s
+        Longest time that one call takes.
+    recent
+        Messages of ``commops`` that `read_commops` need not ask the broker for; None: it asks for all.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        security: Mapping[str, Any],
+        deadline_s: float = 30.0,
+        recent: RecentMessages | None = None,
+    ) -> None:
+        self._bootstrap: Final = bootstrap
+        self._security: Final = security
+        self._deadline_s: Final = deadline_s
+        self._recent: Final = RecentMessages(0) if recent is None else recent
+        config = client_config(bootstrap, security) | {
+            "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # a seek waits for the fetch before it
+            "queued.min.messages": 64,
+            # One fetch brings more than that, and librdkafka would then let the partition rest for a second, even
+            # when it is assigned anew to be read elsewhere.
+            "fetch.queue.backoff.ms": 1,
+            "isolation.level": "read_committed",
+        }
+        self._consumer: Final = new_consumer(config)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()
+
+    def read_commops(self, topic: str, spans: Iterable[OffsetsOfRank]) -> LogReading:
+        """Return the batches at the offsets of `spans`, from all partitions at once; one named twice is read once.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If they can't all be read within the deadline.
+        """
+        wanted: dict[int, set[int]] = {}
+        ranks: dict[int, set[int]] = {}
+        for span in spans:
+            wanted.setdefault(span.partition, set()).update(span.offsets)
+            ranks.setdefault(span.partition, set()).add(span.rank)
+        reading = ScatteredReading(self._consumer, self._bootstrap, self._deadline_s, self._recent, self._security)
+        return reading.read(topic, wanted, ranks)
+
+    def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:
+        """Return the messages from `from_offset` up to what is the end now (of a compacted topic: what is left).
+
+        Raises
+        ------
+        ServiceUnavailable
+            If the end is not reached within the deadline.
+        """
+        return list(self.each_of_tail(topic, partition, from_offset))
+
+    def each_of_tail(self, topic: str, partition: int, from_offset: int = 0) -> Iterator[Message]:
+        """Yield what `read_tail` returns, one by one; nothing else can be read until it ends."""
+        deadline = time.monotonic() + self._deadline_s
+        low, high = self._bounds(topic, partition, deadline)
+        begin = max(low, from_offset)
+        if begin < high:
+            yield from self._messages(topic, partition, begin, high, deadline)
+
+    def messages(
+        self, topic: str, partition: int, begin: int = 0, end: int | None = None
+    ) -> Generator[Message, None, None]:
+        """Yield the messages from `begin` to before `end` (None: what is the end now), as far as they still exist.
+
+        However many these are: the deadline is for each of them.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If none comes within the deadline.
+        """
+        deadline = time.monotonic() + self._deadline_s
+        low, high = self._bounds(topic, partition, deadline)
+        begin, end = max(low, begin), high if end is None else min(end, high)
+        if begin < end:
+            yield from self._messages(topic, partition, begin, end, deadline, is_each=True)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset that exists, and the one that the next message will get."""
+        return self._bounds(topic, partition, time.monotonic() + self._deadline_s)
+
+    def next_offset(self, topic: str, partition: int, begin: int) -> int:
+        """Return the offset of the first message at or behind `begin`; if there is none, where the next may come."""
+        low, high = self._bounds(topic, partition, time.monotonic() + self._deadline_s)
+        found = self.messages(topic, partition, begin, high)
+        first = next(found, None)  # it ends without one only where it has read to `high`
+        found.close()
+        return max(begin, low, high) if first is None else offset_of(first)
+
+    def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
+        """Return the offset of the first message that is not older than a time, ms since the epoch; or the end."""
+        try:
+            (found,) = self._consumer.offsets_for_times(
+                [TopicPartition(topic, partition, max(time_ms, 0))], timeout=self._deadline_s
+            )
+        except KafkaException as error:
+            raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
+        return found.offset if found.offset >= 0 else self.end_offset(topic, partition)
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        """Return the offset that the next message of the partition will get."""
+        return self.bounds(topic, partition)[1]
+
+    def holds(self, topic: str, partition: int, offset: int) -> bool:
+        """Return whether a message at `offset` or behind it can be fetched, wherever the log is said to end.
+
+        Some brokers say too little: after a change of leader for a moment, and Tansu after a batch of several
+        messages until the next one comes.
+        """
+        deadline = time.monotonic() + self._deadline_s
+        self._consumer.assign([TopicPartition(topic, partition, offset)])
+        try:
+            while time.monotonic() < deadline:
+                message = self._consumer.poll(POLL_S)
+                error = None if message is None else message.error()
+                if message is not None and error is None:
+                    return True
+                if error is not None and error.code() in {*CUT, KafkaError._PARTITION_EOF}:
+                    return False
+                if error is not None and error.code() not in PASSING:
+                    raise service_error(error, self._bootstrap, security=self._security)
+        finally:
+            self._consumer.unassign()
+        raise ServiceUnavailable(
+            f"Kafka at {self._bootstrap} must say within {self._deadline_s:g} s what stands in {topic}/{partition} "
+            f"from {offset} on; it did not"
+        )
+
+    def partitions(self, topic: str) -> list[int]:
+        """Return the partitions of `topic`, ascending."""
+        try:
+            return sorted(self._consumer.list_topics(topic, timeout=self._deadline_s).topics[topic].partitions)
+        except KafkaException as error:
+            raise service_error(error.args[0], self._bootstrap, self._deadline_s, self._security) from error
+
+    def _bounds(self, topic: str, partition: int, deadline: float) -> tuple[int, int]:
+        return bounds_of(self._consumer, TopicPartition(topic, partition), self._bootstrap, deadline, self._security)
+
+    def _messages(
+        self, topic: str, partition: int, begin: int, end: int, deadline: float, *, is_each: bool = False
+    ) -> Iterator[Message]:
+        """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each.
+
+        It ends where the log has been read up to `end`, and nowhere else: after a change of leader a broker may say
+        for a moment that the log ends earlier, and whoever believes it loses what stands there.
+        """
+        place = TopicPartition(topic, partition, begin)
+        self._consumer.assign([place])
+        try:
+            while time.monotonic() < deadline:
+                message = self._consumer.poll(POLL_S)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    if offset_of(message) < end:
+                        yield message
+                        place.offset = offset_of(message) + 1
+                    if offset_of(message) >= end - 1:
+                        return
+                    deadline = time.monotonic() + self._deadline_s if is_each else deadline
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    if offset_of(message) >= end:
+                        return
+                elif error.code() in CUT:
+                    if not self._assign_again(place, end, deadline):
+                        return
+                elif error.code() not in PASSING:
+                    raise service_error(error, self._bootstrap, security=self._security)
+        finally:
+            self._consumer.unassign()
+        raise ServiceUnavailable(
+            f"Kafka at {self._bootstrap} must send {topic}/{partition} from {begin} to {end} within "
+            f"{self._deadline_s:g} s; got less. Check the broker's load, or raise the deadline"
+        )
+
+    def _assign_again(self, place: TopicPartition, end: int, deadline: float) -> bool:
+        """Go on where the log begins now, if that is before `end`; the broker has no message at `place`."""
+        low, _ = self._bounds(place.topic, place.partition, deadline)
+        if low <= place.offset:  # it was there before, and comes back with the leader
+            time.sleep(POLL_S)
+        place.offset = max(low, place.offset)
+        self._consumer.assign([place])
+        return place.offset < end

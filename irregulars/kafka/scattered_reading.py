@@ -1,0 +1,322 @@
+"""Read batches that lie scattered over a log, from all partitions at once: each seek costs a round trip."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.kafka.broker import service_error
+from irregulars.kafka.recent_messages import RecentMessages
+from irregulars.messages.bundles import decode_batches
+from irregulars.messages.records import Batch
+
+POLL_S: Final = 0.2
+_NEAR: Final = 16
+"""Offsets closer than this are read through: a seek throws away what was fetched, and costs a round trip."""
+
+_QUIET_S: Final = 8.0
+"""After which without a message the ends of partitions are asked for: what lies behind them will not come."""
+
+_ASK_S: Final = 2.0
+
+_FAR: Final = 1 << 14
+"""Offsets that lie further behind the end of a partition never were: a new leader lacks what came within a second or
+so, and this is what the largest of jobs sends to a partition in several."""
+
+CUT: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+"""The broker has no such offset: retention deleted it, or a new leader is not yet as far as the last one was."""
+
+# librdkafka goes on trying by itself; the caller's deadline ends it.
+PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
+
+# A busy broker may forget a topic for a moment that it has just told of: the client then knows no partition of it.
+_LEADERLESS: Final = frozenset(
+    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """What one call of `LogReader.read_commops` found.
+
+    Parameters
+    ----------
+    batches
+        Decoded batches, by partition and offset ascending.
+    missing
+        ``(partition, offset)`` that retention has deleted, or that hold no decodable batch.
+    """
+
+    batches: list[Batch] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Cursor:
+    """The offsets of one partition that are still to come, run by run.
+
+    Parameters
+    ----------
+    offsets
+        Ascending; at least one.
+    """
+
+    def __init__(self, offsets: Sequence[int]) -> None:
+        self._runs: Final = deque(_runs(offsets))
+
+    @property
+    def begin(self) -> int:
+        """Where to go on reading."""
+        return self._runs[0][0]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more is to come."""
+        return not self._runs
+
+    def wants(self, offset: int) -> bool:
+        """Whether the run that is being read has this offset."""
+        return offset in self._runs[0]
+
+    def pass_to(self, offset: int) -> bool:
+        """Note that everything below has been passed; return whether another run begins, or none is left."""
+        before = len(self._runs)
+        while self._runs and self._runs[0][-1] < offset:
+            self._runs.popleft()
+        return len(self._runs) < before
+
+    def keep_within(self, low: int, high: int) -> bool:
+        """Give up what is below one offset, or at another and beyond; return whether that was anything."""
+        before = [one for run in self._runs for one in run]
+        left = [one for one in before if low <= one < high]
+        self._runs.clear()
+        self._runs.extend(_runs(left) if left else ())
+        return len(left) < len(before)
+
+
+class ScatteredReading:
+    """One reading with a consumer that is assigned to nothing, and is again afterwards.
+
+    Parameters
+    ----------
+    consumer
+        Must tell of the ends of partitions, and not go elsewhere by itself (``auto.offset.reset=error``).
+    recent
+        Messages that need not be read; those that are read are added.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        bootstrap: str,
+        deadline_s: float,
+        recent: RecentMessages,
+        security: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._consumer: Final = consumer
+        self._recent: Final = recent
+        self._security: Final = security
+        self._bootstrap: Final = bootstrap
+        self._deadline_s: Final = deadline_s
+        self._deadline: Final = time.monotonic() + deadline_s
+        self._cursors: dict[int, Cursor] = {}
+        self._found: dict[int, dict[int, list[Batch]]] = {}
+        self._ranks: Mapping[int, Collection[int]] = {}
+
+    def read(
+        self, topic: str, wanted: Mapping[int, Collection[int]], ranks: Mapping[int, Collection[int]]
+    ) -> LogReading:
+        """Return the batches of some ranks at some offsets, both by partition.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If they can't all be read within the deadline.
+        """
+        self._ranks = ranks
+        self._found = {partition: {} for partition in sorted(wanted)}
+        unread = {partition: self._take_recent(partition, offsets) for partition, offsets in wanted.items()}
+        self._cursors = {partition: Cursor(sorted(offsets)) for partition, offsets in unread.items() if offsets}
+        if self._cursors:
+            self._give_up_unknown(topic)
+        if self._cursors:
+            self._assign(topic)
+            try:
+                self._read_all(topic)
+            finally:
+                self._consumer.resume(self._consumer.assignment())  # a pause would outlast the assignment
+                self._consumer.unassign()
+        batches = [
+            batch for found in self._found.values() for _, own in sorted(found.items(), key=_offset) for batch in own
+        ]
+        missing = [
+            (partition, offset)
+            for partition, found in self._found.items()
+            for offset in sorted(wanted[partition])
+            if offset not in found
+        ]
+        return LogReading(batches, missing)
+
+    def _take_recent(self, partition: int, offsets: Collection[int]) -> list[int]:
+        """Take what need not be read; return what must be."""
+        unread = []
+        for offset in offsets:
+            value = self._recent.get(partition, offset)
+            if value is None:
+                unread.append(offset)
+            else:
+                self._keep(partition, offset, value)
+        return unread
+
+    def _keep(self, partition: int, offset: int, value: bytes | None) -> None:
+        batches = _decoded(value)
+        if batches is not None:
+            wanted = self._ranks[partition]
+            self._found[partition][offset] = [batch for batch in batches if batch.header.rank in wanted]
+
+    def _assign(self, topic: str) -> None:
+        """Read on in all partitions that are left, each at the beginning of its run."""
+        self._consumer.resume(self._consumer.assignment())
+        self._consumer.assign(
+            [TopicPartition(topic, partition, cursor.begin) for partition, cursor in self._cursors.items()]
+        )
+
+    def _read_all(self, topic: str) -> None:
+        quiet_since = time.monotonic()
+        while self._cursors:
+            now = time.monotonic()
+            if now > self._deadline:
+                raise self._too_late(topic)
+            if now - quiet_since > _QUIET_S:
+                self._give_up_ends(topic)
+                quiet_since = now
+            message = self._consumer.poll(POLL_S)
+            if message is None:
+                continue
+            error, partition = message.error(), message.partition()
+            code = None if error is None else error.code()
+            if error is not None and code not in {*CUT, *PASSING, KafkaError._PARTITION_EOF}:
+                raise service_error(error, self._bootstrap, security=self._security)
+            cursor = None if partition is None else self._cursors.get(partition)
+            if partition is None or cursor is None:
+                continue  # of a partition that is done, or of none
+            place = TopicPartition(topic, partition)
+            if code is None:
+                quiet_since = now
+                self._take(message, place, cursor)
+            elif code in CUT:
+                self._cut(place, cursor)
+
+    def _take(self, message: Message, place: TopicPartition, cursor: Cursor) -> None:
+        offset = offset_of(message)
+        if cursor.wants(offset):
+            value = message.value()
+            self._keep(place.partition, offset, value)
+            self._recent.add(place.partition, offset, value or b"")
+        if cursor.pass_to(offset + 1):
+            self._go_on(place, cursor)
+
+    def _cut(self, place: TopicPartition, cursor: Cursor) -> None:
+        low, high = bounds_of(self._consumer, place, self._bootstrap, self._deadline, self._security)
+        if not cursor.keep_within(low, high + _FAR):  # it was there before, and comes back with the leader
+            time.sleep(POLL_S)
+        if cursor.is_done:
+            del self._cursors[place.partition]
+        self._assign(place.topic)  # librdkafka seeks in no partition that it has given up
+
+    def _go_on(self, place: TopicPartition, cursor: Cursor) -> None:
+        if cursor.is_done:
+            del self._cursors[place.partition]
+            self._consumer.pause([place])  # else it would go on to the end of the log
+        else:
+            self._consumer.seek(TopicPartition(place.topic, place.partition, cursor.begin))
+
+    def _give_up_unknown(self, topic: str) -> None:
+        """Give up partitions that the topic does not have: to wait for them would hold up all other readings."""
+        try:
+            known = self._consumer.list_topics(topic, timeout=_ASK_S).topics[topic].partitions
+        except (KafkaException, KeyError):
+            return  # the broker is away for a moment
+        if known:  # else it has forgotten the topic for a moment
+            self._cursors = {partition: one for partition, one in self._cursors.items() if partition in known}
+
+    def _give_up_ends(self, topic: str) -> None:
+        """Give up what lies behind the ends of partitions: a leader that was behind is not any more by now."""
+        for partition, cursor in list(self._cursors.items()):
+            _, high = bounds_of(
+                self._consumer, TopicPartition(topic, partition), self._bootstrap, self._deadline, self._security
+            )
+            if cursor.begin >= high:
+                del self._cursors[partition]
+
+    def _too_late(self, topic: str) -> ServiceUnavailable:
+        left = ", ".join(f"{topic}/{partition} from {one.begin}" for partition, one in sorted(self._cursors.items()))
+        return ServiceUnavailable(
+            f"Kafka at {self._bootstrap} must send {left} within {self._deadline_s:g} s; got less. "
+            "Check the broker's load, or raise the deadline"
+        )
+
+
+def bounds_of(
+    consumer: Consumer,
+    place: TopicPartition,
+    bootstrap: str,
+    deadline: float,
+    security: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[int, int]:
+    """Return the first offset of a partition that exists, and the one that the next message will get.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker does not say before `deadline`, by `time.monotonic`.
+    """
+    began = time.monotonic()
+    while True:
+        left_s = max(deadline - time.monotonic(), 0.1)
+        try:
+            low, high = consumer.get_watermark_offsets(place, timeout=left_s)
+            return low, high
+        except KafkaException as error:
+            # A partition that is new, or whose broker stopped, has no leader for a moment.
+            if error.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+                raise service_error(error.args[0], bootstrap, time.monotonic() - began, security) from error
+        time.sleep(POLL_S)
+
+
+def offset_of(message: Message) -> int:
+    """Return the offset of a message that was read."""
+    offset = message.offset()
+    if offset is None:
+        raise ValueError(f"message that was read from {message.topic()} must have an offset; got none")
+    return offset
+
+
+def _runs(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Ascending offsets, cut where the distance is worth a seek.
+
+    >>> [list(run) for run in _runs([1, 2, 9, 100, 101])]
+    [[1, 2, 9], [100, 101]]
+    """
+    begin = 0
+    for index in range(1, len(offsets) + 1):
+        if index == len(offsets) or offsets[index] - offsets[index - 1] > _NEAR:
+            yield offsets[begin:index]
+            begin = index
+
+
+def _decoded(value: bytes | None) -> list[Batch] | None:
+    try:
+        return decode_batches(value, "commops")
+    except RecordError:  # it went to the dead-letter topic when it was first read
+        return None
+
+
+def _offset(found: tuple[int, list[Batch]]) -> int:
+    return found[0]

@@ -1,0 +1,308 @@
+"""Create the topics, change the configuration of those that exist, and check that they fit together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, and not told to type checkers
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from irregulars.errors import ServiceUnavailable, TopicMismatch
+from irregulars.kafka.broker import answering, open_admin
+from irregulars.kafka.topics import (
+    CLEANING,
+    HEADER_BYTES,
+    MAX_MESSAGE_BYTES,
+    SNAPSHOT_TOPICS,
+    TOPICS,
+    Topic,
+    TopicSettings,
+)
+
+_POLL_S: Final = 0.05
+_UNPARTED: Final = (
+    "verdicts", "alerts", "notices", "mutes", "actions", "feedback", "thresholds", "deadletter", "progress",
+)  # fmt: skip
+"""Topics with few messages: one partition keeps their order, and one member of a group has them all."""
+
+_TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_rank), ("evidence", "job_snapshots"))
+"""Topics of equal numbers of partitions: those of the first hop, and of the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReport:
+    """What `create_topics` did, by full names of topics.
+
+    Parameters
+    ----------
+    created, existing
+        Those that it made, and those that were there.
+    altered
+        Of the latter, those whose configuration it changed.
+    stale
+        And those whose configuration it could not change: what ``kafka-configs --add-config`` must be given.
+    """
+
+    created: tuple[str, ...]
+    existing: tuple[str, ...]
+    altered: tuple[str, ...] = ()
+    stale: Mapping[str, str] = field(default_factory=dict)
+
+
+def create_topics(
+    bootstrap: str,
+    settings: TopicSettings,
+    extra_config: Mapping[str, Any] | None = None,
+    timeout_s: float = 30.0,
+) -> TopicReport:
+    """Create the topics that are missing, and see to how those of snapshots are cleaned. On return all can be used.
+
+    Topics that exist are otherwise left as they are, and reported.
+
+    Parameters
+    ----------
+    extra_config
+        librdkafka's settings of protocol and credentials.
+
+    Raises
+    ------
+    TopicMismatch
+        If one is missing that would get other numbers of partitions than those that it must equal; nothing is made.
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    admin, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
+    missing = [name for name in TOPICS if settings.name(name) not in metadata.topics]
+    there = {name: len(metadata.topics[settings.name(name)].partitions) for name in TOPICS if name not in missing}
+    _require_fitting(missing, there, settings, bootstrap)
+    created = []
+    if missing:
+        wanted = [_new_topic(name, settings) for name in missing]
+        for name, future in admin.create_topics(wanted, operation_timeout=timeout_s).items():
+            created += [name] if _is_created(future, bootstrap, timeout_s) else []
+        _wait_for_leaders(admin, [one.topic for one in wanted], bootstrap, timeout_s)
+    existing = [settings.name(name) for name in TOPICS if settings.name(name) not in created]
+    snapshots = [settings.name(name) for name in SNAPSHOT_TOPICS if settings.name(name) in existing]
+    altered, stale = alter_topics(admin, snapshots, CLEANING, timeout_s) if snapshots else ((), {})
+    return TopicReport(tuple(created), tuple(existing), altered, stale)
+
+
+def partitions_there(
+    bootstrap: str,
+    settings: TopicSettings,
+    security: Mapping[str, Any],
+    names: Collection[str],
+    timeout_s: float = 10.0,
+) -> dict[str, list[int]]:
+    """Return the partitions of the topics that somebody needs, by name (without prefix).
+
+    Raises
+    ------
+    TopicMismatch
+        If one is missing, or we may not see it.
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    _, metadata = open_admin(bootstrap, security, timeout_s)
+    missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
+    if missing:
+        raise TopicMismatch(f"topic must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
+                            "Run: irregulars topics create; where it is there, irregulars topics grant")  # fmt: skip
+    return {name: list(metadata.topics[settings.name(name)].partitions) for name in names}
+
+
+def check_topics(
+    bootstrap: str,
+    settings: TopicSettings,
+    extra_config: Mapping[str, Any] | None = None,
+    timeout_s: float = 10.0,
+    names: Collection[str] = tuple(TOPICS),
+) -> dict[str, int]:
+    """Return the number of partitions by name (without prefix), if the topics fit together.
+
+    Parameters
+    ----------
+    names
+        Topics that must be there.
+
+    Raises
+    ------
+    TopicMismatch
+        If a topic is missing, or the topics of the first hop, or ``evidence`` and ``job_snapshots``, differ in their
+        numbers of partitions: what one rank or job sends would meet in no worker.
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    _, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
+    missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
+    if missing:
+        raise TopicMismatch(
+            f"topics must exist; got none named {', '.join(missing)} (Kafka at {bootstrap}). "
+            "Run: irregulars topics create; or, where they are there, irregulars topics grant"
+        )
+    counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in names}
+    for together in _TOGETHER:
+        _require_equal({name: counts[name] for name in together if name in counts}, settings, bootstrap)
+    return counts
+
+
+def topics_there(
+    bootstrap: str, settings: TopicSettings, security: Mapping[str, Any], timeout_s: float = 30.0
+) -> tuple[str, ...]:
+    """Return the full names of those of our topics that are there and that we may see.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    _, metadata = open_admin(bootstrap, security, timeout_s)
+    return tuple(settings.name(name) for name in TOPICS if settings.name(name) in metadata.topics)
+
+
+def delete_topics(bootstrap: str, names: Sequence[str], security: Mapping[str, Any], timeout_s: float = 30.0) -> None:
+    """Delete topics by their full names, with all that is in them.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer within `timeout_s`, or refuses us.
+    """
+    admin, _ = open_admin(bootstrap, security, timeout_s)
+    for future in admin.delete_topics(list(names), operation_timeout=timeout_s).values() if names else ():
+        with answering(bootstrap, timeout_s):
+            future.result(timeout=timeout_s)
+
+
+def topic_config(topic: Topic) -> dict[str, str]:
+    """Return the broker-side configuration of one topic."""
+    config = {"max.message.bytes": str(MAX_MESSAGE_BYTES + HEADER_BYTES)}
+    if topic.name in SNAPSHOT_TOPICS:
+        config |= CLEANING
+    if topic.segment_ms is not None:
+        config["segment.ms"] = str(topic.segment_ms)
+    if topic.is_compacted:
+        return config | {"cleanup.policy": "compact"}
+    return config | {"cleanup.policy": "delete", "retention.ms": str(topic.retention_ms)}
+
+
+def partitions_of(name: str, settings: TopicSettings) -> int:
+    """Return how many partitions a topic is made with."""
+    return 1 if name in _UNPARTED else settings.partitions
+
+
+def _new_topic(name: str, settings: TopicSettings) -> NewTopic:
+    config = topic_config(TOPICS[name])
+    return NewTopic(settings.name(name), partitions_of(name, settings), settings.replicas, config=config)
+
+
+def _is_created(future: Any, bootstrap: str, timeout_s: float) -> bool:
+    with answering(bootstrap, timeout_s):
+        try:
+            future.result(timeout=timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False  # another process was faster
+    return True
+
+
+def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, timeout_s: float) -> None:
+    """Wait until the broker tells of topics that it has made: whoever asks sooner is told that there are none."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        with answering(bootstrap, timeout_s):
+            topics = admin.list_topics(timeout=timeout_s).topics
+        missing = [name for name in names if not _has_leaders(topics.get(name))]
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise ServiceUnavailable(
+                f"Kafka at {bootstrap} must have leaders for new topics within {timeout_s:g} s; "
+                f"got none for {', '.join(missing)}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _has_leaders(topic: Any) -> bool:
+    return bool(topic and topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()))
+
+
+def _require_fitting(
+    missing: Collection[str], there: Mapping[str, int], settings: TopicSettings, bootstrap: str
+) -> None:
+    """Raise `TopicMismatch` if one that is made now would not fit to those that are there: it could not be mended."""
+    for together in _TOGETHER:
+        wanted = {name: settings.partitions for name in missing if name in together}
+        others = {name: count for name, count in there.items() if name in together and count != settings.partitions}
+        if wanted and others:
+            raise TopicMismatch(
+                f"partitions of {', '.join(map(settings.name, wanted))} must be as many as "
+                f"{', '.join(map(settings.name, others))} have, {', '.join(map(str, sorted(set(others.values()))))}; "
+                f"got {settings.partitions} (setting partitions, Kafka at {bootstrap}). No topic was made. "
+                "Say that number as partitions in the settings, or with --partitions"
+            )
+
+
+def _require_equal(counts: Mapping[str, int], settings: TopicSettings, bootstrap: str) -> None:
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{settings.name(name)}={count}" for name, count in counts.items())
+        raise TopicMismatch(
+            f"partitions of {', '.join(counts)} must be equal; got {found} (Kafka at {bootstrap}). "
+            "Give the smaller ones more partitions before the first job starts, or use another prefix"
+        )
+
+
+def alter_topics(
+    admin: AdminClient, names: Sequence[str], wanted: Mapping[str, str], timeout_s: float
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Give topics a configuration, as far as they have another one.
+
+    Returns
+    -------
+    The names of the topics that were changed; and of those that could not be (we may lack the right, and small
+    brokers can't do it) what is still to be set, as ``key=value,…``.
+    """
+    altered, stale = [], {}
+    for name in names:
+        missing = _missing(admin, name, wanted, timeout_s)
+        if missing:
+            try:
+                _alter(admin, name, missing, timeout_s)
+                altered.append(name)
+            except KafkaException:
+                stale[name] = ",".join(f"{key}={value}" for key, value in missing.items())
+    return tuple(altered), stale
+
+
+def _missing(admin: AdminClient, name: str, wanted: Mapping[str, str], timeout_s: float) -> Mapping[str, str]:
+    try:
+        found = _result(admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], request_timeout=timeout_s))
+    except KafkaException:
+        return wanted
+    return {key: value for key, value in wanted.items() if key not in found or not _is_equal(found[key].value, value)}
+
+
+def _is_equal(found: str | None, wanted: str) -> bool:
+    return found is not None and float(found) == float(wanted)
+
+
+def _alter(admin: AdminClient, name: str, wanted: Mapping[str, str], timeout_s: float) -> None:
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in wanted.items()]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    _result(admin.incremental_alter_configs([resource], request_timeout=timeout_s))
+
+
+def _result(futures: Mapping[Any, Any]) -> Any:
+    (future,) = futures.values()
+    return future.result()

@@ -1,0 +1,152 @@
+"""Names, keys, partitions and settings of the Kafka topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+HOUR_MS: Final = 3600 * 1000
+DAY_MS: Final = 24 * HOUR_MS
+SENDING: Final[Mapping[str, str | int | bool]] = {
+    "partitioner": "murmur2_random",
+    "enable.idempotence": True,
+    "max.in.flight.requests.per.connection": 1,
+}
+"""Every producer sets this. The partitioner: librdkafka's default differs from that of the Java and aiokafka clients.
+One request at a time: with more, the broker may refuse a partition's first request for a moment (its leader is still
+being made) and take the second; librdkafka then takes the first for stored, and acknowledges what nobody has."""
+
+MAX_MESSAGE_BYTES: Final = 1_000_000
+"""Kafka's default limit, less the room that headers take; larger batches are split."""
+
+HEADER_BYTES: Final = 48_576
+"""That room: Kafka's default limit, 1,048,576, less `MAX_MESSAGE_BYTES`."""
+
+SNAPSHOT_TOPICS: Final = ("rank_snapshots", "job_snapshots")
+
+CLEANING: Final[Mapping[str, str]] = {
+    "segment.bytes": str(32 << 20),
+    "segment.ms": str(HOUR_MS // 6),
+    "max.compaction.lag.ms": str(HOUR_MS // 2),
+    "min.cleanable.dirty.ratio": "0.3",
+    "delete.retention.ms": str(HOUR_MS),
+}
+"""How the broker cleans the topics of snapshots. It compacts closed files of the log alone, and closes one by default
+after 1 GiB or 7 days, when 100,000 snapshots have been written. Here: 32 MiB or 10 minutes; cleaned when three tenths
+may be stale, and after half an hour anyway; tombstones stay for an hour, which no restart takes. What a restart reads
+does not depend on it (`streams.snapshots.snapshot_writer`), the disk does."""
+
+MAX_KEY_BYTES: Final = 4096
+"""Of job and rank: each message carries them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What one topic is.
+
+    Parameters
+    ----------
+    name
+        Name without the prefix.
+    key
+        What the key of its messages is made of: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank``
+        where the rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute``,
+        ``opinion`` (``verdict/who``), ``change`` or ``partition``.
+    is_compacted
+        Keep the newest message of each key for ever, instead of all messages for `retention_ms`.
+    is_parted_by_rank
+        The topics of the first hop: equal numbers of partitions, so that all that one rank sends meets in one worker.
+    segment_ms
+        Age at which Kafka closes a file of the log, since only closed ones are deleted; `None`: its default, 7 days.
+    """
+
+    name: str
+    key: str
+    retention_ms: int = 7 * DAY_MS
+    is_compacted: bool = False
+    is_parted_by_rank: bool = False
+    segment_ms: int | None = None
+
+
+TOPICS: Final[Mapping[str, Topic]] = {
+    topic.name: topic
+    for topic in (
+        Topic("jobs", "rank", is_compacted=True, is_parted_by_rank=True),
+        Topic("commops", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("bandwidth", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("iterations", "group", is_parted_by_rank=True),
+        Topic("gpu_health", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("heartbeats", "group", retention_ms=DAY_MS, is_parted_by_rank=True),
+        Topic("rank_snapshots", "group", is_compacted=True, is_parted_by_rank=True),
+        Topic("evidence", "job"),
+        Topic("progress", "partition", retention_ms=HOUR_MS, segment_ms=HOUR_MS),
+        Topic("job_snapshots", "job", is_compacted=True),
+        Topic("verdicts", "verdict", retention_ms=365 * DAY_MS),
+        Topic("alerts", "verdict", retention_ms=365 * DAY_MS),
+        Topic("notices", "notice", is_compacted=True),
+        Topic("mutes", "mute", is_compacted=True),
+        Topic("actions", "verdict", retention_ms=30 * DAY_MS),
+        Topic("feedback", "opinion", is_compacted=True),
+        Topic("thresholds", "change", is_compacted=True),
+        Topic("deadletter", "rank", retention_ms=30 * DAY_MS),
+    )
+}
+
+WORKER_TOPICS: Final = tuple(
+    name for name in TOPICS if name not in ("notices", "mutes", "actions", "feedback", "thresholds")
+)
+"""Topics without which a worker can't work. The others are for those who tell people; ``feedback`` and ``thresholds``
+it reads if they are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How the topics are laid out in one installation.
+
+    Parameters
+    ----------
+    prefix
+        Stands before each name, so that installations can share a broker.
+    partitions
+        Of each topic of the first hop, and of ``evidence`` and the snapshots.
+    replicas
+        Copies of each partition; 1 is for demos and tests.
+    """
+
+    prefix: str = "irregulars."
+    partitions: int = 8
+    replicas: int = 1
+
+    def name(self, topic: str) -> str:
+        """Full name of a topic, for example ``irregulars.commops``."""
+        return self.prefix + TOPICS[topic].name
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of a key, as every producer of ours chooses it.
+
+    >>> partition_of(b"llama-7b/@node-3/0", 8)
+    3
+    """
+    from aiokafka.partitioner import murmur2  # takes a tenth of a second, and few need it
+
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
+
+
+def rank_key(job: str, rank: int) -> bytes:
+    """Key of all that one rank sends.
+
+    >>> rank_key("llama-7b", 12)
+    b'llama-7b/12'
+    """
+    return f"{job}/{rank}".encode()
+
+
+def group_key(job: str, group: str) -> bytes:
+    """Key of all that the ranks of one group send (`messages.bundles`).
+
+    >>> group_key("llama-7b", "node-3")
+    b'llama-7b/@node-3'
+    """
+    return f"{job}/@{group}".encode()

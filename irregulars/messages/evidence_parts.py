@@ -1,0 +1,91 @@
+"""Evidence of any size as messages that fit their topic, and that its reader takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from irregulars.errors import RecordError
+from irregulars.messages.arrow_limits import require_bounded
+from irregulars.messages.evidence import (
+    CLASS_COLUMNS,
+    Evidence,
+    Membership,
+    encode_evidence,
+    no_entries,
+    no_patterns,
+)
+from irregulars.messages.ragged import Ragged
+
+MAX_OFFSETS: Final = 1 << 14
+"""Batches named as holding the operators of one iteration, where what is known of it fits no message: of more, only
+these are read back."""
+
+Rows = Sequence[Evidence | Membership]
+
+
+def encode_within_limit(rows: Rows, job: str, limit_bytes: int) -> list[bytes]:
+    """Encode rows in few messages of at most `limit_bytes`, in order.
+
+    A row that is too large by itself keeps its times and sums, and loses its classes and patterns: the second hop
+    then reads more operators than it would have to.
+    """
+    values = encode_evidence(rows, job)
+    if all(_is_sendable(value, limit_bytes) for value in values):
+        return values
+    return [value for part in _smaller(rows) for value in encode_within_limit(part, job, limit_bytes)]
+
+
+def _is_sendable(value: bytes, limit_bytes: int) -> bool:
+    if len(value) > limit_bytes:
+        return False
+    try:
+        if value[:1] != b"{":
+            require_bounded(value)
+    except RecordError:
+        return False
+    return True
+
+
+def _smaller(rows: Rows) -> Iterator[Rows]:
+    """Cut rows in two: the list, or else the iterations of its only element, or else what the only one owns."""
+    only = rows[0]
+    if len(rows) > 1:
+        yield from (rows[: len(rows) // 2], rows[len(rows) // 2 :])
+    elif isinstance(only, Membership):  # an announcement that was decoded always fits
+        raise ValueError(f"announcement of rank {only.rank} must fit into a message; it does not")
+    elif len(only) > 1:
+        places = np.arange(len(only))
+        yield from ([_with_own_names(only.take(half))] for half in np.array_split(places, 2))
+    else:
+        yield [_plain(only)]
+
+
+def _with_own_names(evidence: Evidence) -> Evidence:
+    """Leave out communicators that none of these rows names: a rank may have thousands."""
+    entries = (evidence.classes, evidence.patterns)
+    used = np.unique(np.concatenate([one["communicator"] for one in entries]).astype(np.int64))
+    used = used[used >= 0]  # -1 in patterns: all operators
+    classes, patterns = (
+        one.replaced(
+            "communicator", np.where(one["communicator"] < 0, -1, np.searchsorted(used, one["communicator"]))
+        )
+        for one in entries
+    )
+    names = tuple(evidence.names[code] for code in used.tolist())
+    return replace(evidence, names=names, classes=classes, patterns=patterns)
+
+
+def _plain(evidence: Evidence) -> Evidence:
+    """Return one row without classes and patterns, and with a bounded number of offsets."""
+    offsets = evidence.offsets["offset"][:MAX_OFFSETS]
+    return replace(
+        evidence,
+        names=(),
+        offsets=Ragged(np.array([len(offsets)], dtype=np.int64), {"offset": offsets}),
+        classes=no_entries(CLASS_COLUMNS, 1),
+        patterns=no_patterns(1),
+    )

@@ -1,0 +1,284 @@
+"""Results of a JobMonitor: judged iterations, the operators of irregular ones, and the revisions of verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Final
+
+import numpy as np
+from msgspec import Meta
+
+from irregulars.errors import RecordError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import decode_json, encode_json
+from irregulars.validation import (
+    MAX_JOB_CHARACTERS,
+    MAX_RANK,
+    Count,
+    Integer,
+    JobName,
+    Name,
+    NotNegative,
+    Number,
+    Rank,
+    Share,
+    checked,
+)
+
+VERDICT_KINDS: Final = (
+    "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "custom",
+)  # fmt: skip
+DEVICES: Final = ("gpu", "host", "nic", "link", "switch", "stage")
+SEVERITIES: Final = ("note", "ticket", "page")
+"""How urgent a verdict is, least first: to be stored, to be looked at in working hours, to wake somebody."""
+
+VerdictId = Annotated[str, Meta(min_length=1, max_length=MAX_JOB_CHARACTERS + 100)]
+"""A job's name and three numbers; it is a key on topics."""
+
+
+def urgency_of(severity: str | None) -> str:
+    """Return how urgent a severity is, as one of `SEVERITIES`; None, not known, is a ticket.
+
+    A word that we don't know comes from a newer worker: better somebody is woken than nobody.
+
+    >>> urgency_of("note"), urgency_of(None), urgency_of("critical")
+    ('note', 'ticket', 'page')
+    """
+    if severity is None:
+        return "ticket"
+    return severity if severity in SEVERITIES else "page"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One device that may be to blame; suspects of a verdict are alternatives.
+
+    Parameters
+    ----------
+    device
+        One of `DEVICES`, or a newer worker's own word.
+    rank, ranks
+        The first of the ranks that the device carries, and all of them (a link: the sender first).
+    probability
+        The chance that this one is a true cause, 0 to 1.
+    peer
+        The receiving rank of a link.
+    """
+
+    device: Name
+    rank: Rank
+    ranks: Annotated[tuple[Rank, ...], Meta(min_length=1)]
+    probability: Share
+    peer: Rank | None = None
+    host: Name | None = None
+    gpu: Count | None = None
+    nic: Name | None = None
+    switch: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One revision of one decision; the fields are those of ``infra/docs/verdict-json.md``.
+
+    Its words (state, kind, device, reason, event, severity) may be those of a newer worker.
+
+    Parameters
+    ----------
+    iterations
+        Range ``(first, past the last)`` of the iterations in which the cause was seen so far.
+    delta
+        Iteration time with the cause over the usual one (a ratio); NaN, in JSON null, where that is not known.
+    lost_s
+        Iteration seconds lost so far.
+    attempt
+        Start number of the job.
+    world_size
+        Ranks of the job, one GPU each: `lost_s` times this are the GPU seconds lost.
+    time_ns
+        When the cause was last seen: start of that iteration, ns since the epoch.
+    close_reason
+        Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``, ``stopped`` (who sent for its
+        ranks was ended before they were); `None` while open.
+    event
+        What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent than
+        was said), ``continued`` (more of the same), ``closed``.
+    severity
+        One of `SEVERITIES`, by the time that is lost (`detectors.verdicts.severity`); the worst so far. None: not
+        known.
+    recovers_ratio
+        Share of the lost time that would come back if the first suspect were as usual, 0 to 1, by replay. None:
+        not known.
+    detector
+        Name of the detector that opened it, of kind ``custom``; None, and not in the JSON, for all other kinds.
+    thresholds
+        By which thresholds it was judged, as far as people changed them while workers ran; None, and not in the
+        JSON, where they changed none.
+    lasted_s
+        Seconds of the job's time from the first to the newest iteration in which the cause was seen, lost ones
+        included; None, and not in the JSON, for hangs, and of older workers.
+    """
+
+    verdict_id: VerdictId
+    revision: Count
+    state: Name
+    job: JobName
+    kind: Name
+    iterations: tuple[Integer, Integer]
+    delta: float
+    lost_s: float
+    communicator: str | None
+    suspects: tuple[Suspect, ...]
+    evidence: str
+    attempt: Integer = 0
+    world_size: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
+    time_ns: Integer | None = None
+    close_reason: Name | None = None
+    event: Name = "opened"
+    severity: Name | None = None
+    recovers_ratio: Share | None = None
+    detector: Name | None = None
+    thresholds: Mapping[str, Number] | None = None
+    lasted_s: NotNegative | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object of ``infra/docs/verdict-json.md``."""
+        values = asdict(self)
+        values["iterations"] = list(self.iterations)
+        values |= {name: None for name in _MAY_BE_UNKNOWN if not math.isfinite(values[name])}
+        values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
+        for name in ("detector", "thresholds", "lasted_s"):
+            if values[name] is None:
+                del values[name]
+        return values
+
+
+_LostSeconds = Annotated[float, Meta(ge=0, le=1e18)]
+"""Times the ranks of a job this is still a finite number of GPU-seconds."""
+
+_MAY_BE_UNKNOWN: Final[Mapping[str, Any]] = {"delta": Number, "lost_s": _LostSeconds}
+"""Numbers that are null in JSON where they are not known, and what they must be else.
+
+Here they are NaN then, which no bound of msgspec lets through: a state with such a verdict could not be restored.
+"""
+
+MAX_RANKS_NAMED: Final = 80_000
+"""Ranks of all suspects together that a verdict names: at up to ten bytes each they fit into a message.
+A hang may keep more waiting."""
+
+
+def bounded(verdict: Verdict) -> Verdict:
+    """Return a verdict that fits into a message: of suspects with very many ranks, the first of them are named.
+
+    >>> verdict = Verdict("v", 1, "open", "j", "hang", (0, 5), 1.0, 0.0, None, (), "")
+    >>> suspects = (Suspect("gpu", 0, tuple(range(79_999)), 0.5), Suspect("gpu", 5, (5, 6), 0.2))
+    >>> [len(one.ranks) for one in bounded(replace(verdict, suspects=suspects)).suspects]
+    [79999, 1]
+    """
+    left, suspects = MAX_RANKS_NAMED, []
+    for one in verdict.suspects:
+        suspects.append(one if len(one.ranks) <= left else replace(one, ranks=one.ranks[: max(left, 1)]))
+        left -= len(suspects[-1].ranks)
+    return verdict if tuple(suspects) == verdict.suspects else replace(verdict, suspects=tuple(suspects))
+
+
+def encode_verdict(verdict: Verdict) -> bytes:
+    """Encode for the topic ``verdicts``."""
+    return encode_json("verdicts", verdict.to_json())
+
+
+def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
+    """Decode a message of the topics ``verdicts`` or ``alerts``.
+
+    Raises
+    ------
+    RecordError
+        If the message does not follow its schema.
+    """
+    values = decode_json(value, schema)
+    unknown: dict[str, Any] = {name: math.nan for name in _MAY_BE_UNKNOWN if values.get(name, 0) is None}
+    found: Verdict = checked(values | dict.fromkeys(unknown, 0), Verdict, "", error=RecordError)
+    for name, kind in _MAY_BE_UNKNOWN.items():
+        checked(getattr(found, name), kind, name, error=RecordError)
+    return replace(found, **unknown) if unknown else found
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedIteration:
+    """One iteration of a job, and whether it was irregular.
+
+    Parameters
+    ----------
+    start_ns
+        Earliest start over the ranks, ns since the epoch.
+    elapsed_ns
+        Time of the iteration: the largest of its ranks'.
+    reference_ns
+        Mean of the window before it; NaN while there is none. While a verdict is open, of the window before that
+        opened: what a fault costs is held against this.
+    phase
+        ``train``, ``eval`` or ``checkpoint``.
+    is_irregular
+        None where the iteration was not judged (warm-up, evaluation, checkpoint).
+    ranks_reported
+        How many ranks sent evidence of it.
+    verdict_ids
+        Verdicts whose cause was seen in it.
+    """
+
+    job: str
+    attempt: int
+    iteration: int
+    start_ns: int
+    elapsed_ns: int
+    reference_ns: float
+    phase: str
+    is_irregular: bool | None
+    ranks_reported: int
+    verdict_ids: tuple[str, ...] = ()
+
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgements:
+    """All that one call of ``JobMonitor.advance`` decided, oldest first. The sinks store it.
+
+    Parameters
+    ----------
+    announcements
+        Ranks announced since the last call.
+    iterations
+        Judged iterations.
+    rank_iterations
+        Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
+        ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64),
+        ``score`` (float64, NaN = no opinion: the largest of the detectors' scores).
+    detector_scores
+        Columns, one row per detector, rank and iteration of which it is worth to know: ``attempt, iteration, rank``
+        (int64), ``start_ns`` (int64, `UNKNOWN`), ``detector`` (object: str), ``score`` (float64; 1: strange begins).
+    operators
+        Columns, one row per operator of irregular iterations: ``attempt, iteration, rank`` (int64), ``communicator``
+        (object: str), ``operator`` (object: str), ``sequence, peer`` (int64, `UNKNOWN`), ``start_ns`` (int64,
+        `UNKNOWN`), ``elapsed_ns, size_bytes, gap_ns, wait_ns, transfer_ns, abnormal_ratio`` (float64, NaN; the
+        last: elapsed over what it would have been without what was slow).
+    patterns
+        Columns, one row per behaviour pattern of iterations that were looked into: ``attempt, iteration, rank``
+        (int64), ``communicator, operator`` (object: str; both empty: the iteration as a whole), ``start_ns``
+        (int64, `UNKNOWN`: of the iteration), ``share, tx_mean,
+        tx_deviation, rx_mean, rx_deviation`` (float64, NaN), ``differential, unexpected`` (float64, NaN: nobody
+        knows), ``is_abnormal`` (bool), as `detectors.nics.pattern_distances` says.
+    verdicts
+        Revisions of verdicts.
+    """
+
+    job: str
+    announcements: Sequence[Announcement] = ()
+    iterations: Sequence[JudgedIteration] = ()
+    rank_iterations: Columns = field(default_factory=dict)
+    detector_scores: Columns = field(default_factory=dict)
+    operators: Columns = field(default_factory=dict)
+    patterns: Columns = field(default_factory=dict)
+    verdicts: Sequence[Verdict] = ()

@@ -1,0 +1,83 @@
+"""What people say of verdicts: right or wrong. A message each on the compacted topic ``feedback``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from irregulars.errors import InputError, RecordError
+from irregulars.messages.records import decode_json, encode_json
+from irregulars.validation import Integer, Rank, Share, checked
+
+Words = Annotated[str, Meta(min_length=1, max_length=500)]
+Note = Annotated[str, Meta(max_length=500)]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """One person's word on one verdict; a later word of the same person on the same verdict replaces it.
+
+    It repeats what the verdict said, so that whoever reads it needs no other topic.
+
+    Parameters
+    ----------
+    verdict_id, job, kind
+        Of the verdict.
+    iterations
+        Range ``(first, past the last)`` of the verdict when it was judged.
+    is_right
+        Whether the first suspect was to blame; of a verdict without suspects: whether that was right. None: what
+        was said before is withdrawn.
+    who, note
+        Who says so, and what more there is to say.
+    time_ns
+        When it was said, ns since the epoch.
+    device
+        First suspect, named the same in all jobs (``nic:node-3/mlx5_1``); None: it has no such name.
+    rank
+        First rank of the first suspect; None: there is none.
+    probability
+        Of the first suspect, 0 to 1; None: there is none.
+    """
+
+    verdict_id: Words
+    job: Words
+    kind: Words
+    iterations: tuple[Integer, Integer]
+    is_right: bool | None
+    who: Words
+    time_ns: Integer
+    note: Note = ""
+    device: Words | None = None
+    rank: Rank | None = None
+    probability: Share | None = None
+
+    @property
+    def key(self) -> bytes:
+        """Key on the topic."""
+        return f"{self.verdict_id}/{self.who}".encode()
+
+
+def encode_opinion(opinion: Opinion) -> bytes:
+    """Encode for the topic ``feedback``."""
+    return encode_json("feedback", asdict(opinion))
+
+
+def decode_opinion(value: bytes | None) -> Opinion:
+    """Decode a message of the topic ``feedback``; raises `RecordError`."""
+    try:
+        opinion: Opinion = checked(decode_json(value, "feedback"), Opinion, "", error=RecordError)
+    except InputError as error:
+        raise error if isinstance(error, RecordError) else RecordError(str(error)) from error
+    return opinion
+
+
+def newest_opinions(opinions: Iterable[Opinion]) -> list[Opinion]:
+    """Return the newest word on each verdict that stands, whoever said it, oldest first."""
+    in_time = sorted(opinions, key=lambda one: (one.time_ns, one.who))
+    standing = {one.key: one for one in in_time}
+    newest = {one.verdict_id: one for one in in_time if one.is_right is not None and standing[one.key] is one}
+    return sorted(newest.values(), key=lambda one: (one.time_ns, one.verdict_id))

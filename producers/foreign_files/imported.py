@@ -1,0 +1,214 @@
+"""The result of an import: rows of each rank in the terms of a trace directory, and the job they describe."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.bounds import BOUNDS
+from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header
+
+Array = np.ndarray
+
+MOST_ROWS: Final = 8_000_000
+"""Operators of one rank: more would not fit into memory beside those of the other ranks of a host."""
+
+_OPERATOR: Final = BOUNDS["commops"]
+_ITERATION: Final = BOUNDS["iterations"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank lives, and how many rows its tool is known to have lost."""
+
+    host: str | None = None
+    gpu: int | None = None
+    lost_rows: int | None = None
+
+
+class RankRows:
+    """Operators and iterations of one rank, kept as numbers: a row is 60 bytes.
+
+    Rows that the contract has no place for (times below 0, lengths of years) are left out, and counted in `unusable`.
+    """
+
+    def __init__(self) -> None:
+        self.unusable = 0
+        self._names: dict[str, int] = {}
+        self._integers = {name: array("q") for name in ("communicator", "operator", "sequence", "peer", "start_ns",
+                                                        "iteration")}  # fmt: skip
+        self._floats = {name: array("d") for name in ("elapsed_ns", "size_bytes")}
+        self._iterations: dict[int, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._integers["operator"])
+
+    @property
+    def communicators(self) -> Sequence[str]:
+        """Ids of the communicators in which this rank has operators."""
+        return tuple(self._names)
+
+    @property
+    def has_iterations(self) -> bool:
+        """Whether iterations were marked."""
+        return bool(self._iterations)
+
+    def add(
+        self,
+        communicator: str,
+        operator: int,
+        sequence: int,
+        *,
+        peer: int = UNKNOWN,
+        start_ns: int = UNKNOWN,
+        elapsed_ns: float = np.nan,
+        size_bytes: float = np.nan,
+        iteration: int = UNKNOWN,
+    ) -> None:
+        """Add an operator; NaN as elapsed: it never ended.
+
+        Raises
+        ------
+        InputError
+            If there are more than `MOST_ROWS`.
+        """
+        is_usable = _OPERATOR["sequence"].holds(sequence) and (peer == UNKNOWN or _OPERATOR["peer"].holds(peer))
+        is_usable &= start_ns == UNKNOWN or _OPERATOR["start_ns"].holds(start_ns)
+        is_usable &= elapsed_ns != elapsed_ns or _OPERATOR["elapsed_ns"].holds(elapsed_ns)
+        is_usable &= iteration == UNKNOWN or _OPERATOR["iteration"].holds(iteration)
+        if not is_usable:
+            self.unusable += 1
+            return
+        if len(self) >= MOST_ROWS:
+            raise InputError(f"operators of one rank must be at most {MOST_ROWS}; got more")
+        code = self._names.setdefault(communicator, len(self._names))
+        values = (code, operator, sequence, peer, start_ns, iteration)
+        for column, value in zip(self._integers.values(), values, strict=True):
+            column.append(value)
+        self._floats["elapsed_ns"].append(elapsed_ns)
+        self._floats["size_bytes"].append(size_bytes if _OPERATOR["size_bytes"].holds(size_bytes) else np.nan)
+
+    def add_iteration(self, number: int, start_ns: int, elapsed_ns: int) -> None:
+        """Add an iteration; a second one with the same number extends the first."""
+        row = {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns}
+        if not all(_ITERATION[name].holds(value) for name, value in row.items()):
+            self.unusable += 1
+            return
+        known = self._iterations.get(number)
+        if known is not None:
+            end_ns = max(start_ns + elapsed_ns, sum(known))
+            start_ns = min(start_ns, known[0])
+            elapsed_ns = end_ns - start_ns
+        self._iterations[number] = start_ns, elapsed_ns
+
+    def operators(self, header: Header) -> Batch | None:
+        """Give all operators as one batch, in order of their ends; None if there are none."""
+        if not len(self):
+            return None
+        columns: dict[str, Array] = {name: np.array(values, np.int64) for name, values in self._integers.items()}
+        columns |= {name: np.array(values, np.float64) for name, values in self._floats.items()}
+        columns["communicator"] = columns["communicator"].astype(np.uint16)
+        columns["operator"] = columns["operator"].astype(np.uint8)
+        end_ns = _ends(columns["start_ns"], columns["elapsed_ns"])
+        order = np.lexsort((columns["start_ns"], np.where(end_ns == UNKNOWN, np.iinfo(np.int64).max, end_ns)))
+        return _batch(header, {name: column[order] for name, column in columns.items()}, end_ns, tuple(self._names))
+
+    def iterations(self, header: Header) -> Batch | None:
+        """Give all iterations as one batch, in order of their ends; None if there are none."""
+        if not self._iterations:
+            return None
+        rows = sorted(self._iterations.items(), key=lambda row: (sum(row[1]), row[0]))
+        start_ns = np.array([start for _, (start, _) in rows], np.int64)
+        elapsed_ns = np.array([elapsed for _, (_, elapsed) in rows], np.float64)
+        columns: dict[str, Array] = {
+            "iteration": np.array([number for number, _ in rows], np.int64),
+            "start_ns": start_ns,
+            "elapsed_ns": elapsed_ns,
+            "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
+            "loss": np.full(len(rows), np.nan),
+            "grad_norm": np.full(len(rows), np.nan),
+            "tokens": np.full(len(rows), np.nan),
+        }
+        return _batch(header, columns, _ends(start_ns, elapsed_ns), ())
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedJob:
+    """All that was imported of one job.
+
+    Parameters
+    ----------
+    ranks
+        Rows of each logged rank; a rank that logged nothing has empty ones.
+    notes
+        What a person must know of this source, a sentence each.
+    skipped
+        Records that say nothing of a collective that we know, by reason.
+    complete_until_ns
+        For ranks of which it is known: up to when all that they did is here, ns since the epoch.
+    """
+
+    job: str
+    world_size: int
+    clock: str
+    communicators: Mapping[str, Communicator]
+    ranks: Mapping[int, RankRows]
+    places: Mapping[int, Place] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    complete_until_ns: Mapping[int, int] = field(default_factory=dict)
+
+    def announcements(self) -> Iterator[Announcement]:
+        """One of each logged rank."""
+        members = _members(self.communicators.values())
+        for rank, rows in sorted(self.ranks.items()):
+            place = self.places.get(rank, Place())
+            yield Announcement(
+                job=self.job,
+                attempt=0,
+                rank=rank,
+                world_size=self.world_size,
+                logged_ranks=len(self.ranks),
+                communicators=tuple(members.get(rank, ())),
+                sources=("commops", "iterations") if rows.has_iterations else ("commops",),
+                clock=self.clock,
+                host=place.host,
+                gpu=place.gpu,
+                lost_rows=place.lost_rows,
+                recorded_until_ns=max(self.complete_until_ns.values(), default=None),
+            )
+
+    def batches(self) -> Iterator[Batch]:
+        """Rows of each rank, as at most one batch of operators and one of iterations."""
+        for rank, rows in sorted(self.ranks.items()):
+            for schema, make in (("commops", rows.operators), ("iterations", rows.iterations)):
+                until_ns = self.complete_until_ns.get(rank)
+                batch = make(Header(schema=schema, job=self.job, attempt=0, rank=rank, watermark_ns=until_ns))
+                if batch is not None:
+                    yield batch
+
+
+def _members(communicators: Iterable[Communicator]) -> dict[int, list[Communicator]]:
+    members: dict[int, list[Communicator]] = {}
+    for communicator in sorted(communicators, key=lambda one: one.id):
+        for rank in communicator.ranks:
+            members.setdefault(rank, []).append(communicator)
+    return members
+
+
+def _ends(start_ns: Array, elapsed_ns: Array) -> Array:
+    is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
+    return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)
+
+
+def _batch(header: Header, columns: Mapping[str, Array], end_ns: Array, names: tuple[str, ...]) -> Batch:
+    known_ns = [ns for ns in (int(end_ns.max()), header.watermark_ns) if ns not in (None, UNKNOWN)]
+    watermark_ns = max(known_ns, default=None)
+    whole = Header(header.schema, header.job, header.attempt, header.rank, 0, watermark_ns, names)
+    return Batch(whole, columns)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from irregulars.errors import ServiceUnavailable
+from irregulars.kafka import access_roles, topic_admin
+from irregulars.kafka.topic_admin import create_topics, delete_topics, topic_config
+from irregulars.kafka.topics import HOUR_MS, SNAPSHOT_TOPICS, TOPICS, TopicSettings
+
+KAFKAS_DEFAULT_BYTES = 1_048_576
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_no_message_is_larger_than_kafka_takes_unasked(name: str) -> None:
+    assert topic_config(TOPICS[name])["max.message.bytes"] == str(KAFKAS_DEFAULT_BYTES)
+
+
+@pytest.mark.parametrize("name", SNAPSHOT_TOPICS)
+def test_stale_snapshots_are_cleaned_within_an_hour(name: str) -> None:
+    """Kafka compacts no open file of the log, and closes one by default after 7 days or 1 GiB."""
+    config = {key: float(value) for key, value in topic_config(TOPICS[name]).items() if key != "cleanup.policy"}
+    assert config["segment.ms"] + config["max.compaction.lag.ms"] <= HOUR_MS
+    assert config["segment.bytes"] <= 64 << 20
+    assert config["delete.retention.ms"] >= config["max.compaction.lag.ms"]
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_a_topic_is_compacted_or_ends_after_its_retention(name: str) -> None:
+    config = topic_config(TOPICS[name])
+    is_compacted = config["cleanup.policy"] == "compact"
+    assert is_compacted == TOPICS[name].is_compacted
+    assert ("retention.ms" in config) != is_compacted
+    assert is_compacted or int(config["retention.ms"]) >= HOUR_MS
+
+
+class FarAdmin:
+    """Of a cluster whose first broker says what there is, and whose others, which it names, nobody reaches."""
+
+    def create_topics(self, wanted: Iterable[Any], **_: object) -> dict[str, Future[None]]:
+        return {one.topic: Future() for one in wanted}
+
+    def delete_topics(self, names: Iterable[str], **_: object) -> dict[str, Future[None]]:
+        return {name: Future() for name in names}
+
+    def create_acls(self, wanted: Iterable[Any]) -> dict[Any, Future[None]]:
+        return {one: Future() for one in wanted}
+
+
+RIGHTS = access_roles.rights_of("reader", TopicSettings(), "irregulars")
+CALLS: dict[str, Callable[[], object]] = {
+    "create": lambda: create_topics("kafka:9092", TopicSettings(), timeout_s=0.01),
+    "delete": lambda: delete_topics("kafka:9092", ["a"], {}, timeout_s=0.01),
+    "grant": lambda: access_roles.grant("kafka:9092", {}, "User:pager", RIGHTS, timeout_s=0.01),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_brokers_that_are_named_and_not_reached_are_one_line(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (topic_admin, access_roles):
+        monkeypatch.setattr(module, "open_admin", lambda *_: (FarAdmin(), SimpleNamespace(topics={})))
+    with pytest.raises(ServiceUnavailable, match=r"^Kafka at kafka:9092 must answer within 0\.01 s; got nothing"):
+        CALLS[call]()

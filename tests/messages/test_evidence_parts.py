@@ -1,0 +1,88 @@
+"""Evidence of any size travels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from irregulars.kafka.topics import MAX_MESSAGE_BYTES
+from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.evidence import (
+    CLASS_COLUMNS,
+    Evidence,
+    Membership,
+    concatenate,
+    decode_evidence,
+    no_entries,
+)
+from irregulars.messages.evidence_parts import MAX_OFFSETS, encode_within_limit
+from irregulars.messages.ragged import Ragged
+from tests.streams.evidence_rows import evidence_of
+
+
+def many_rows(rows: int) -> Evidence:
+    one = evidence_of(1, {0: 5.0})
+    evidence = one.take(np.zeros(rows, dtype=np.int64))
+    random = np.random.default_rng(0)
+    columns = {**evidence.columns, "iteration": np.arange(rows)}
+    columns["work_ns"] = random.random(rows)
+    columns["start_ns"] = random.integers(0, 1 << 60, rows)
+    return replace(evidence, columns=columns)
+
+
+def sent(rows: list[Evidence | Membership]) -> list[Evidence | Membership]:
+    values = encode_within_limit(rows, "j", MAX_MESSAGE_BYTES)
+    assert max(map(len, values)) <= MAX_MESSAGE_BYTES
+    return [row for value in values for row in decode_evidence(value)]
+
+
+def test_a_closing_of_100_000_rows_is_sent_in_parts() -> None:
+    evidence = many_rows(100_000)
+    found = [row for row in sent([evidence]) if isinstance(row, Evidence)]
+    assert len(found) > 1
+    whole = concatenate(found)
+    for name in ("iteration", "start_ns", "work_ns"):
+        assert whole.columns[name].tolist() == evidence.columns[name].tolist()
+
+
+def test_rows_that_compress_well_stay_within_what_a_reader_takes() -> None:
+    evidence = evidence_of(1, {0: 5.0}).take(np.zeros(600_000, dtype=np.int64))
+    assert sum(len(row) for row in sent([evidence]) if isinstance(row, Evidence)) == 600_000
+
+
+def test_each_part_names_its_own_communicators() -> None:
+    rows = 4000
+    names = tuple(f"{'n' * 900}{code}" for code in range(rows))
+    codes = np.arange(rows)
+    classes = no_entries(CLASS_COLUMNS, rows)
+    columns = {name: np.zeros(rows, column.dtype) for name, column in classes.columns.items()}
+    classes = Ragged(np.ones(rows, dtype=np.int64), {**columns, "communicator": codes})
+    found = [
+        row for row in sent([replace(many_rows(rows), names=names, classes=classes)]) if isinstance(row, Evidence)
+    ]
+    told = [part.names[code] for part in found for code in part.classes["communicator"].tolist()]
+    assert told == list(names)
+    assert max(len(part.names) for part in found) < rows
+
+
+def test_one_row_that_fits_no_message_keeps_its_times_and_some_offsets() -> None:
+    places = np.random.default_rng(0).integers(0, 1 << 60, 1_000_000)
+    evidence = replace(
+        evidence_of(1, {7: 5.0}),
+        names=("n" * 1000,),
+        offsets=Ragged(np.array([len(places)]), {"offset": places}),
+    )
+    (found,) = sent([evidence])
+    assert isinstance(found, Evidence)
+    assert found.columns["elapsed_ns"].tolist() == evidence.columns["elapsed_ns"].tolist()
+    assert found.offsets["offset"].tolist() == places[:MAX_OFFSETS].tolist()
+
+
+def test_memberships_are_split_at_the_size_limit_and_keep_their_order() -> None:
+    ranks = tuple(int(rank) for rank in np.random.default_rng(0).permutation(6000))
+    world = (Communicator("world", "world", ranks),)
+    rows: list[Evidence | Membership] = [
+        Membership("j", 0, rank, Announcement("j", 0, rank, 6000, 6000, world)) for rank in range(50)
+    ]
+    assert sent(rows) == rows
