@@ -15,7 +15,7 @@ UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
 .PHONY: help demo test test-fast test-faults fuzz lint format bench bench-worker bench-analyze bench-localization bench-operators \
-	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site torch lock clean python java maven
+	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site size torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -102,6 +102,9 @@ sbom: $(STAMP)  ## build/sbom.json: a bill of materials in CycloneDX, made from 
 torch: $(STAMP)  ## Install torch for the tests of the hook (several GB); without it they are skipped, and say so
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH_VERSION)'
+
+size: $(STAMP)  ## Count lines, files, rooms, words and arrows that run back, beside the goals of the large clean-up
+	@$(BIN)/python -m tests.size
 
 site: $(STAMP)  ## The docs as a site: build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file infra/docs_site/mkdocs.yml && echo build/site
