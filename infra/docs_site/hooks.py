@@ -1,15 +1,13 @@
-"""What mkdocs calls while it builds the site: the README becomes its first page, and links lead to pages of the site.
+"""Hooks that mkdocs calls while it builds the site: links lead to pages of the site.
 
-In the repository pages link to each other (``judgement.md#hang``), the README to them (``infra/docs/judgement.md``),
-and they to files that are no pages (``../../tests/…``). On the site the first two are links between pages. The third
-lead to the repository where mkdocs's setting ``repo_url`` says where that is, and else are plain text.
+In the repository pages link to each other (``judgement.md#hang``) and to files that are no pages (``../../tests/…``). On
+the site the second kind leads to the repository where mkdocs's setting ``repo_url`` names it, and else is plain text.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-HOME: Final = "index.md"
 DOCS: Final = "infra/docs"
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 _CODE: Final = re.compile(r"^(```[\s\S]*?^```|(?: {4}.*\n)+)|`[^`\n]+`", re.MULTILINE)
@@ -33,34 +30,22 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the README as the first page."""
-    from mkdocs.structure.files import File
-
-    readme = Path(config.docs_dir).parents[1] / "README.md"
-    files.append(File.generated(config, HOME, content=readme.read_text("utf-8")))
-    return files
-
-
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn the links of a page into those of the site, and its lists into what Python-Markdown takes for lists."""
-    folder = "" if page.file.src_uri == HOME else DOCS
     pages = {file.src_uri for file in files}
 
     def link(found: re.Match[str]) -> str:
-        return site_link(found, folder, pages, config.repo_url)
+        return site_link(found, pages, config.repo_url)
 
     plain = _FENCE.sub(r"```\1", markdown)  # a second word is for the tests that type the block
     return outside_code(plain, lambda text: _LINK.sub(link, _LIST_AT_ONCE.sub(r"\1\n\n", text)))
 
 
-def site_link(found: re.Match[str], folder: str, pages: set[str], repository: str | None) -> str:
+def site_link(found: re.Match[str], pages: set[str], repository: str | None) -> str:
     """Return one link as the site has it.
 
     Parameters
     ----------
-    folder
-        Of the page, from the repository's root.
     pages
         All pages and pictures of the site, by their names in `DOCS`.
     repository
@@ -70,9 +55,7 @@ def site_link(found: re.Match[str], folder: str, pages: set[str], repository: st
     path, anchor, name = target.partition("#")
     if not path or "://" in path:
         return found[0]
-    there = posixpath.normpath(posixpath.join(folder, path))
-    if there == "README.md":
-        return f"{mark}[{text}]({HOME}{anchor}{name})"
+    there = posixpath.normpath(posixpath.join(DOCS, path))
     own = posixpath.relpath(there, DOCS)
     if own in pages or (own.endswith(_ON_SITE) and not own.startswith("..")):  # one that is missing ends the build
         return f"{mark}[{text}]({own}{anchor}{name})"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import typer
 
 from irregulars.infra import cli
 from irregulars.infra.configuration.notify_channels import KINDS
@@ -350,6 +351,13 @@ def _question(one: Investigation) -> str:
     return f"| `{one.name}` | {one.title} | {', '.join(known)} |"
 
 
+def commands() -> str:
+    """Every command, with the first sentence of its help."""
+    whole: Any = typer.main.get_command(cli.app)
+    rows = [(f"irregulars {name}", one.get_short_help_str(1000)) for name, one in sorted(whole.commands.items())]
+    return table(("command", "use"), rows)
+
+
 MAKERS: Mapping[str, Callable[[], str]] = {
     **{f"station {number}": partial(station, number) for number in range(1, 10)},
     "topics": topics,
@@ -377,6 +385,7 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "fields of actions": partial(fields, "actions"),
     "fields of an action": action_fields,
     "questions": questions,
+    "commands": commands,
     "analysis": analysis,
     "screen of a link": partial(screen, "gloo-slow-link"),
     "figures": figures,
