@@ -11,7 +11,6 @@ import pytest
 
 from irregulars.detectors.plugins.checks import CHECKS
 from irregulars.detectors.plugins.protocol import COLUMNS
-from irregulars.infra import cli
 from irregulars.producers.simulator.job.presets import PRESETS
 from irregulars.producers.simulator.job.reality import RealitySettings
 from irregulars.producers.simulator.job.shapes import SHAPES
