@@ -1,7 +1,7 @@
 """Hooks that mkdocs calls while it builds the site: links lead to pages of the site.
 
 In the repository pages link to each other (``judgement.md#hang``) and to files that are no pages (``../../tests/…``).
-On the site the second kind leads to the repository where mkdocs's setting ``repo_url`` names it, else it is plain text.
+On the site the second kind leads to the repository where mkdocs's setting ``repo_url`` names it, else is plain.
 """
 
 from __future__ import annotations
