@@ -17,7 +17,7 @@ import pytest
 from irregulars.errors import IrregularsError
 from irregulars.infra.services import loopback
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.kafka_broker import KafkaBroker
+from tests.apache_kafka.broker import KafkaBroker
 from tests.services import SCRATCH, SharedBroker
 
 # An example, and drawing it, may be slow where much else runs. Each run draws others: 40 of them keep the whole suite

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.kafka_broker import KafkaBroker
+from tests.apache_kafka.broker import KafkaBroker
 
 SCRATCH = ("irregulars_", "sinks_", "test_")
 """Databases of tests begin with one of these: the user of our own server may make no others."""

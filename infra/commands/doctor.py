@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from irregulars.infra.configuration.lenient import LenientSettings
-    from irregulars.infra.doctor.checks.findings import Finding
-    from irregulars.infra.doctor.checks.question import Question
+    from irregulars.infra.doctor.findings import Finding, Question
 
 
 def doctor(
@@ -50,8 +50,8 @@ def doctor(
 
     Example: irregulars doctor --only kafka --only topics
     """
-    from irregulars.infra.doctor.checks.findings import status_of
     from irregulars.infra.doctor.diagnosis import diagnose
+    from irregulars.infra.doctor.findings import status_of
 
     question = _question(only or (), group, role, within_s)
     found = _settings(context, role, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
@@ -64,8 +64,7 @@ def doctor(
 
 
 def _question(only: Sequence[str], group: str, role: str | None, within_s: float) -> Question:
-    from irregulars.infra.doctor.checks.findings import GROUPS
-    from irregulars.infra.doctor.checks.question import Question
+    from irregulars.infra.doctor.findings import GROUPS, Question
     from irregulars.kafka.access_roles import ROLES
     from irregulars.validation import require_known
 
@@ -87,10 +86,10 @@ def _settings(context: typer.Context, role: str | None, **flags: str | None) -> 
 
 
 def _print_json(findings: list[Finding], took_s: float) -> None:
-    from irregulars.infra.doctor.checks.findings import status_of
+    from irregulars.infra.doctor.findings import status_of
 
     print_json({"status": status_of(findings), "took_s": round(took_s, 3),
-                "findings": [one.to_json() for one in findings]})  # fmt: skip
+                "findings": [asdict(one) for one in findings]})  # fmt: skip
 
 
 def _print(findings: list[Finding], took_s: float) -> None:

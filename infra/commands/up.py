@@ -28,7 +28,7 @@ def up(
 
     Example: irregulars up --keep-data
     """
-    from irregulars.infra.doctor.blocking import watch
+    from irregulars.infra.doctor.diagnosis import watch
     from irregulars.infra.runs.local_services import GROUP, LocalServices
 
     console = open_console(is_error=True)

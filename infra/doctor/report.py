@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from irregulars.infra.doctor.checks.findings import GROUPS, Finding, Level
-from irregulars.infra.doctor.checks.words import count, span
+from irregulars.infra.doctor.findings import GROUPS, Finding, Level, count, span
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ _FINDING: Final = "  {level:<9}"
 def lines_of(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
     r"""Give the lines of a report, each with its style.
 
-    >>> from irregulars.infra.doctor.checks.findings import finding, ok
+    >>> from irregulars.infra.doctor.findings import finding, ok
     >>> report = [ok("kafka", "broker", "1 broker at kafka:9092"),
     ...           finding("problem", "topics", "topics", "1 topic missing: irregulars.alerts", "topic_missing")]
     >>> print("\n".join(line for line, _ in lines_of(report)))

@@ -1,7 +1,7 @@
 """The demo's broker: Tansu, a Kafka-compatible broker that keeps its topics in memory and is up at once.
 
 For demos and quick looks. It has no transactions, forgets everything when it stops, and its end offsets can be short
-by one batch: what claims durability runs on Apache Kafka (`infra.services.kafka_broker`).
+by one batch: what claims durability runs on Apache Kafka (`tests/apache_kafka`).
 """
 
 from __future__ import annotations

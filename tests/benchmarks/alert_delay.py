@@ -38,11 +38,11 @@ from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.messages.judgements import decode_verdict
 from irregulars.producers.trace.directory import Trace, published_ns, read_trace, trace_batches
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
+from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.prepared_load import prepare, send
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import wait_until

@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
+from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.agent_load import make_sysfs
 from tests.producers.node.nvml_stub import build_stub
 

@@ -31,12 +31,12 @@ from uuid import uuid4
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
+from tests.apache_kafka.broker import KafkaBroker
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMAND: Final = [sys.executable, "-m", "irregulars"]

@@ -28,7 +28,6 @@ from uuid import uuid4
 import numpy as np
 from confluent_kafka import Producer
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key
 from irregulars.messages.announcements import Announcement, Communicator
@@ -39,6 +38,7 @@ from irregulars.producers.publishing.batches import BATCH_ROWS, encode_in_parts
 from irregulars.producers.publishing.bundling import Bundler, encode_together
 from irregulars.producers.publishing.publisher import COMPRESSIONS, AgentSettings, Publisher
 from irregulars.producers.publishing.sources import Record
+from tests.apache_kafka.broker import KafkaBroker
 
 JOB = "bench-publish"
 HOST = "node-1"

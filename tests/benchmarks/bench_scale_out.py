@@ -36,11 +36,11 @@ from uuid import uuid4
 from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import partition_of, rank_key
 from irregulars.messages.evidence import EvidenceRows, decode_evidence
+from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.bench_agent import cpu_s
 from tests.benchmarks.bench_worker import JOB, Load, fill, work
 from tests.benchmarks.recordings.cgroups import CpuGroups

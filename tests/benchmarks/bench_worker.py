@@ -29,7 +29,6 @@ from uuid import uuid4
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import SENDING, TopicSettings, rank_key
@@ -44,6 +43,7 @@ from irregulars.messages.announcements import (
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
+from tests.apache_kafka.broker import KafkaBroker
 
 JOB = "bench"
 START_NS = 1_700_000_000_000_000_000

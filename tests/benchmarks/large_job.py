@@ -25,10 +25,10 @@ from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.topics import SNAPSHOT_TOPICS
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
+from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.pipelines import COMMAND, Pipeline, Process
 from tests.integration.test_end_to_end import stored_verdicts
 

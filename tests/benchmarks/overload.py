@@ -26,7 +26,6 @@ from uuid import uuid4
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, monitor_settings, worker_settings
 from irregulars.infra.runs.analysis import analyze
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.messages.evidence import Membership, decode_evidence
@@ -37,6 +36,7 @@ from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.incidents import Incidents
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
+from tests.apache_kafka.broker import KafkaBroker
 
 FAULTS = (
     "slow_rank:rank=5,from={from_},to={to},excess=0.2",

@@ -33,12 +33,12 @@ from irregulars.infra.commands.traces.replay import rename_job
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import analyze
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
+from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.overload import Found, simulate, told, wait_for_end, work
 
 _AT_ONCE: Final = 4

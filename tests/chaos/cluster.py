@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import HOST, free_port
+from tests.apache_kafka.broker import KafkaBroker
 from tests.chaos.network import Gate, Gates
 
 _CLUSTER_ID: Final = base64.urlsafe_b64encode(uuid.UUID(int=7).bytes).decode().rstrip("=")

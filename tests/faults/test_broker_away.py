@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
+from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.worker_runs import Bus, Job, Worker, require_each_once, wait_until
 
 pytestmark = pytest.mark.integration

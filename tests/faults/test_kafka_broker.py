@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import HOST, free_port
+from tests.apache_kafka.broker import KafkaBroker
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
 pytestmark = pytest.mark.integration
@@ -132,7 +132,7 @@ def test_storage_that_cannot_be_formatted_is_one_clear_line(tmp_path: Path) -> N
 def test_ctrl_c_and_kill_of_the_parent_leave_no_broker_behind(tmp_path: Path) -> None:
     for end in (signal.SIGINT, signal.SIGKILL):
         parent = run_parent(
-            "import pathlib, time; from irregulars.infra.services.kafka_broker import KafkaBroker\n"
+            "import pathlib, time; from tests.apache_kafka.broker import KafkaBroker\n"
             f"with KafkaBroker(pathlib.Path({str(tmp_path)!r})) as broker:\n"
             "    print(broker.pid, flush=True); time.sleep(60)"
         )

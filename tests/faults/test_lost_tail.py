@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from irregulars.infra.notifying.state_log import StateLog
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topic_admin import create_topics
@@ -28,6 +27,7 @@ from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.sinks.connection import DatabaseSettings
+from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import Bus, wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
+from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.receiver import Receiver

@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import HOST, free_port
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topics import SENDING
+from tests.apache_kafka.broker import KafkaBroker
 from tests.faults.refusing_gate import RefusingGate
 
 pytestmark = pytest.mark.integration

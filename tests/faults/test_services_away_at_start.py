@@ -13,9 +13,9 @@ from urllib.request import urlopen
 import pytest
 
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import free_port
 from irregulars.sinks.connection import DatabaseSettings
+from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.pipelines import Pipeline, Process
 from tests.integration.worker_runs import Bus, Job, Worker, require_each_once, wait_until
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from irregulars.errors import TopicMismatch
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
@@ -24,6 +23,7 @@ from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
+from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.test_agent import PARTITIONS, Published, read_topics
 
 pytestmark = pytest.mark.integration

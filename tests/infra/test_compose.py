@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from irregulars.infra.configuration.settings import load_settings
-from irregulars.infra.services.kafka_jars import kafka_version
+from tests.apache_kafka.jars import kafka_version
 from tests.infra.kit.command_lines import parse
 
 COMPOSE = Path(__file__).resolve().parents[2] / "infra" / "compose.yaml"

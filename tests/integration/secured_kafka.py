@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import HOST, free_port
+from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.certificates import Authority, TokenSigner
 
 PACKAGE = "org.apache.kafka.common.security"

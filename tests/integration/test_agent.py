@@ -18,7 +18,6 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import KafkaError, Message
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import free_port
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
@@ -30,6 +29,7 @@ from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
+from tests.apache_kafka.broker import KafkaBroker
 from tests.producers.trace_directories import RECORDINGS
 
 pytestmark = pytest.mark.integration

@@ -24,10 +24,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 
 from irregulars.infra.configuration.lenient import LenientSettings
 from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.doctor.blocking import watch
-from irregulars.infra.doctor.checks.findings import Finding
-from irregulars.infra.doctor.checks.question import Question
-from irregulars.infra.doctor.diagnosis import diagnose
+from irregulars.infra.doctor.diagnosis import diagnose, watch
+from irregulars.infra.doctor.findings import Finding, Question
 from irregulars.infra.services.loopback import free_port
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import rank_key

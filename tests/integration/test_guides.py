@@ -21,10 +21,10 @@ from confluent_kafka.admin import (
 
 from irregulars.errors import ServiceRefused
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.kafka_jars import find_jars, find_java
 from irregulars.infra.services.loopback import free_port
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.migrate import for_replicas, shipped_migrations
+from tests.apache_kafka.jars import find_jars, find_java
 from tests.conftest import failing_in_one_line
 from tests.integration.certificates import Authority
 from tests.integration.database_users import hashes_of, statements_of, with_access

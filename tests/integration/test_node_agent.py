@@ -18,7 +18,6 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.infra.services.loopback import free_port
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
@@ -27,6 +26,7 @@ from irregulars.messages.records import PATHS
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
+from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.agent_load import make_sysfs
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline

@@ -14,7 +14,7 @@ from irregulars.printing import broken, json_text, printable, say
 
 if TYPE_CHECKING:
     from irregulars.infra.configuration.settings import Settings
-    from irregulars.infra.doctor.blocking import BlockWatch
+    from irregulars.infra.doctor.diagnosis import BlockWatch
 
 
 _HANGING = " " * len("2026-11-22 20:37:14Z  ")  # below what an alert says, behind its time
@@ -53,7 +53,7 @@ def alerts(
 
 
 def _watch(settings: Settings, group: str) -> BlockWatch:
-    from irregulars.infra.doctor.blocking import watch
+    from irregulars.infra.doctor.diagnosis import watch
 
     return watch(settings, group, say)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from irregulars.infra.services.kafka_jars import POM
+from tests.apache_kafka.jars import POM
 
 _PACKAGES: Final = ("faust-streaming", "aiokafka", "confluent-kafka", "pyarrow", "numpy", "clickhouse-connect")
 _TRIES: Final = 5

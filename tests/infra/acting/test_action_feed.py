@@ -18,13 +18,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from irregulars.errors import ServiceUnavailable, SinkBusy, SinkRejected, TopicMismatch
 from irregulars.infra.acting.action_feed import ActionFeed, Polled
-from irregulars.infra.services.kafka_broker import KafkaBroker
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import SENDING, TopicSettings
 from irregulars.messages.judgements import Verdict
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.notices.action_messages import decode_actions
 from irregulars.sinks.notices.notice import Channel, Notice
+from tests.apache_kafka.broker import KafkaBroker
 from tests.infra.acting.told import open_channel
 from tests.infra.processes import wait_until
 from tests.sinks.notices.made_up_notices import GPU, VERDICT, notice_of

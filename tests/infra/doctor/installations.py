@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from irregulars.infra.doctor.checks.facts import (
+from irregulars.infra.doctor.database import DatabaseFacts, Disk
+from irregulars.infra.doctor.facts import (
     BrokerFacts,
-    DatabaseFacts,
-    Disk,
     GroupFacts,
     JobFacts,
     KafkaFacts,
@@ -17,7 +16,7 @@ from irregulars.infra.doctor.checks.facts import (
     StreamFacts,
     TopicFacts,
 )
-from irregulars.infra.doctor.checks.findings import Finding
+from irregulars.infra.doctor.findings import Finding
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import TOPICS, TopicSettings
 
@@ -70,7 +69,7 @@ def kafka(*, topics: dict[str, TopicFacts] | None = None, stream: dict[str, Any]
         host_clocks_s={"node-0": 0.0, "node-1": -0.1},
     )
     values: dict[str, Any] = {
-        "broker": BrokerFacts("kafka:9092", brokers=3, answered_in_s=0.02, release="4.1", broker_clock_s=0.0),
+        "broker": BrokerFacts("kafka:9092", brokers=3, answered_in_s=0.02, broker_clock_s=0.0),
         "topics": {name: topic(name) for name in TOPICS} | (topics or {}),
         "workers": GroupFacts("irregulars", members=("faust on 10.0.0.1",), operations=EVERYTHING),
         "notify": GroupFacts("irregulars.notify", members=("rdkafka on 10.0.0.2",), operations=EVERYTHING,

@@ -1,0 +1,358 @@
+"""ClickHouse: is it reachable, has it our tables and rights, has it room, does it keep up."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from irregulars.errors import InputError, IrregularsError, ServiceRefused
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import database_settings, keep_days
+from irregulars.infra.doctor.broker import clock_finding
+from irregulars.infra.doctor.facts import Obstacle
+from irregulars.infra.doctor.findings import Finding, Level, Question, count, finding, names, ok, size, span, unread
+from irregulars.sinks.connection import DatabaseSettings, connect, translated
+from irregulars.sinks.migrate import shipped_migrations
+from irregulars.sinks.tables import TABLES
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+_TTL: Final = re.compile(r"TTL stored_at \+ toIntervalDay\((\d+)\)")
+_LONGEST_REASON: Final = 120
+
+_PARTS: Final = """
+SELECT table, count() AS parts FROM system.parts WHERE active AND database = currentDatabase()
+GROUP BY table, partition ORDER BY parts DESC LIMIT 1
+"""
+_REPLICAS: Final = "SELECT table, is_readonly, absolute_delay FROM system.replicas WHERE database = currentDatabase()"
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk of the database."""
+
+    name: str
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseFacts:
+    """Everything read from ClickHouse."""
+
+    address: str
+    user: str
+    error: Obstacle | None = None  # why it could not be used
+    reader: str | None = None  # the user who only reads; None: there is none apart
+    reader_error: str | None = None
+    version: str | None = None
+    round_trip_s: float = 0.0
+    clock_s: float | None = None  # its clock less ours, known to half the round trip at best
+    missing_tables: tuple[str, ...] = ()
+    missing_migrations: tuple[str, ...] = ()
+    edited_migrations: tuple[str, ...] = ()
+    rights: Mapping[str, bool] | None = None  # by operation; None: the server does not answer that
+    keeps_days: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # in force and set, where unequal
+    disks: Sequence[Disk] | None = None
+    parts: tuple[str, int] | None = None  # table with the most parts in one partition
+    replicas: Mapping[str, float | None] = field(default_factory=dict)  # s behind, by table; None: read-only
+    stored_s: float | None = None  # when the newest iteration was stored
+    unread: Mapping[str, str] = field(default_factory=dict)  # why something could not be read
+
+
+def read_database(settings: Settings, question: Question, on_step: Callable[[str], None]) -> DatabaseFacts:
+    """Read what the database knows; one that is away, or refuses us, is told in what comes back."""
+    on_step("asking the database")
+    try:
+        own = database_settings(settings, min(question.within_s / 2, 5.0), is_reading=question.only_reads)
+    except InputError as error:
+        obstacle = Obstacle("clickhouse_unusable", str(error))
+        return DatabaseFacts(settings.clickhouse_url, settings.clickhouse_user, obstacle)
+    try:
+        with _connected(own) as client:
+            return _Reading(client, own).read(settings)
+    except IrregularsError as error:
+        return DatabaseFacts(own.address, own.user, _obstacle(error, _reason(error), own))
+
+
+class _Reading:
+    def __init__(self, client: Client, own: DatabaseSettings) -> None:
+        self._client, self._own = client, own
+        self._unread: dict[str, str] = {}
+
+    def read(self, settings: Settings) -> DatabaseFacts:
+        version, round_trip_s, clock_s = self._clock()
+        engines = dict(self._rows("tables", "SELECT name, engine_full FROM system.tables "
+                                            "WHERE database = currentDatabase()"))  # fmt: skip
+        missing, edited = self._migrations(engines)
+        rights = self._rights()
+        disks = self._rows("disks", "SELECT name, free_space, total_space FROM system.disks")
+        parts = self._rows("parts", _PARTS)
+        is_replicated = any(engine.startswith("Replicated") for engine in engines.values())
+        replicas = self._rows("replicas", _REPLICAS) if is_replicated else []
+        stored = self._rows("stored rows", "SELECT toUnixTimestamp(max(stored_at)) FROM iterations") if (
+            "iterations" in engines) else []  # fmt: skip
+        reader, reader_error = _reader(settings, self._own, has_tables="schema_migrations" in engines)
+        return DatabaseFacts(
+            self._own.address,
+            self._own.user,
+            reader=reader,
+            reader_error=reader_error,
+            version=version,
+            round_trip_s=round_trip_s,
+            clock_s=clock_s,
+            missing_tables=tuple(sorted(TABLES.keys() - engines.keys())),
+            missing_migrations=missing,
+            edited_migrations=edited,
+            rights=rights,
+            keeps_days=_keeps(engines, keep_days(settings)),
+            disks=[Disk(str(name), int(free), int(total)) for name, free, total in disks] or None,
+            parts=(str(parts[0][0]), int(parts[0][1])) if parts else None,
+            replicas={str(table): None if is_standing else float(lag) for table, is_standing, lag in replicas},
+            stored_s=float(stored[0][0]) if stored and stored[0][0] else None,
+            unread=self._unread,
+        )
+
+    def _clock(self) -> tuple[str, float, float | None]:
+        begin_s, begin_ns = time.time(), time.monotonic_ns()
+        rows = self._rows("clock", "SELECT version(), toUnixTimestamp64Micro(now64(6))")
+        round_trip_s = (time.monotonic_ns() - begin_ns) / 1e9
+        if not rows:
+            return str(self._client.server_version), round_trip_s, None
+        return str(rows[0][0]), round_trip_s, int(rows[0][1]) / 1e6 - (begin_s + round_trip_s / 2)
+
+    def _migrations(self, engines: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        if "schema_migrations" not in engines:
+            return tuple(one.name for one in shipped_migrations()), ()
+        rows = self._rows("tables", "SELECT version, checksum FROM schema_migrations FINAL")
+        applied = {int(version): str(checksum) for version, checksum in rows}
+        if "tables" in self._unread:
+            return (), ()
+        shipped = shipped_migrations()
+        missing = tuple(one.name for one in shipped if one.version not in applied)
+        edited = tuple(one.name for one in shipped if applied.get(one.version, one.checksum) != one.checksum)
+        return missing, edited
+
+    def _rights(self) -> dict[str, bool] | None:
+        database = self._own.database
+        found = {
+            right: self._rows("grants", f"CHECK GRANT {right} ON {database}.*") for right in ("SELECT", "INSERT")
+        }
+        if "grants" in self._unread:
+            return None
+        return {right: bool(rows and rows[0][0]) for right, rows in found.items()}
+
+    def _rows(self, what: str, sql: str) -> list[Any]:
+        try:
+            with translated(self._own):
+                return list(self._client.query(sql).result_rows)
+        except ServiceRefused:
+            self._unread[what] = f"{self._own.user} may not read it"
+        except IrregularsError as error:
+            self._unread[what] = _reason(error)
+        return []
+
+
+def _reader(settings: Settings, writer: DatabaseSettings, *, has_tables: bool) -> tuple[str | None, str | None]:
+    """Return the user who only reads, if there is one apart, and why they can't be used."""
+    if settings.clickhouse_reader_user is None or writer.is_reading:
+        return None, None
+    try:
+        own = database_settings(settings, 0.0, is_reading=True)
+        with _connected(own) as client, translated(own):
+            client.query("SELECT version FROM schema_migrations LIMIT 1" if has_tables else "SELECT 1")
+    except IrregularsError as error:
+        return settings.clickhouse_reader_user, _reason(error)
+    return settings.clickhouse_reader_user, None
+
+
+@contextmanager
+def _connected(own: DatabaseSettings) -> Iterator[Client]:
+    client = connect(own)
+    try:
+        yield client
+    finally:
+        client.close_connections()
+        client.close()
+
+
+def _keeps(engines: Mapping[str, Any], wanted: Mapping[str, int]) -> dict[str, tuple[str, int]]:
+    """Return the tables that keep their rows for another time than is set."""
+    found = {}
+    for table, days in wanted.items():
+        if table in engines:
+            match = _TTL.search(str(engines[table]))
+            if match is None or int(match[1]) != days:
+                found[table] = (f"{match[1]} days" if match else "for ever", days)
+    return found
+
+
+def _reason(error: IrregularsError) -> str:
+    """Return what went wrong, without advice and what ClickHouse says behind its first sentence."""
+    text = str(error).split(". Check ")[0].split(". Is ClickHouse")[0].split(". Start a worker")[0]
+    text = text.split(". To execute this query")[0].removeprefix("query must be SQL that the database understands; ")
+    return text if len(text) <= 2 * _LONGEST_REASON else text[: 2 * _LONGEST_REASON] + "…"
+
+
+_LOOK_S: Final = 2.0
+_UNTRUSTED: Final = re.compile(r"certificate verify failed: ([^(]*[^( ])")
+
+
+def _obstacle(error: IrregularsError, reason: str, own: DatabaseSettings) -> Obstacle:
+    """Return the case and what was seen of it; `reason` is the error's in few words."""
+    if isinstance(error, InputError):
+        return Obstacle("clickhouse_unusable", reason)
+    if isinstance(error, ServiceRefused):
+        return _refusal(reason, own)
+    untrusted = _UNTRUSTED.search(reason)
+    if untrusted is not None:
+        text = f"the certificate of {own.address} can't be trusted: {untrusted[1]}"
+        named = "names another authority" if own.ca_file is not None else "is not set"
+        signed = f"; clickhouse_ca_file {named}" if "issuer" in text or "self-signed" in text else ""
+        return Obstacle("clickhouse_untrusted", text + signed)
+    if "WRONG_VERSION_NUMBER" in reason:
+        return Obstacle("clickhouse_no_tls", f"{own.address} speaks no TLS, and clickhouse_url is https")
+    if own.address.startswith("http://") and _speaks_tls(own):
+        return Obstacle("clickhouse_tls", f"{own.address} speaks TLS, and clickhouse_url is http")
+    return Obstacle("clickhouse_away", reason)
+
+
+def _refusal(reason: str, own: DatabaseSettings) -> Obstacle:
+    if reason.startswith("database must exist"):
+        return Obstacle("database_missing", reason)
+    if "Not enough privileges" in reason:  # the same for a database that is there and for one that is not
+        text = f"{own.user} may not see database {own.database!r}, or it does not exist ({own.address})"
+        return Obstacle("database_hidden", text)
+    return Obstacle("clickhouse_refuses", reason)
+
+
+def _speaks_tls(own: DatabaseSettings) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is only looked at
+    parts = urlsplit(own.address)
+    try:
+        with (
+            socket.create_connection((parts.hostname or "", parts.port or 0), _LOOK_S) as plain,
+            context.wrap_socket(plain, server_hostname=parts.hostname),
+        ):
+            return True
+    except OSError:
+        return False
+
+
+GROUP: Final = "clickhouse"
+FEW_FREE: Final = 0.2
+NO_FREE: Final = 0.05
+"""Shares of a disk. Merges write a second copy of what they merge, and stop where there is no room for it."""
+
+MANY_PARTS: Final = 300
+TOO_MANY_PARTS: Final = 1000
+"""Of one partition of a table. ClickHouse delays inserts from 1000 on, and refuses them from 3000 on."""
+
+LAG_S: Final = 60.0
+STUCK_LAG_S: Final = 600.0
+
+
+def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = False) -> Iterator[Finding]:
+    """Give what is found of the database; `only_reads`: for whoever writes nothing there."""
+    if seen.error is not None:
+        yield finding("problem", GROUP, "server", seen.error.text, seen.error.code)
+        return
+    yield from _server(seen)
+    yield from _schema(seen)
+    yield from _grants(seen, ("SELECT",) if only_reads else ("SELECT", "INSERT"))
+    if not only_reads:
+        yield _check_reader(seen)
+    yield from _room(seen)
+    for table, (found, wanted) in sorted(seen.keeps_days.items()):
+        text = f"{table} keeps rows {found}, and the settings say {count(wanted, 'day')}"
+        yield finding("warning", GROUP, "retention", text, "retention_differs")
+    yield from _replicas(seen)
+    if seen.stored_s is not None:
+        yield ok(GROUP, "stored", f"the newest iteration was stored {span(max(now_s - seen.stored_s, 0.0))} ago")
+    for reason in dict.fromkeys(seen.unread.values()):
+        yield unread(GROUP, ", ".join(what for what, own in seen.unread.items() if own == reason), reason)
+
+
+def _server(seen: DatabaseFacts) -> Iterator[Finding]:
+    text = f"ClickHouse {seen.version} at {seen.address}, answered in {span(seen.round_trip_s)}"
+    yield ok(GROUP, "server", text)
+    if seen.clock_s is not None:
+        least_s = max(abs(seen.clock_s) - seen.round_trip_s / 2, 0.0)
+        yield clock_finding(GROUP, "the database's clock", least_s if seen.clock_s > 0 else -least_s)
+
+
+def _schema(seen: DatabaseFacts) -> Iterator[Finding]:
+    if "tables" in seen.unread:
+        return
+    if seen.missing_migrations:
+        text = f"{count(len(seen.missing_migrations), 'migration')} not applied: {names(seen.missing_migrations)}"
+        yield finding("problem", GROUP, "tables", text, "migrations_missing")
+    elif seen.missing_tables:
+        text = f"tables are gone although their migrations were applied: {names(seen.missing_tables)}"
+        yield finding("problem", GROUP, "tables", text, "tables_gone")
+    else:
+        yield ok(GROUP, "tables", "all tables of this release are there")
+    if seen.edited_migrations:
+        text = f"were made by another text of {names(seen.edited_migrations)}"
+        yield finding("problem", GROUP, "tables", text, "migrations_edited")
+
+
+def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
+    if seen.rights is None:
+        return
+    lacking = [right for right in needed if not seen.rights.get(right, False)]
+    if lacking:
+        whose = "writes for the workers" if "INSERT" in needed else "reads"
+        text = f"{seen.user} {whose}, and lacks {' and '.join(lacking)}"
+        grants = ", ".join(needed)
+        yield finding("problem", GROUP, "grants", text, "grant_missing", user=seen.user, grants=grants)
+    else:
+        yield ok(GROUP, "grants", f"{seen.user} may read{' and insert' if 'INSERT' in needed else ''}")
+
+
+def _check_reader(seen: DatabaseFacts) -> Finding:
+    if seen.reader is None:
+        return ok(GROUP, "reader", "none apart: `irregulars sql` reads as the user who writes")
+    if seen.reader_error is not None:
+        return finding("problem", GROUP, "reader", seen.reader_error, "reader_refused", user=seen.reader)
+    return ok(GROUP, "reader", f"{seen.reader} may read, and only read")
+
+
+def _room(seen: DatabaseFacts) -> Iterator[Finding]:
+    for disk in seen.disks or ():
+        share = disk.free_bytes / disk.total_bytes if disk.total_bytes else 1.0
+        text = f"disk {disk.name}: {size(disk.free_bytes)} of {size(disk.total_bytes)} free ({share:.0%})"
+        if share < FEW_FREE:
+            level: Level = "problem" if share < NO_FREE else "warning"
+            yield finding(level, GROUP, "disk", text, "disk_full")
+        else:
+            yield ok(GROUP, "disk", text)
+    if seen.parts is not None:
+        table, parts = seen.parts
+        text = f"{table} has {count(parts, 'part')} in one partition"
+        if parts >= MANY_PARTS:
+            yield finding("problem" if parts >= TOO_MANY_PARTS else "warning", GROUP, "parts", text, "many_parts")
+        else:
+            yield ok(GROUP, "parts", f"{count(parts, 'part')} in one partition at most ({table})")
+
+
+def _replicas(seen: DatabaseFacts) -> Iterator[Finding]:
+    stands = [table for table, lag_s in seen.replicas.items() if lag_s is None]
+    late = {table: lag_s for table, lag_s in seen.replicas.items() if lag_s is not None and lag_s > LAG_S}
+    if stands:
+        yield finding("problem", GROUP, "replicas", f"read-only here: {names(stands)}", "replica_stands")
+    if late:
+        worst = max(late, key=lambda table: late[table])
+        level: Level = "problem" if late[worst] > STUCK_LAG_S else "warning"
+        yield finding(level, GROUP, "replicas", f"{worst} is {span(late[worst])} behind the others", "replica_stands")
+    if seen.replicas and not stands and not late:
+        yield ok(GROUP, "replicas", f"{count(len(seen.replicas), 'table')} are replicated, and keep up")

@@ -1,0 +1,422 @@
+"""Messages on the topics: how far workers are, which jobs run, dead letters, notices and mutes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
+from irregulars.infra.doctor.broker import CLOCK_S, reason_of
+from irregulars.infra.doctor.facts import GroupFacts, JobFacts, Letter, Progress, StreamFacts, TopicFacts
+from irregulars.infra.doctor.findings import count, span
+from irregulars.infra.doctor.topics import RECENT_S, Deadline, offsets_at
+from irregulars.infra.doctor.workers import FIRST_HOP
+from irregulars.infra.runs.dead_letters import DeadLetter
+from irregulars.kafka.broker import client_config, is_refusal, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.scattered_reading import PASSING
+from irregulars.messages.announcements import (
+    Announcement,
+    Heartbeat,
+    contradiction_of,
+    decode_announcement,
+    decode_heartbeat,
+)
+from irregulars.sinks.notices.mutes import decode_mute
+from irregulars.sinks.notices.told import Told, decode_told
+
+_BATCH: Final = 1000
+_POLL_S: Final = 0.1
+_MOST_KIB: Final = 65_536
+"""What librdkafka fetches ahead: large messages must not fill our memory."""
+
+_PIECE_BYTES: Final = 1 << 18
+Place = tuple[str, int]
+
+
+class Tails:
+    """Reads stretches of partitions. Nothing is committed, and no group is joined."""
+
+    def __init__(self, bootstrap: str, security: Mapping[str, Any]) -> None:
+        self._bootstrap: Final = bootstrap
+        self._security: Final = security
+        self._config: Final = client_config(bootstrap, security) | {
+            "group.id": "irregulars-read-back",  # librdkafka asks for one
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+            "queued.max.messages.kbytes": _MOST_KIB,
+            "fetch.message.max.bytes": _PIECE_BYTES,
+        }
+
+    def read(self, stretches: Mapping[Place, tuple[int, int]], deadline: Deadline) -> Iterator[Message]:
+        """Yield the messages of each stretch, from its first offset to before its last, as far as they exist.
+
+        Raises
+        ------
+        ServiceUnavailable
+            If not all came in time.
+        ServiceRefused
+            If we may not read one of the topics.
+        """
+        ends = {place: end for place, (begin, end) in stretches.items() if begin < end}
+        if not ends:
+            return
+        with closing(new_consumer(self._config)) as consumer:
+            consumer.assign([TopicPartition(*place, stretches[place][0]) for place in ends])
+            while ends:
+                if deadline.is_over:
+                    raise ServiceUnavailable(f"Kafka at {self._bootstrap} must send all in time; got less")
+                for message in consumer.consume(_BATCH, _POLL_S):
+                    yield from self._taken(message, ends)
+
+    def _taken(self, message: Message, ends: dict[Place, int]) -> Iterator[Message]:
+        error = message.error()
+        place = str(message.topic()), message.partition() or 0
+        if error is None:
+            offset = message.offset() or 0
+            if offset < ends.get(place, 0):
+                yield message
+            if offset >= ends.get(place, 0) - 1:
+                ends.pop(place, None)
+        elif error.code() == KafkaError._PARTITION_EOF:  # what is compacted away ends before its last offset
+            ends.pop(place, None)
+        elif is_refusal(error, self._security) or error.code() not in PASSING:
+            raise service_error(error, self._bootstrap, security=self._security)
+
+
+HEARD_S: Final = 3600.0
+"""Jobs that were heard within so long are looked at."""
+
+MOST: Final[Mapping[str, int]] = {
+    "progress": 20_000, "jobs": 100_000, "heartbeats": 50_000, "evidence": 400, "deadletter": 500, "notices": 5_000,
+    "mutes": 5_000,
+}  # fmt: skip
+"""Newest messages of a topic that are read: some seconds for the largest jobs."""
+
+_MOST_WAITING: Final = 32
+_TRYING_S: Final = 120.0
+_DAY_S: Final = 86_400.0
+Topics = Mapping[str, TopicFacts]
+_Record = TypeVar("_Record")
+
+
+class StreamReading:
+    """Reads one part after the other; a part that can't be read is noted, and the others are read nevertheless."""
+
+    def __init__(self, admin: AdminClient, tails: Tails, topics: Topics, now_s: float, deadline: Deadline) -> None:
+        self._admin, self._tails, self._topics = admin, tails, topics
+        self._now_s, self._deadline = now_s, deadline
+        self._unread: dict[str, str] = {}
+
+    def read(self, workers: GroupFacts, on_step: Callable[[str], None]) -> StreamFacts:
+        """Return all that the messages say."""
+        on_step("asking how far the workers are")
+        progress = self._progress(workers)
+        waiting_s = self._waiting(progress, workers)
+        on_step("reading what jobs said")
+        jobs, since_s, clocks, is_whole = self._jobs()
+        on_step("reading dead letters, notices and mutes")
+        letters = tuple(self._letters())
+        troubled, mutes = self._troubled(), tuple(self._mutes())
+        newest_s = max((one.time_s for one in progress.values()), default=0.0)
+        if newest_s > self._now_s + CLOCK_S:
+            clocks = {**clocks, "the workers": newest_s - self._now_s}
+        return StreamFacts(
+            self._unread, progress, waiting_s, jobs, since_s, is_whole, clocks, letters, mutes, troubled
+        )
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def _progress(self, workers: GroupFacts) -> dict[int, Progress]:
+        found: dict[int, Progress] = {}
+        for message in self._newest("progress"):
+            try:
+                said = json.loads(message.value() or b"")
+                positions = {str(topic): int(at) for topic, at in said["positions"].items()}
+                release = said.get("release")
+                one = Progress(_time_s(message), positions, release if isinstance(release, str) else None)
+                found[int(said["partition"])] = one
+            except (ValueError, TypeError, KeyError, AttributeError):  # no worker wrote it
+                continue
+        found = found or self._from_commits(workers)
+        return {number: replace(one, positions=self._in_log(number, one.positions)) for number, one in found.items()}
+
+    def _in_log(self, partition: int, positions: Mapping[str, int]) -> dict[str, int]:
+        """Leave out positions behind the end: they are of the topic of this name that was there before."""
+        ends = {topic: self._topics[topic].ends.get(partition) for topic in positions if topic in self._topics}
+        return {topic: at for topic, at in positions.items() if at <= (ends.get(topic) or at)}
+
+    def _from_commits(self, workers: GroupFacts) -> dict[int, Progress]:
+        """What the group committed tells how far snapshots were, long after the last worker ended."""
+        names = {self._topics[topic].name: topic for topic in FIRST_HOP if topic in self._topics}
+        found: dict[int, dict[str, int]] = {}
+        for (name, partition), at in workers.committed.items():
+            if name in names:
+                found.setdefault(partition, {})[names[name]] = at
+        return {partition: Progress(0.0, positions) for partition, positions in found.items()}
+
+    def _waiting(self, progress: Mapping[int, Progress], workers: GroupFacts) -> dict[tuple[str, int], float]:
+        names = {self._topics[topic].name: topic for topic in (*FIRST_HOP, "evidence") if topic in self._topics}
+        begins = {}
+        for topic in names.values():
+            seen = self._topics[topic]
+            for partition, end in seen.ends.items():
+                at = workers.committed.get((seen.name, partition)) if topic == "evidence" else None
+                if topic != "evidence" and partition in progress:
+                    at = progress[partition].positions.get(topic, 0)
+                if at is not None and at > end:  # of the topic of this name that was there before
+                    at = 0
+                if at is not None and at < end and self._may_read(topic):
+                    begins[seen.name, partition] = max(at, seen.begins.get(partition, 0))
+        first = dict(sorted(begins.items(), key=lambda one: one[1])[:_MOST_WAITING])
+        read = self._guarded("waiting", {place: (at, at + 1) for place, at in first.items()})
+        return {(names[str(one.topic())], one.partition() or 0): _time_s(one) for one in read}
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def _jobs(self) -> tuple[tuple[JobFacts, ...], float, Mapping[str, float], bool]:
+        announced = [Announced(_time_s(message), one)
+                     for message, one in _decoded(self._newest("jobs"), decode_announcement)]  # fmt: skip
+        since_s = self._now_s - HEARD_S
+        beats = [Beat(message.partition() or 0, _time_s(message), one)
+                 for message, one in _decoded(self._newest("heartbeats", since_s), decode_heartbeat)]  # fmt: skip
+        if len(beats) >= MOST["heartbeats"] // 2:
+            since_s = max(since_s, min(beat.time_s for beat in beats))
+        evidence = list(self._newest("evidence", self._now_s - RECENT_S))
+        closed_s: dict[str, float] = {}
+        for message in evidence:
+            if not (message.value() or b"{").startswith(b"{"):  # else it tells of ranks that came or went
+                job = (message.key() or b"").decode(errors="replace")
+                closed_s[job] = max(closed_s.get(job, 0.0), _time_s(message))
+        hosts = {(one.announcement.job, one.announcement.rank): one.announcement.host
+                 for one in announced if one.announcement.host}  # fmt: skip
+        jobs = jobs_of(announced, beats, closed_s, since_s)
+        clocks = host_clocks(beats, hosts, self._now_s)
+        return jobs, since_s, clocks, len(evidence) < MOST["evidence"] // 2
+
+    # --- what was refused, and who is told --------------------------------------------------------------------------
+
+    def _letters(self) -> Iterator[Letter]:
+        for message in self._newest("deadletter"):
+            letter = DeadLetter.of(message)
+            yield Letter(_time_s(message), letter.reason, letter.topic, letter.headers.get("channel"))
+
+    def _troubled(self) -> dict[str, str]:
+        newest: dict[bytes, Told] = {}
+        for message, told in _decoded(self._newest("notices"), decode_told):
+            newest[message.key() or b""] = told
+        found: dict[str, str] = {}
+        for channel in sorted({told.channel for told in newest.values()}):
+            own = [told for told in newest.values() if told.channel == channel]
+            ages_s = [self._now_s - told.told_ns / 1e9 for told in own if told.state == "trying"]
+            given_up = [told for told in own if told.state in ("doubtful", "refused")
+                        and told.told_ns / 1e9 > self._now_s - _DAY_S]  # fmt: skip
+            if any(age_s > _TRYING_S for age_s in ages_s):
+                found[channel] = f"has not answered for {span(max(ages_s))} ({count(len(ages_s), 'notice')})"
+            elif given_up:
+                found[channel] = f"{count(len(given_up), 'notice')} given up or refused within a day"
+        return found
+
+    def _mutes(self) -> Iterator[str]:
+        newest = {message.key(): message for message in self._newest("mutes")}
+        for _, mute in _decoded(newest.values(), decode_mute):
+            if mute.is_active(int(self._now_s * 1e9)):
+                yield mute.what()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _newest(self, topic: str, since_s: float | None = None) -> list[Message]:
+        """Return the newest messages of a topic, partition by partition in the order of the log."""
+        seen = self._topics.get(topic)
+        if seen is None or seen.error is not None:
+            self._unread[topic] = "the topic is missing, or we may not see it"
+            return []
+        if not self._may_read(topic):
+            self._unread[topic] = f"we may not read {seen.name}"
+            return []
+        share = max(MOST[topic] // max(len(seen.ends), 1), 1)
+        begins = {number: max(end - share, seen.begins.get(number, 0)) for number, end in seen.ends.items()}
+        if since_s is not None:
+            places = [(seen.name, number) for number in seen.ends]
+            since = offsets_at(self._admin, places, since_s, self._deadline)
+            begins = {
+                number: max(at, since.get((seen.name, number), seen.ends[number])) for number, at in begins.items()
+            }
+        stretches = {(seen.name, number): (begins[number], end) for number, end in seen.ends.items()}
+        found = self._guarded(topic, stretches)
+        return sorted(found, key=lambda one: (one.partition() or 0, one.offset() or 0))
+
+    def _may_read(self, topic: str) -> bool:
+        allowed = self._topics[topic].operations
+        return allowed is None or "read" in allowed
+
+    def _guarded(self, topic: str, stretches: Mapping[Place, tuple[int, int]]) -> list[Message]:
+        found: list[Message] = []
+        try:
+            for message in self._tails.read(stretches, self._deadline):
+                found.append(message)
+        except (ServiceError, KafkaException) as error:
+            self._unread[topic] = reason_of(error)
+        return found
+
+
+def _decoded(
+    messages: Iterable[Message], decode: Callable[[bytes | None], _Record]
+) -> Iterator[tuple[Message, _Record]]:
+    for message in messages:
+        if message.value() is None:
+            continue
+        try:
+            yield message, decode(message.value())
+        except RecordError:  # a worker buries it, and then it is found there
+            continue
+
+
+def _time_s(message: Any) -> float:
+    return max(message.timestamp()[1], 0) / 1000
+
+
+_Start = tuple[int, str]
+"""Attempt number, and id of the start; empty: it has none."""
+
+_BESIDE_S: Final = 5.0
+
+
+class Beat(NamedTuple):
+    """A heartbeat as it stands in the log: partition, time of the message (s since 1970), and what it says."""
+
+    partition: int
+    time_s: float
+    heartbeat: Heartbeat
+
+
+class Announced(NamedTuple):
+    """An announcement, with the time of its message."""
+
+    time_s: float
+    announcement: Announcement
+
+
+@dataclass(slots=True)
+class _Gathered:
+    announced: dict[int, Announced] = field(default_factory=dict)  # newest of each rank
+    first: dict[int, Announced] = field(default_factory=dict)
+    beats: dict[int, Beat] = field(default_factory=dict)
+
+    @property
+    def announced_s(self) -> float:
+        """When the newest of its ranks announced itself, s since 1970."""
+        return max((one.time_s for one in self.announced.values()), default=0.0)
+
+    def contradiction(self, rank: int) -> str | None:
+        """In which respect the newest announcement of a rank contradicts its first."""
+        return contradiction_of(self.first[rank].announcement, self.announced[rank].announcement)
+
+    def hosts_since(self, since_s: float) -> set[str]:
+        """Return the hosts of ranks that were heard to run more than `_BESIDE_S` after a time."""
+        running = (rank for rank, beat in self.beats.items() if beat.heartbeat.state != "ended"
+                   and beat.time_s > since_s + _BESIDE_S and rank in self.announced)  # fmt: skip
+        return {host for rank in running if (host := self.announced[rank].announcement.host) is not None}
+
+
+def jobs_of(
+    announced: Iterable[Announced],
+    beats: Iterable[Beat],
+    evidence_s: Mapping[str, float],
+    since_s: float,
+) -> tuple[JobFacts, ...]:
+    """Return the newest starts of the jobs that were heard or announced since a time; the last heard first.
+
+    Parameters
+    ----------
+    evidence_s
+        By job: when its newest iteration closed, s since 1970.
+    """
+    found: defaultdict[str, defaultdict[_Start, _Gathered]] = defaultdict(lambda: defaultdict(_Gathered))
+    for one in sorted(announced, key=lambda one: one.time_s):
+        said = one.announcement
+        gathered = found[said.job][said.attempt, said.start or ""]
+        gathered.announced[said.rank] = one
+        gathered.first.setdefault(said.rank, one)
+    for beat in beats:
+        own = found[beat.heartbeat.job][beat.heartbeat.attempt, beat.heartbeat.start or ""].beats
+        if beat.heartbeat.rank not in own or own[beat.heartbeat.rank].time_s <= beat.time_s:
+            own[beat.heartbeat.rank] = beat
+    jobs = [_job(name, starts, evidence_s.get(name)) for name, starts in found.items()]
+    recent = [job for job in jobs if max((*job.heard_s.values(), job.announced_s)) >= since_s]
+    return tuple(sorted(recent, key=lambda job: -max((*job.heard_s.values(), job.announced_s))))
+
+
+def _job(name: str, starts: Mapping[_Start, _Gathered], evidence_s: float | None) -> JobFacts:
+    newest = max(starts, key=lambda start: (starts[start].announced_s, start))
+    own, (attempt, _) = starts[newest], newest
+    said = {rank: one.announcement for rank, one in own.announced.items() if one.announcement.is_logged}
+    lost: defaultdict[str, int] = defaultdict(int)
+    for beat in own.beats.values():
+        for source, progress in beat.heartbeat.sources.items():
+            lost[source] += progress.lost_rows
+    return JobFacts(
+        job=name,
+        attempt=attempt,
+        logged_ranks=max((one.logged_ranks for one in said.values()), default=0),
+        announced=frozenset(said),
+        announced_s=own.announced_s,
+        heard_s={rank: beat.time_s for rank, beat in own.beats.items()},
+        ended=frozenset(rank for rank, beat in own.beats.items() if beat.heartbeat.state == "ended"),
+        lost_rows=dict(lost),
+        clocks=frozenset(one.clock for one in said.values()),
+        hosts={rank: one.host for rank, one in said.items() if one.host is not None},
+        unsampled=frozenset(rank for rank, one in said.items() if "bandwidth" not in one.sources),
+        without_marks=frozenset(rank for rank, one in said.items() if "iterations" not in one.sources),
+        evidence_s=evidence_s,
+        contradicts=next(filter(None, map(own.contradiction, own.announced)), None),
+        beside=frozenset(
+            host for start, other in starts.items() if start != newest for host in other.hosts_since(own.announced_s)
+        ),
+    )
+
+
+def host_clocks(beats: Sequence[Beat], hosts: Mapping[tuple[str, int], str], now_s: float) -> dict[str, float]:
+    """Return by host how far its clock is off, s, at least; 0 where nothing shows.
+
+    A message bears its sender's time, and the log its order. A clock is behind by as much as each of its host's
+    messages is older than one that came before it; it is ahead of ours by as much as its newest one lies in the
+    future, and its messages count as that much older.
+
+    Parameters
+    ----------
+    beats
+        Of each partition in the order of the log.
+    hosts
+        By job and rank.
+
+    Examples
+    --------
+    >>> beat = lambda rank, time_s: Beat(0, time_s, Heartbeat("j", 0, rank))
+    >>> log = [beat(0, 10.0), beat(1, 3.0), beat(0, 11.0), beat(1, 5.0)]
+    >>> host_clocks(log, {("j", 0): "a", ("j", 1): "b"}, 11.0)
+    {'a': 0.0, 'b': -6.0}
+    """
+    newest: dict[int, float] = {}
+    behind: dict[str, float] = {}
+    ahead: dict[str | None, float] = {}
+    by_host = [(hosts.get((one.heartbeat.job, one.heartbeat.rank)), one) for one in beats]
+    for host, one in by_host:
+        ahead[host] = max(ahead.get(host, 0.0), one.time_s - now_s)
+    for host, (partition, time_s, _) in by_host:
+        time_s -= ahead[host]
+        before_s = newest.get(partition, time_s)
+        newest[partition] = max(before_s, time_s)
+        if host is not None:
+            behind[host] = min(behind.get(host, float("inf")), max(before_s - time_s, 0.0))
+    return {host: ahead[host] or 0.0 - behind[host] for host in behind}

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from irregulars.infra.doctor.stream import Announced, Beat, host_clocks, jobs_of
+from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+
+WORLD = (Communicator("world", "world", (0, 1)),)
+
+
+def announced(rank: int, time_s: float, attempt: int = 0, **others: object) -> Announced:
+    sources = ("commops", "iterations", "bandwidth")[: 3 - rank]
+    own = Announcement("llama", attempt, rank, 2, 2, WORLD, sources, host=f"node-{rank}", **others)  # type: ignore[arg-type]
+    return Announced(time_s, own)
+
+
+def beat(
+    rank: int, time_s: float, lost: int = 0, state: str = "running", attempt: int = 0, partition: int = 0
+) -> Beat:
+    sources = {"commops": SourceProgress(10, None, lost)}
+    return Beat(partition, time_s, Heartbeat("llama", attempt, rank, sources, state))
+
+
+def test_the_newest_attempt_counts_with_the_newest_word_of_each_rank() -> None:
+    log = [beat(0, 5.0, lost=1), beat(0, 9.0, lost=3), beat(1, 7.0, lost=4), beat(0, 8.0, lost=2)]
+    (job,) = jobs_of([announced(0, 1.0), announced(1, 2.0)], log, {"llama": 6.0}, 0.0)
+    assert (job.logged_ranks, job.announced, job.announced_s) == (2, {0, 1}, 2.0)
+    assert (job.heard_s, job.lost_rows, job.evidence_s) == ({0: 9.0, 1: 7.0}, {"commops": 7}, 6.0)
+    assert (job.unsampled, job.without_marks, job.hosts) == ({1}, set(), {0: "node-0", 1: "node-1"})
+    (job,) = jobs_of([announced(0, 1.0), announced(0, 3.0, attempt=1)], log, {}, 0.0)
+    assert (job.attempt, job.announced, job.heard_s) == (1, {0}, {})
+
+
+def test_a_job_that_was_heard_before_is_left_out_and_one_that_ended_is_known() -> None:
+    log = [beat(0, 5.0, state="ended"), beat(1, 6.0, state="ended")]
+    assert jobs_of([announced(0, 1.0)], log, {}, 7.0) == ()
+    (job,) = jobs_of([announced(0, 1.0)], log, {}, 6.0)
+    assert job.ended == {0, 1}
+
+
+def test_a_rank_that_will_send_nothing_is_not_waited_for() -> None:
+    (job,) = jobs_of([announced(0, 1.0), announced(1, 1.0, is_logged=False)], [], {}, 0.0)
+    assert job.announced == {0}
+
+
+def test_clocks_that_agree_show_nothing_and_delays_alone_accuse_no_clock() -> None:
+    hosts = {("llama", 0): "a", ("llama", 1): "b"}
+    log = [beat(0, 10.0), beat(1, 10.1), beat(0, 11.0), beat(1, 4.0), beat(1, 11.2)]  # one that came late
+    assert host_clocks(log, hosts, 12.0) == {"a": 0.0, "b": 0.0}
+
+
+def test_a_clock_ahead_shows_against_ours() -> None:
+    hosts = {("llama", 0): "a"}
+    assert host_clocks([beat(0, 10.0), beat(0, 20.0)], hosts, 15.0) == {"a": 5.0}
+
+
+def test_beside_a_clock_that_is_ahead_a_right_one_is_not_behind() -> None:
+    hosts = {("llama", 0): "a", ("llama", 1): "b"}
+    log = [beat(0, 30.0), beat(1, 10.0), beat(0, 31.0), beat(1, 11.0)]
+    assert host_clocks(log, hosts, 11.0) == {"a": 20.0, "b": 0.0}
+
+
+def test_partitions_are_compared_each_for_itself() -> None:
+    hosts = {("llama", 0): "a", ("llama", 1): "b"}
+    assert host_clocks([beat(0, 10.0), beat(1, 3.0, partition=1)], hosts, 12.0) == {"a": 0.0, "b": 0.0}
