@@ -15,7 +15,7 @@ UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
 .PHONY: help demo test test-fast test-faults fuzz lint format bench bench-worker bench-analyze bench-localization bench-operators \
-	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-sensitivity bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site size torch lock clean python java maven
+	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site size torch lock clean python java maven
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
@@ -85,10 +85,7 @@ bench-localization: $(STAMP)  ## Accuracy of naming the culprit, 512 to 8,192 si
 	@$(BIN)/python -m tests.benchmarks.localization $(OPTIONS)
 
 bench-recordings: $(STAMP)  ## Accuracy on real, labelled recordings of slow NICs, links and ranks (some minutes); OPTIONS=--json
-	@$(BIN)/python -m tests.benchmarks.recordings score $(OPTIONS)
-
-bench-sensitivity: $(STAMP)  ## What changes on the recordings if a threshold of the judgement moves by about a quarter (two hours)
-	@$(BIN)/python -m tests.benchmarks.bench_sensitivity $(OPTIONS)
+	@$(BIN)/python -m tests.benchmarks.recordings $(OPTIONS)
 
 test-gpu:  ## Record NCCL, NVML, RAS and an Xid on a machine with one NVIDIA GPU and torch (4 minutes, root): build/gpu
 	@tests/gpu/record.sh build/gpu

@@ -43,7 +43,7 @@ from irregulars.messages.evidence import EvidenceRows, decode_evidence
 from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.bench_agent import cpu_s
 from tests.benchmarks.bench_worker import JOB, Load, fill, work
-from tests.benchmarks.recordings.cgroups import CpuGroups
+from tests.benchmarks.cgroups import CpuGroups
 from tests.benchmarks.scale_out_model import Estimate, Fit, Run, estimate, fits
 
 _SESSION_S: Final = 120.0

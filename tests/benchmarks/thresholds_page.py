@@ -25,8 +25,7 @@ code tells more.
 They are not settings. Settings are listed in [settings](settings.md); some may be
 [changed while workers run](settings.md#changed-while-workers-run).
 
-`make bench-sensitivity` moves thresholds up and down, mostly by about a quarter, one at a time, and judges recordings
-anew ([benchmarks](benchmarks.md)). `python -m tests.benchmarks.thresholds_page` writes this page.
+`python -m tests.benchmarks.thresholds_page` writes this page.
 """
 
 

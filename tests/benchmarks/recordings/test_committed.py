@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,11 @@ import pytest
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.benchmarks.recordings.__main__ import BENCH
 from tests.benchmarks.recordings.judging import label_of, recordings_in
-from tests.benchmarks.recordings.plan import plan
-from tests.benchmarks.recordings.recording import Recording
 
 DIRECTORIES = recordings_in(BENCH)
-PLANNED = {one.name: one for one in plan()}
+KINDS = {
+    "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "none",
+}  # fmt: skip
 FILES = {"bandwidth.parquet", "commops.parquet", "iterations.parquet", "job.json", "label.json"}
 LABEL = {
     "kind", "device", "rank", "peer", "ranks", "host", "switch", "direction", "injected", "iterations", "spans",
@@ -33,38 +34,38 @@ CLOCKS_NS = 100_000
 
 def test_the_set_is_whole_and_small() -> None:
     assert len(DIRECTORIES) >= 48
-    assert {path.name for path in DIRECTORIES} <= PLANNED.keys()
     assert sum(file.stat().st_size for path in DIRECTORIES for file in path.iterdir()) <= MOST_BYTES
     kinds = Counter(str(label_of(path)["kind"]) for path in DIRECTORIES)
     assert kinds["none"] >= 12
-    assert kinds.keys() == {one.truth.kind for one in PLANNED.values()}
+    assert kinds.keys() == KINDS
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
 def test_a_recording_is_complete(directory: Path) -> None:
-    planned, label = PLANNED[directory.name], label_of(directory)
+    label = label_of(directory)
     assert {path.name for path in directory.iterdir()} == FILES
     assert label.keys() == LABEL
-    assert {name: label[name] for name in planned.label()} == json.loads(json.dumps(planned.label()))
     trace = read_trace(directory)
     assert (trace.rejected.count, trace.copies, trace.clock) == (0, 0, "shared")
     assert trace.job == directory.name
-    _check_ranks(trace, planned)
-    if planned.truth.kind != "hang":
-        _check_iterations(trace, planned)
+    _check_ranks(trace, label)
+    if label["kind"] != "hang":
+        _check_iterations(trace)
         _check_shares(directory)
 
 
-def _check_ranks(trace: Trace, planned: Recording) -> None:
-    layout, world = planned.layout, range(planned.shape.world_size)
-    assert set(trace.commops) == set(trace.iterations) == set(trace.bandwidth) == set(world)
-    places = [(one.host, one.gpu, one.nic, one.switch, one.lost_rows) for one in trace.announcements]
-    assert places == [(layout.host(r), layout.gpu(r), layout.nic(r), layout.leaf(r), 0) for r in world]
+def _check_ranks(trace: Trace, label: dict[str, Any]) -> None:
+    world = list(range(label["world_size"]))
+    assert sorted(trace.commops) == sorted(trace.iterations) == sorted(trace.bandwidth) == world
+    assert [one.rank for one in trace.announcements] == world
+    assert all(None not in (one.host, one.gpu, one.nic, one.switch) for one in trace.announcements)
+    assert {one.lost_rows for one in trace.announcements} == {0}
+    named = [one.rank for one in trace.announcements if label["host"] == one.host]
+    assert label["device"] != "host" or named == label["ranks"]
 
 
-def _check_iterations(trace: Trace, planned: Recording) -> None:
-    for batch in trace.iterations.values():
-        assert batch.columns["iteration"].tolist() == list(range(planned.iterations))
+def _check_iterations(trace: Trace) -> None:
+    assert {tuple(batch.columns["iteration"].tolist()) for batch in trace.iterations.values()} == {tuple(range(70))}
 
 
 def _check_shares(directory: Path) -> None:
