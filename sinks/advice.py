@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from irregulars.messages.at_work import still_hangs
 from irregulars.messages.judgements import Suspect, Verdict
 
 SURE: Final = 0.5
@@ -156,7 +155,7 @@ def advise(verdict: Verdict) -> str:
 
 def plan_of(verdict: Verdict) -> Plan:
     """Return what to do next. Without a suspect, or below `SURE`, nobody is told to take a host out of service."""
-    if not _is_at_work(verdict):
+    if verdict.state == "closed":
         return _plan_closed(verdict)
     if verdict.severity == "note":
         return Plan("nothing yet, it costs too little; see whether it comes back or goes on")
@@ -165,10 +164,6 @@ def plan_of(verdict: Verdict) -> Plan:
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
         return Plan(f"confirm before you drain anything, then {sentence}", actions)
     return Plan(sentence, actions)
-
-
-def _is_at_work(verdict: Verdict) -> bool:
-    return verdict.state != "closed" or still_hangs(verdict.kind, verdict.close_reason)
 
 
 _DRAINING: Final = frozenset({"slow_rank", "slow_nic", "hang"})
@@ -321,7 +316,7 @@ def _checks(verdict: Verdict, suspect: Suspect) -> str:
 
 
 def _cordon(verdict: Verdict, suspect: Suspect) -> str:
-    is_urgent = _is_at_work(verdict) and verdict.severity != "note"
+    is_urgent = verdict.state != "closed" and verdict.severity != "note"
     if verdict.kind not in _DRAINING or not is_urgent or suspect.host is None:
         return ""
     node = shlex.quote(suspect.host)

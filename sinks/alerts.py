@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from irregulars.errors import RecordError
-from irregulars.messages.at_work import still_hangs
 from irregulars.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
 from irregulars.messages.records import VERSION, decode_json
 from irregulars.sinks.advice import advise, name_cause, name_device, where_to_look
@@ -139,7 +138,7 @@ def percent(probability: float) -> str:
 
 def _how_slow(verdict: Verdict) -> str:
     first, past_last = verdict.iterations
-    is_closed = _is_over(verdict)
+    is_closed = verdict.state == "closed"
     if verdict.kind == "hang":
         return f"iteration {past_last - 1} {'had not ended' if is_closed else 'does not end'}"
     seen = f"iteration {first}" if past_last - first == 1 else f"iterations {first} to {past_last - 1}"
@@ -152,15 +151,11 @@ def _how_slow(verdict: Verdict) -> str:
 def _cost(verdict: Verdict) -> str:
     if verdict.kind in ("hang", "custom") and not verdict.lost_s:  # nobody counts what a hang loses
         return f"all {verdict.world_size:,} GPUs wait" if verdict.kind == "hang" and verdict.world_size else ""
-    so_far = "" if _is_over(verdict) else " so far"
+    so_far = "" if verdict.state == "closed" else " so far"
     hours = gpu_hours_lost(verdict)
     if hours is not None:
         return f"{_amount(hours)} GPU-hours lost{so_far} on {verdict.world_size:,} GPUs{_recovers(verdict)}"
     return f"{_amount(verdict.lost_s)} s lost{so_far}{_recovers(verdict)}" if math.isfinite(verdict.lost_s) else ""
-
-
-def _is_over(verdict: Verdict) -> bool:
-    return verdict.state == "closed" and not still_hangs(verdict.kind, verdict.close_reason)
 
 
 def _recovers(verdict: Verdict) -> str:

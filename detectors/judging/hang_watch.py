@@ -1,9 +1,10 @@
-"""Whether a job that ended or fell silent hangs in an operator, and whether that was said before."""
+"""Whether a job that ended or fell silent hangs in an operator, and when a verdict on a hang closes."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.dtypes import Column
+from irregulars.messages.judgements import Verdict
 
 
 class HangWatch:
@@ -99,3 +101,65 @@ def _lost_share_of_ranks(reader: OperatorReader, in_newest: Mapping[int, float])
         for rank, one in announced.items()
         if one.is_logged
     }
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHang:
+    """The open verdict on a hang, and since when the job has hung (ns since the epoch; None: not known)."""
+
+    verdict: Verdict
+    since_ns: int | None
+
+
+class OpenHangs:
+    """The open verdicts on hangs of one attempt of a job.
+
+    Such a verdict opens when the job has fallen silent, and closes when the job goes on (``recovered``), ends, is
+    started again (``restarted``), or is forgotten (``silent``).
+
+    Attributes
+    ----------
+    open
+        At most one: the next hang closes the one before it.
+    """
+
+    def __init__(self, open_: Sequence[OpenHang] = ()) -> None:
+        self.open = tuple(open_)
+
+    def add(self, verdict: Verdict, since_ns: int | None, begun_ns: int) -> list[Verdict]:
+        """Add the verdict on a new hang, and return the revisions that close those before it.
+
+        A job hangs in one place at a time: either it has moved on to where it hangs now, or the new hang corrects
+        who was accused of the old one. The verdict on a job that has ended is closed already.
+
+        Parameters
+        ----------
+        begun_ns
+            When the iteration in which it hangs now began: the earlier hangs lasted up to there.
+        """
+        over = self.close("recovered", begun_ns)
+        if verdict.state == "open":
+            self.open = (OpenHang(verdict, since_ns),)
+        return over
+
+    def go_on(self, rows: IterationRows) -> list[Verdict]:
+        """Close the hangs if an iteration shows that the job goes on, a later one that ended; return the revisions.
+
+        The loss counts up to that iteration: when the verdict opened it was not known how long the hang would last.
+        """
+        last = max((one.verdict.iterations[1] - 1 for one in self.open), default=rows.number)
+        if rows.number <= last or rows.columns["unended"].any():
+            return []
+        return self.close("recovered", rows.start_ns)
+
+    def close(self, reason: str, until_ns: int | None = None) -> list[Verdict]:
+        """Return the revisions that close all of them; `until_ns`: when the hang ended, if that is known."""
+        hangs, self.open = self.open, ()
+        return [_closed(one, reason, until_ns) for one in hangs]
+
+
+def _closed(one: OpenHang, reason: str, until_ns: int | None) -> Verdict:
+    lasted_s = 0.0 if until_ns is None or one.since_ns is None else (until_ns - one.since_ns) / 1e9
+    verdict = one.verdict
+    return replace(verdict, revision=verdict.revision + 1, state="closed", event="closed", close_reason=reason,
+                   lost_s=max(verdict.lost_s, round(lasted_s, 6)))  # fmt: skip

@@ -6,8 +6,7 @@ where did its time go?           investigation.py
 who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
 what do detectors say?           detector_panel.py, detectors_say.py
-does it hang?                    hang_watch.py
-does it still?                   standing_hangs.py
+does it hang, and does it still? hang_watch.py
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from irregulars.detectors.irregular.window import DriftState, DriftWatch, Iterat
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.detector_panel import DetectorPanel, Scored
 from irregulars.detectors.judging.detectors_say import DetectorsSay, SayState
-from irregulars.detectors.judging.hang_watch import HangWatch
+from irregulars.detectors.judging.hang_watch import HangWatch, OpenHang, OpenHangs
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
 from irregulars.detectors.judging.lessons import LessonBook
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, parts_of
@@ -34,7 +33,6 @@ from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.review_candidates import lateness_of
 from irregulars.detectors.judging.settings import JudgeSettings
-from irregulars.detectors.judging.standing_hangs import StandingHang, StandingHangs
 from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular
 from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
 from irregulars.detectors.judging.thresholds import JUDGING
@@ -74,7 +72,7 @@ class JudgeState:
     told: tuple[int | None, tuple[int, ...]]
     detectors: tuple[StoredDetector, ...] = ()
     say: SayState | None = None
-    standing_hangs: tuple[StandingHang, ...] = ()
+    open_hangs: tuple[OpenHang, ...] = ()
 
 
 class IterationJudge:
@@ -109,7 +107,7 @@ class IterationJudge:
         self._lateness = LatenessWatch()
         self._review = StandingReview()
         self._hangs = HangWatch()
-        self._standing_hangs = StandingHangs()
+        self._open_hangs = OpenHangs()
         self._judged = 0  # iterations of training
         self._last: int | None = None  # number of the last iteration
 
@@ -153,7 +151,7 @@ class IterationJudge:
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
         self._last = rows.number
-        self._log.verdicts += self._standing_hangs.go_on(rows)
+        self._log.verdicts += self._open_hangs.go_on(rows)
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
         self._reader.set_announcements(announcements)
@@ -190,18 +188,21 @@ class IterationJudge:
         )
 
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
-        """Close the verdicts that are open; say so if the job ended in a hang."""
+        """Close the verdicts that are open, and open one if the job hangs.
+
+        A hang stays open while its job is silent: `close_hangs` is for the job that is forgotten.
+        """
         self._reader.set_announcements(announcements)
         before = len(self._log.verdicts)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
-        self._log.verdicts += self._standing_hangs.end(reason) if reason != "silent" else []
+        self._log.verdicts += self._open_hangs.close(reason) if reason != "silent" else []
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
         self._lessons.told(self._log.verdicts[before:])
 
-    def end_hangs(self, reason: str) -> None:
-        """Say that the hangs that were told are over; nothing else is closed."""
-        self._log.verdicts += self._standing_hangs.end(reason)
+    def close_hangs(self, reason: str) -> None:
+        """Close the verdicts on hangs, and no others."""
+        self._log.verdicts += self._open_hangs.close(reason)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return what is new, oldest first, and forget it."""
@@ -209,13 +210,13 @@ class IterationJudge:
 
     @property
     def has_unended(self) -> bool:
-        """Whether the newest iterations hold operators that never ended, of which no hang was told yet."""
+        """Whether the newest iterations hold operators that never ended, on which no verdict was opened yet."""
         return self._hangs.has_unended
 
     @property
     def is_hanging(self) -> bool:
-        """Whether a hang was told, and it did not turn out yet what became of it."""
-        return bool(self._standing_hangs.standing)
+        """Whether a verdict on a hang is open."""
+        return bool(self._open_hangs.open)
 
     # --- an iteration of training -----------------------------------------------------------------------------------
 
@@ -334,10 +335,9 @@ class IterationJudge:
         self._log.verdicts += self._say.testify(revisions)
 
     def _hang(self, reason: str, read_back: ReadBack) -> list[Verdict]:
-        """Return the verdict on a hang of the newest iterations, if there is one that was not told before.
+        """Return the verdict on a hang of the newest iterations, if there is one that was not published before.
 
-        Behind it stand the revisions that say that earlier ones are over, so that a host which both accuse is accused
-        all along.
+        The revisions that close earlier hangs come after it, so that a host which both accuse is accused all along.
         """
         found = self._hangs.look(self._reader, read_back)
         if found is None:
@@ -350,7 +350,7 @@ class IterationJudge:
         if until_ns is None and hang.since_ns is not None and reason == "silent":
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
         verdict = self._tracker.hang(hang, observation, until_ns, reason, self._topology)
-        return [verdict, *self._standing_hangs.note(verdict, hang.since_ns, last.start_ns)]
+        return [verdict, *self._open_hangs.add(verdict, hang.since_ns, last.start_ns)]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -395,7 +395,7 @@ class IterationJudge:
             told=self._hangs.told,
             detectors=self._panel.states(),
             say=self._say.state(),
-            standing_hangs=self._standing_hangs.standing,
+            open_hangs=self._open_hangs.open,
         )
 
     @classmethod
@@ -420,7 +420,7 @@ class IterationJudge:
         judge._judged, judge._review.planned = state.judged, state.planned or ()
         judge._hangs.newest.extend(part.value for part in state.newest)
         judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
-        judge._standing_hangs = StandingHangs(state.standing_hangs)
+        judge._open_hangs = OpenHangs(state.open_hangs)
         judge._panel.restore(state.detectors)
         judge._lessons = lessons or judge._lessons
         judge.teach()

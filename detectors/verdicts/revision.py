@@ -70,13 +70,13 @@ def hang_verdict(
     attempt: int,
     topology: Topology,
 ) -> Verdict:
-    """Say, once and for all, that a job hung after the iteration `last`, until its recording ended for `reason`."""
+    """Return the first revision on a hang in the iteration `last`: open if ``silent``, else closed at once."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
     suspects = (suspect_of(Device("gpu", hang.ranks), _hang_probability(hang), topology),) if hang.ranks else ()
     return Verdict(
         verdict_id=verdict_id,
         revision=1,
-        state="closed",
+        state="open" if reason == "silent" else "closed",
         job=job,
         kind="hang",
         iterations=(last.iteration, last.iteration + 1),
@@ -88,7 +88,7 @@ def hang_verdict(
         attempt=attempt,
         world_size=topology.world_size,
         time_ns=last.time_ns,
-        close_reason=reason,
+        close_reason=None if reason == "silent" else reason,
         event="opened",
         severity="page",  # whatever was lost so far: nothing moves until somebody acts
     )

@@ -164,7 +164,7 @@ class VerdictTracker:
         return revisions
 
     def hang(self, hang: Hang, last: Observation, until_ns: int | None, reason: str, topology: Topology) -> Verdict:
-        """Return the verdict, open and closed at once, that the job hung after the iteration `last`.
+        """Return the verdict that the job hangs in the iteration `last`: open if it is silent, else closed at once.
 
         Parameters
         ----------

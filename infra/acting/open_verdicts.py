@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -21,8 +22,8 @@ _GROUP: Final = "irregulars-alerts"  # nothing is committed; the role `reader` m
 
 def recent_verdicts(
     bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], since_ns: int, within_s: float
-) -> Iterator[tuple[Verdict, int]]:
-    """Yield the verdicts of the alerts since a time, to the end of the topic, each with when it came, ns since 1970.
+) -> Iterator[Verdict]:
+    """Yield the verdicts of the alerts since a time, to the end of the topic.
 
     What can't be read is passed over.
 
@@ -58,23 +59,17 @@ def recent_verdicts(
         consumer.close()
 
 
-def _read(consumer: Consumer, unread: set[int], bootstrap: str, deadline_s: float) -> Iterator[tuple[Verdict, int]]:
+def _read(consumer: Consumer, unread: set[int], bootstrap: str, deadline_s: float) -> Iterator[Verdict]:
     while unread:
         for message in consumer.consume(_MOST_BATCH, min(_POLL_S, _left_s(deadline_s))):
             error = message.error()
             if error is None:
-                yield from _verdict(message.value(), message.timestamp()[1] * 1_000_000)
+                with suppress(RecordError):
+                    yield decode_verdict(message.value(), "alerts")
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition() or 0)
             elif error.fatal() or not error.retriable():
                 raise service_error(error, bootstrap)
-
-
-def _verdict(value: bytes | None, came_ns: int) -> Iterator[tuple[Verdict, int]]:
-    try:
-        yield decode_verdict(value, "alerts"), came_ns
-    except RecordError:
-        return
 
 
 def _left_s(deadline_s: float) -> float:

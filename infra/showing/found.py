@@ -172,8 +172,6 @@ class Found:
     ----------
     verdict
         Its newest revision.
-    is_at_work
-        Whether its cause is still at work, as the database says; None: as its state says.
     recording
         The directory that was judged; None: a database was read.
     source
@@ -195,7 +193,6 @@ class Found:
     """
 
     verdict: Verdict
-    is_at_work: bool | None = None
     recording: str | None = None
     source: str = ""
     now_ns: int | None = None

@@ -60,11 +60,8 @@ SELECT verdict_id, revision, state, job, kind, first_iteration, past_last_iterat
     detector, lasted_s
 FROM incidents
 WHERE {which:String} = '' OR verdict_id = {which:String} OR job = {which:String}
-ORDER BY verdict_id = {which:String} DESC, is_at_work DESC, last_seen_at DESC, lost_s DESC, verdict_id
+ORDER BY verdict_id = {which:String} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
 LIMIT 1"""
-
-_IS_AT_WORK: Final = """
-SELECT is_at_work FROM incidents WHERE job = {job:String} AND verdict_id = {verdict_id:String}"""
 
 _SUSPECTS: Final = """
 SELECT device, rank, ranks, probability, peer, host, gpu, nic, switch
@@ -198,13 +195,13 @@ LIMIT {limit:UInt32}"""
 _OTHERS: Final = """
 SELECT verdict_id, kind
 FROM incidents
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND is_at_work AND verdict_id != {verdict_id:String}
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND state = 'open' AND verdict_id != {verdict_id:String}
 ORDER BY lost_s DESC, verdict_id
 LIMIT {limit:UInt32}"""
 
 
 def find_verdict(client: Client, which: str = "") -> Verdict | None:
-    """Return a verdict: by its id, or the newest one of a job, or the newest of all; those at work first.
+    """Return a verdict: by its id, or the newest one of a job, or the newest of all; open ones first.
 
     Returns
     -------
@@ -272,7 +269,7 @@ class _Reader:
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, members, clock = self._places(operators)
         return Found(
-            verdict=verdict, is_at_work=self._is_at_work(), source=source, now_ns=now_ns, clock=clock,
+            verdict=verdict, source=source, now_ns=now_ns, clock=clock,
             iterations=iterations, places=places, members=members, operators=operators,
             work=self._work(periods),
             cells=self._cells(periods, bin_ranks), bin_ranks=bin_ranks,
@@ -286,10 +283,6 @@ class _Reader:
 
     def _ask(self, question: str, **values: Any) -> Sequence[Row]:
         return self._client.query(question, parameters={**self._job, **values}).result_rows
-
-    def _is_at_work(self) -> bool:
-        rows = self._ask(_IS_AT_WORK, verdict_id=self._verdict.verdict_id)
-        return bool(rows and rows[0][0])
 
     def _iterations(self) -> list[Iteration]:
         first, past = self._verdict.iterations

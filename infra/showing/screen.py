@@ -58,8 +58,6 @@ class Screen:
 
     Parameters
     ----------
-    is_at_work
-        Whether its cause is still at work (`messages.at_work`): it is open, or its job hangs.
     device
         The first suspect in words; None: nobody is accused.
     since_ns
@@ -77,7 +75,6 @@ class Screen:
     """
 
     verdict: Verdict
-    is_at_work: bool
     recording: str | None
     source: str
     now_ns: int | None
@@ -141,11 +138,11 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
     longer_ns = float(np.fmax(during_ns - before_ns, 0.0))
     chain, ways = _follow(found, periods, times, longer_ns)
-    is_at_work = verdict.state == "open" if found.is_at_work is None else found.is_at_work
     since_ns = _since(found)
-    stands_ns = found.now_ns - since_ns if is_at_work and found.now_ns is not None and since_ns is not None else None
+    until_ns = found.now_ns if verdict.state == "open" else None
+    stands_ns = None if until_ns is None or since_ns is None else until_ns - since_ns
     return Screen(
-        verdict=verdict, is_at_work=is_at_work,
+        verdict=verdict,
         recording=found.recording, source=found.source, now_ns=found.now_ns,
         device=None if suspect is None else name_device(suspect),
         summary=summarise(verdict),

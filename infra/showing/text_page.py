@@ -49,8 +49,7 @@ def title_text(screen: Screen) -> str:
     """Name the verdict: kind, job, state and urgency."""
     verdict = screen.verdict
     state = verdict.state if verdict.close_reason is None else f"{verdict.state}: {verdict.close_reason}"
-    hangs = "still hangs" if screen.is_at_work and verdict.state == "closed" else None
-    remarks = ", ".join(one for one in (state, hangs, verdict.severity) if one)
+    remarks = ", ".join(one for one in (state, verdict.severity) if one)
     return f"{name_cause(verdict)} in {verdict.job} ({remarks})"
 
 
@@ -97,13 +96,13 @@ def cost_text(screen: Screen) -> str:
             "a detector's verdict is a ticket at least"
         )
     parts = []
-    lasted = "" if screen.is_at_work else " while it lasted"
+    lasted = "" if verdict.state == "open" else " while it lasted"
     if cost.gpu_hours_per_hour is not None:
         hourly = f"{amount(cost.gpu_hours_per_hour)} GPU-hours an hour{lasted}"
         parts.append(f"{hourly}, on {verdict.world_size:,} GPUs")
     elif cost.share is not None:
         parts.append(f"{cost.share:.0%} of the job's time")
-    so_far = " so far" if screen.is_at_work else ""
+    so_far = " so far" if verdict.state == "open" else ""
     if verdict.kind == "hang" and not cost.lost_s:
         return "; ".join([*parts, "how long it stood is not known"])
     if cost.gpu_hours is not None:

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
 
 from irregulars.errors import RecordError
-from irregulars.messages.at_work import still_hangs
 from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
 from irregulars.messages.records import encode_json
 from irregulars.sinks.advice import name_device, name_kind, plan_of
@@ -178,5 +177,4 @@ def _why_withdrawn(notice: Notice, verdict: Verdict) -> str:
 
 def _hourly(verdict: Verdict) -> float | None:
     """GPU-hours lost an hour, while the cause is there."""
-    is_over = verdict.state == "closed" and not still_hangs(verdict.kind, verdict.close_reason)
-    return None if is_over else gpu_hours_per_hour(verdict)
+    return None if verdict.state == "closed" else gpu_hours_per_hour(verdict)

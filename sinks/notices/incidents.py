@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from irregulars.messages.at_work import hangs_until_ns, is_at_work
 from irregulars.messages.judgements import urgency_of
 from irregulars.sinks.notices.devices import device_of
 
@@ -54,16 +53,6 @@ class Incident:
     def is_open(self) -> bool:
         """Whether its verdict is open; a newer worker's own state counts as that."""
         return self.alert["state"] != "closed"
-
-    @property
-    def hangs_until_ns(self) -> int | None:
-        """Until when it is told as going on though its verdict is closed; None: it is no job that hangs."""
-        return hangs_until_ns(str(self.alert["kind"]), self.alert.get("close_reason"), self.first_ns)
-
-    def is_at_work(self, now_ns: int) -> bool:
-        """Whether the cause is still at work, as far as anybody knows."""
-        alert = self.alert
-        return is_at_work(alert["state"], alert["kind"], alert.get("close_reason"), self.first_ns, now_ns)
 
 
 class Incidents:

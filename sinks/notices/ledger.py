@@ -91,7 +91,7 @@ class Ledger:
         self._mutes.clear()
         self._mutes.update(new)
         for incident in self._incidents:
-            if incident.is_open or incident.hangs_until_ns is not None:
+            if incident.is_open:
                 self._look_again(incident.verdict_id)
 
     def mutes_now(self, now_ns: int) -> int:

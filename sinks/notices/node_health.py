@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from irregulars.messages.at_work import is_at_work
 from irregulars.messages.judgements import Verdict
 from irregulars.sinks.advice import name_device, name_kind, plan_of
 
@@ -16,27 +15,21 @@ MOST_CHARACTERS: Final = 80
 """What node-problem-detector takes of a plug-in's output (``max_output_length``)."""
 
 
-def check_host(told: Iterable[tuple[Verdict, int]], host: str, now_ns: int) -> tuple[int, str]:
+def check_host(revisions: Iterable[Verdict], host: str) -> tuple[int, str]:
     """Return the status of a host, and a line that says why.
 
-    It is a problem if a verdict whose cause is still at work (`messages.at_work`) is sure enough to have the
-    host cordoned (`sinks.advice.plan_of`).
+    It is a problem if an open verdict is sure enough to have the host cordoned (`sinks.advice.plan_of`).
 
     Parameters
     ----------
-    told
-        Revisions in any order, each with when it was told, ns since the epoch: of each verdict the newest counts.
-    now_ns
-        The time, ns since the epoch.
+    revisions
+        In any order: of each verdict the newest counts.
     """
     newest: dict[str, Verdict] = {}
-    first_ns: dict[str, int] = {}
-    for one, told_ns in told:
-        name = one.verdict_id
-        first_ns[name] = min(told_ns, first_ns.get(name, told_ns))
-        if name not in newest or one.revision >= newest[name].revision:
-            newest[name] = one
-    accusing = [one for name, one in newest.items() if _accuses(one, host, first_ns[name], now_ns)]
+    for one in revisions:
+        if one.verdict_id not in newest or one.revision >= newest[one.verdict_id].revision:
+            newest[one.verdict_id] = one
+    accusing = [one for one in newest.values() if _accuses(one, host)]
     if not accusing:
         return OK, short_line(f"no open verdict accuses {host}")
     worst = max(accusing, key=lambda one: (one.suspects[0].probability, one.verdict_id))
@@ -55,10 +48,9 @@ def short_line(text: str, end: str = "") -> str:
     return (line if len(line) <= room else f"{line[: room - 3]}...") + end
 
 
-def _accuses(verdict: Verdict, host: str, told_ns: int, now_ns: int) -> bool:
-    if not is_at_work(verdict.state, verdict.kind, verdict.close_reason, told_ns, now_ns):
-        return False
-    return "cordon" in plan_of(verdict).actions and verdict.suspects[0].host == host
+def _accuses(verdict: Verdict, host: str) -> bool:
+    is_open = verdict.state != "closed"
+    return is_open and "cordon" in plan_of(verdict).actions and verdict.suspects[0].host == host
 
 
 def _told(verdict: Verdict) -> str:

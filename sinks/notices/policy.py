@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from irregulars.messages.at_work import still_hangs
 from irregulars.messages.judgements import SEVERITIES, urgency_of
 from irregulars.sinks.notices.incidents import Incident
 from irregulars.sinks.notices.mutes import Mute, mute_of, past_mute_of
@@ -103,19 +102,8 @@ def decide(
     """
     if told is not None and told.state == "closed":
         return Settled("its end was told")
-    if not incident.is_at_work(now_ns):
+    if not incident.is_open:
         return _end(incident, told, earlier)
-    return _until_its_end(_at_work(incident, told, rules, mutes, now_ns, earlier), incident, told)
-
-
-def _at_work(
-    incident: Incident,
-    told: Told | None,
-    rules: Rules,
-    mutes: Collection[Mute],
-    now_ns: int,
-    earlier: tuple[str, ...],
-) -> Decision:
     refusal = _unwanted(incident.alert, rules)
     if refusal is not None:
         return Settled(refusal)
@@ -136,16 +124,6 @@ def _at_work(
     return Tell(Notice("opened", incident.alert, severity, earlier, reference, words, is_doubtful=is_doubtful))
 
 
-def _until_its_end(decision: Decision, incident: Incident, told: Told | None) -> Decision:
-    """Look again when a job that hangs is taken to be over: no alert tells of that."""
-    until_ns = incident.hangs_until_ns
-    if incident.is_open or until_ns is None or isinstance(decision, Tell):
-        return decision
-    if isinstance(decision, Wait):
-        return Wait(min(decision.until_ns, until_ns), decision.reason)
-    return decision if told is None else Wait(until_ns, "repeat")
-
-
 def _is_known(told: Told | None, incident: Incident) -> bool:
     """Whether a channel that did not hear of the opening had its tries at this revision."""
     return told is not None and told.state != "trying" and told.revision >= incident.revision
@@ -161,7 +139,7 @@ def _unwanted(alert: Mapping[str, Any], rules: Rules) -> str | None:
     if not any(fnmatchcase(str(alert["job"]), pattern) for pattern in rules.jobs):
         return "its job is not one of those that are told"
     hours = alert.get("gpu_hours_lost")
-    loses_more = still_hangs(str(alert["kind"]), alert.get("close_reason"))  # how much is told at its end
+    loses_more = alert["kind"] == "hang" and alert["state"] != "closed"  # its loss is counted when it closes
     if hours is not None and hours < rules.least_gpu_hours and not loses_more:
         return "too little was lost"
     return None

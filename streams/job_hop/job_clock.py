@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable
 from enum import Enum, auto
 from typing import Final
 
-from irregulars.messages.at_work import HANG_NS
-
 FORGOTTEN: Final = 10
-"""A job that was silent for this many times the silence is over: its state goes, and later messages are ignored.
-One that hangs is kept for longer: until nobody counts its hang as at work any more."""
+"""A job that was silent for this many times the silence is over: its state goes, and later messages are ignored."""
+
+_HANGING_S: Final = 86_400.0
+"""For so long after the silence a job that hangs is kept, s. A day: one that hung in the evening may be started again
+in the morning, and its verdict then closes as ``restarted``."""
 
 
 class Presence(Enum):
@@ -168,7 +169,7 @@ class JobClock:
         has_later
             Whether messages of the next attempt are there.
         is_hanging
-            Whether a hang of the job was told, and is not over: somebody will want to hear of its end.
+            Whether a verdict on a hang of the job is open: somebody waits for its end.
         """
         self._ticked_s = now_s
         if self._restored_still_s is not None:
@@ -186,7 +187,7 @@ class JobClock:
 
     def _forget_s(self, *, is_hanging: bool) -> float:
         usual_s = FORGOTTEN * self.silence_s
-        return max(usual_s, self.silence_s + HANG_NS / 1e9) if is_hanging else usual_s
+        return max(usual_s, self.silence_s + _HANGING_S) if is_hanging else usual_s
 
     def _presence(self, silent_s: float, until_s: float, is_stuck: Callable[[], bool]) -> Presence:
         if self.presence is Presence.TOLD:

@@ -184,8 +184,8 @@ class JobMonitor:
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
         `JobClock`), its verdicts are closed, and it is asked whether it hangs; if it speaks again later, it is heard.
-        One that hangs is waited for until its hang is over for everybody: a job that hung in the evening may be
-        started again in the morning.
+        One that hangs is waited for a day longer: a job that hung in the evening may be started again in the morning.
+        Its verdict closes when it is forgotten, at the latest.
 
         Parameters
         ----------
@@ -221,9 +221,6 @@ class JobMonitor:
             attempts = [row.attempt for row in later if isinstance(row, Membership)]
             if not attempts:  # rows of an attempt that nobody announced
                 break
-            if self._judge.is_hanging:  # an attempt that was forgotten; of one that was ended all is told
-                self._judge.end_hangs("restarted")
-                parts.append(self._drain([]))
             self._begin(min(attempts))
             self._add_numbered(later)
             parts += self._advance_attempt(read_back)
@@ -246,6 +243,8 @@ class JobMonitor:
     def _close(self, reason: str, read_back: ReadBack) -> None:
         was_hanging = self._judge.is_hanging
         self._judge.close(reason, self._roster.announcements, read_back)
+        if was_hanging and self._clock.presence is Presence.FORGOTTEN:
+            self._judge.close_hangs(reason)
         # Who catches up may hear of a silence for the first time when it is long enough to forget the job: one that
         # is found to hang then is kept all the same.
         self._clock.tell(is_kept=self._judge.is_hanging and not was_hanging)

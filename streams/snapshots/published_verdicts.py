@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from irregulars.messages.at_work import still_hangs
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 
 VERDICTS: Final = "verdicts"
@@ -30,7 +29,7 @@ class Published:
     iterations
         As `Verdict.iterations` of the newest revision.
     is_open
-        Whether more is to be told of it: it is open, or its job still hangs.
+        Whether the newest revision is open.
     revisions
         The newest one on each topic.
     """
@@ -208,7 +207,7 @@ def begun_anew(told: Told, keys: Set[bytes], position: int, verdicts: Iterable[t
 def _published(verdict: Verdict, revisions: Mapping[str, int]) -> Published:
     return Published(
         verdict.verdict_id, verdict.job, verdict.attempt, _what(verdict), verdict.iterations,
-        verdict.state == "open" or still_hangs(verdict.kind, verdict.close_reason), revisions,
+        verdict.state == "open", revisions,
     )  # fmt: skip
 
 

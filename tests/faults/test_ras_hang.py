@@ -118,8 +118,8 @@ def test_only_jobs_that_hang_are_told_of(pipeline: Pipeline) -> None:
             time.sleep(0.2)
         servers["killed"].job = None  # PyTorch's watchdog ended it
         wait_until(lambda: len(hangs(pipeline)) == 2, "the hangs")
-        found = {one.job: (one.suspects[0].ranks, one.close_reason) for one in hangs(pipeline)}
-        assert found["dead"] == ((3,), "silent")
+        found = {one.job: (one.suspects[0].ranks, one.state) for one in hangs(pipeline)}
+        assert found["dead"] == ((3,), "open")
         assert found["killed"][0] == (1,)
         assert {one.job for one in pipeline.revisions()} == {"dead", "killed"}
         wait_until(lambda: agent.output().count("event=ras_job_ended") == 2, "the ends")

@@ -127,7 +127,7 @@ def test_a_hang_is_told(pipeline: Pipeline) -> None:
             agent.stop()
         assert run.result(60).reason == "stopped"
     (told,) = [one for one in pipeline.revisions() if one.kind == "hang"]
-    assert (told.verdict_id, told.suspects, told.close_reason) == (wanted.verdict_id, wanted.suspects, "silent")
+    assert (told.verdict_id, told.suspects, told.state) == (wanted.verdict_id, wanted.suspects, "open")
     assert len([one for one in pipeline.revisions("alerts") if one.kind == "hang"]) == 1
 
 

@@ -69,22 +69,6 @@ def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_
     assert "Traceback" not in first.output() + second.output()
 
 
-def test_a_job_that_hangs_is_told_once_though_its_verdict_comes_closed(bus: Bus, start: Start) -> None:
-    hang = {**alert("h1", severity="page"), "kind": "hang", "state": "closed", "close_reason": "silent"}
-    with Receiver() as receiver:
-        first = start(WEBHOOK.format(url=receiver.url), notify_hold_s=0.0)
-        wait_until(first.is_loaded, "start")
-        bus.send("alerts", b"h1", json.dumps(hang).encode())
-        bus.flush()
-        wait_until(lambda: events(receiver) == [("h1", "opened")], "the hang")
-        assert first.stop() == 0
-        second = start(WEBHOOK.format(url=receiver.url), notify_hold_s=0.0)
-        wait_until(second.is_loaded, "restart")
-        send_alert(bus, "v1")
-        wait_until(lambda: len(receiver.requests) >= 2, "what comes next")
-        assert events(receiver) == [("h1", "opened"), ("v1", "opened")]
-
-
 def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(bus: Bus, start: Start) -> None:
     """Between the receiver's answer and the record the process is killed: the same notice comes with the same key."""
     runs: list[NotifyRun] = []

@@ -83,15 +83,15 @@ def test_what_to_do_after_the_end_follows_the_reason(reason: str | None, text: s
     assert "Cordon" not in where_to_look(closed)
 
 
-def test_a_job_that_fell_silent_in_a_hang_still_hangs() -> None:
-    hangs = replace(VERDICT, kind="hang", state="closed", close_reason="silent")
+def test_a_job_hangs_until_its_verdict_closes() -> None:
+    hangs = replace(VERDICT, kind="hang")
     assert "dump the stack of rank" in advise(hangs)
     assert plan_of(hangs).actions == ("cordon",)
     assert "Cordon: kubectl cordon node-1" in where_to_look(hangs)
     doubtful = replace(hangs, suspects=(replace(GPU, probability=0.4),))
     assert advise(doubtful).startswith("confirm before you drain")
-    for reason in ("recovered", "finished", "restarted", "stopped"):
-        assert "Cordon" not in where_to_look(replace(hangs, close_reason=reason))
+    for reason in ("recovered", "finished", "restarted", "silent", "stopped"):
+        assert "Cordon" not in where_to_look(replace(hangs, state="closed", close_reason=reason))
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,6 @@ def test_a_closing_says_why_and_speaks_of_the_past() -> None:
         (replace(OPENED, recovers_ratio=0.5, suspects=()), "on 64 GPUs. Next"),
         (replace(OPENED, kind="hang"), "iteration 79 does not end"),
         (replace(CLOSED, kind="hang"), "iteration 79 had not ended"),
-        (replace(CLOSED, kind="hang", close_reason="silent"), "iteration 79 does not end"),
         (replace(OPENED, kind="imbalance", suspects=()), "no device is at fault"),
         (replace(OPENED, kind="slow_communicator", suspects=()), "communicator dp0 is slow as a whole"),
         (replace(OPENED, kind="slow_rank", suspects=()), "no device is named, communicator dp0"),

@@ -22,7 +22,7 @@ def node_check(
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
 ) -> None:
-    """Say whether an open verdict, or a job that hangs, accuses this host, as node-problem-detector asks it.
+    """Check whether an open verdict accuses this host, in the form that node-problem-detector reads.
 
     One line of at most 80 characters. Status 0: none does; 1: one is sure enough to cordon it; 2: nobody knows.
 
@@ -39,7 +39,7 @@ def node_check(
         since_ns = time.time_ns() - int(days * 86_400 * 10**9)
         security = kafka_security(settings)
         found = recent_verdicts(settings.kafka_bootstrap, settings.topics(), security, since_ns, within_s)
-        status, line = check_host(found, name, time.time_ns())
+        status, line = check_host(found, name)
     except IrregularsError as error:
         status, line = UNKNOWN, short_line(f"not known: {error}")
     except Exception as error:  # a traceback ends with status 1, by which the monitor would set its condition

@@ -109,8 +109,8 @@ SELECT verdict_id, kind, state, first_iteration, past_last_iteration, name, rank
 FROM accused
 WHERE job = {job:String} AND attempt = {attempt:Int64} AND first_iteration <= {last:Int64}
     AND past_last_iteration > {first:Int64}
-ORDER BY (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE is_at_work) DESC, lost_s DESC, verdict_id,
-    position
+ORDER BY (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE state = 'open') DESC, lost_s DESC,
+    verdict_id, position
 LIMIT 200"""
 
 

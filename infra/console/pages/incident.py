@@ -23,7 +23,6 @@ from irregulars.infra.showing.from_database import find_verdict, found_in_databa
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.screen import Screen, gather
 from irregulars.infra.showing.text_page import title_text
-from irregulars.messages.at_work import still_hangs
 from irregulars.sinks.investigations import Answer, run
 
 if TYPE_CHECKING:
@@ -111,8 +110,7 @@ async def read_incident(console: Console, which: str) -> Incident:
         wanted = {"verdict_id": verdict.verdict_id, "limit": _REVISIONS}
         return Incident(screen, run(client, "suspicion_history", wanted))
 
-    is_closed = verdict.state == "closed" and not still_hangs(verdict.kind, verdict.close_reason)
-    keep_s = _CLOSED_S if is_closed else _OPEN_S
+    keep_s = _CLOSED_S if verdict.state == "closed" else _OPEN_S
     return await console.database.ask(("incident", verdict.verdict_id, verdict.revision), read, keep_s)
 
 

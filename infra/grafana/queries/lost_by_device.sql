@@ -6,7 +6,7 @@ SELECT
     any(accused.switch) AS switch,
     uniqExact(job, verdict_id) AS verdicts,
     uniqExact(job) AS jobs,
-    uniqExactIf((job, verdict_id), (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE is_at_work)) AS open_verdicts,
+    uniqExactIf((job, verdict_id), (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE state = 'open')) AS open_verdicts,
     sum(gpu_hours_lost * probability) AS gpu_hours,
     max(last_seen_at) AS newest_at
 FROM accused

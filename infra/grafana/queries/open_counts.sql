@@ -4,4 +4,4 @@ SELECT
     countIf(severity = 'ticket') AS tickets,
     countIf(ifNull(severity, 'note') = 'note') AS notes
 FROM incidents
-WHERE is_at_work
+WHERE state = 'open'

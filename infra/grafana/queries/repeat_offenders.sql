@@ -4,7 +4,7 @@ SELECT
     name AS device,
     uniqExact(job, verdict_id) AS verdicts,
     uniqExact(job) AS jobs,
-    uniqExactIf((job, verdict_id), (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE is_at_work)) AS open_verdicts,
+    uniqExactIf((job, verdict_id), (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE state = 'open')) AS open_verdicts,
     min(accused.last_seen_at) AS first_seen_at,
     max(accused.last_seen_at) AS newest_at,
     sum(gpu_hours_lost * probability) AS gpu_hours,

@@ -13,7 +13,7 @@ LEFT JOIN
     SELECT verdict_id, toNullable(name) AS name FROM accused WHERE job = {job:String} AND position = 0
 ) AS named ON named.verdict_id = known.verdict_id
 ORDER BY
-    NOT known.is_at_work,
+    known.state != 'open',
     indexOf(['page', 'ticket', 'note'], ifNull(known.severity, 'note')),
     known.lost_s DESC,
     verdict_id

@@ -1,8 +1,8 @@
 -- title: Jobs now
 -- theme: now
 -- description: The newest attempt of each job: how far it is, how fast it is (recent_iteration_s: mean of the newest
---     50 iterations), and what is wrong: the most urgent verdict that is open (or a hang), whom it accuses first,
---     and how many are open. Lines with a severity want somebody; without one the job runs as usual.
+--     50 iterations), and what is wrong: the most urgent verdict that is open, whom it accuses first, and how
+--     many are open. Lines with a severity want somebody; without one the job runs as usual.
 -- empty: No job has announced itself: no agent sends, or no worker stores.
 -- parameter: limit UInt32 = 50 | jobs at most, the most recently seen first
 WITH
@@ -40,7 +40,7 @@ WITH
         SELECT
             job,
             attempt,
-            countIf(is_at_work) AS open_verdicts,
+            countIf(state = 'open') AS open_verdicts,
             -- (urgency, loss, severity, verdict, kind): the largest of the open ones is what is wrong
             maxIf(
                 (
@@ -50,7 +50,7 @@ WITH
                     verdict_id,
                     toString(kind)
                 ),
-                is_at_work
+                state = 'open'
             ) AS worst,
             sum(lost_s * world_size) / 3600 AS gpu_hours_lost
         FROM incidents

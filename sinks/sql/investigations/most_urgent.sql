@@ -1,7 +1,7 @@
 -- title: What to look at first
 -- theme: now
--- description: Verdicts by urgency, pages before tickets before notes, open ones and jobs that hang first, then those
---     that cost most: whom they accuse, what is lost, and how much of it setting the first suspect right would win
+-- description: Verdicts by urgency, pages before tickets before notes, open ones first, then those that cost
+--     most: whom they accuse, what is lost, and how much of it setting the first suspect right would win
 --     back, where a replay tells.
 -- empty: No verdict was seen in these days; days=3650 looks further back.
 -- parameter: job String = '' | training job; default: all
@@ -41,7 +41,7 @@ WHERE ({job:String} = '' OR known.job = {job:String})
     )
 ORDER BY
     indexOf(['page', 'ticket', 'note'], ifNull(known.severity, 'note')),
-    NOT known.is_at_work,
+    known.state != 'open',
     gpu_hours_lost DESC,
     lost_s DESC,
     verdict_id

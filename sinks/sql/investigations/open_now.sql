@@ -1,7 +1,6 @@
 -- title: What is open now
 -- theme: now
--- description: Verdicts that are open, and hangs that were told within the last day and are not over, the most urgent
---     first: whom they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far, and
+-- description: Verdicts that are open, the most urgent first: whom they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far, and
 --     GPU-hours per hour while the cause is there.
 -- empty: Nothing is wrong: no verdict is open, and no job hangs.
 -- parameter: job String = '' | training job; default: all
@@ -9,7 +8,7 @@
 WITH
     open_ones AS
     (
-        SELECT * FROM incidents WHERE is_at_work AND ({job:String} = '' OR job = {job:String})
+        SELECT * FROM incidents WHERE state = 'open' AND ({job:String} = '' OR job = {job:String})
     ),
     begins AS
     (

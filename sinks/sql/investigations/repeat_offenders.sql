@@ -12,7 +12,7 @@ SELECT
     name AS device,
     uniqExact(job, verdict_id) AS verdicts,
     uniqExact(job) AS jobs,
-    uniqExactIf((job, verdict_id), (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE is_at_work)) AS open_verdicts,
+    uniqExactIf((job, verdict_id), (job, verdict_id) IN (SELECT job, verdict_id FROM incidents WHERE state = 'open')) AS open_verdicts,
     min(accused.last_seen_at) AS first_seen_at,
     max(accused.last_seen_at) AS last_seen_at,
     round(sum(gpu_hours_lost * probability), 3) AS expected_gpu_hours_lost,

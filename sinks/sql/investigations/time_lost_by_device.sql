@@ -15,7 +15,7 @@ SELECT
     if(suspects.device = 'link' OR suspects.host IS NULL, suspects.ranks, []) AS ranks,
     uniqExact(known.verdict_id) AS verdicts,
     uniqExact(known.job) AS jobs,
-    countIf(known.is_at_work) AS open_verdicts,
+    countIf(known.state = 'open') AS open_verdicts,
     round(sum(known.lost_s * suspects.probability), 3) AS expected_lost_s,
     round(sum(known.lost_s * known.world_size * suspects.probability) / 3600, 3) AS expected_gpu_hours_lost,
     max(known.last_seen_at) AS last_seen_at

@@ -77,9 +77,11 @@ def while_it_lasts(rows: Rows) -> Rows:
 def silent(rows: Rows) -> Rows:
     """Return the rows of a job that hung and was not heard again, where the recording knows that it ended."""
     verdicts = rows["verdicts"]
-    at = verdicts.schema.get_field_index("close_reason")
-    reason = pa.array(["silent"] * verdicts.num_rows, verdicts.schema.field(at).type)
-    return {**rows, "verdicts": verdicts.set_column(at, verdicts.schema.field(at), reason)}
+    for name, value in (("state", "open"), ("close_reason", None)):
+        at = verdicts.schema.get_field_index(name)
+        field = verdicts.schema.field(at)
+        verdicts = verdicts.set_column(at, field, pa.array([value] * verdicts.num_rows, field.type))
+    return {**rows, "verdicts": verdicts}
 
 
 def reader_of(settings: DatabaseSettings, login: Mapping[str, str]) -> DatabaseSettings:

@@ -85,11 +85,12 @@ def test_what_a_hang_has_lost_is_not_told_as_nothing() -> None:
 
 
 def test_what_a_hang_loses_while_it_lasts_is_the_time_since_it_began() -> None:
-    hang = verdict_of(kind="hang", state="closed", close_reason="silent", delta=float("nan"), lost_s=0.0)
+    hang = verdict_of(kind="hang", delta=float("nan"), lost_s=0.0)
     begun = iterations_of([100.0] * 61, 61)
-    text = text_of(Found(hang, iterations=begun, now_ns=3_660 * 10**9, is_at_work=True))
+    text = text_of(Found(hang, iterations=begun, now_ns=3_660 * 10**9))
     assert "on 4 GPUs; 4.0 GPU-hours lost so far" in text
-    text = text_of(Found(hang, iterations=begun, now_ns=3_660 * 10**9, is_at_work=False))
+    over = replace(hang, state="closed", close_reason="silent")
+    text = text_of(Found(over, iterations=begun, now_ns=3_660 * 10**9))
     assert "on 4 GPUs; how long it stood is not known" in text
 
 

@@ -477,7 +477,7 @@ def test_a_rank_that_stood_later_than_others_is_not_left_accused(restores: bool)
     slow.wait(700)
     told = [one.suspects[0].ranks for one in slow.job.outcome.verdicts.values()]
     assert told == [(1, 2), (2,)]
-    assert slow.hang_revisions == [(5, 1, "silent"), (5, 1, "silent"), (5, 2, "recovered")]
+    assert slow.hang_revisions == [(5, 1, None), (5, 1, None), (5, 2, "recovered")]
 
 
 def test_two_hangs_of_one_rank_are_both_told() -> None:
@@ -498,7 +498,7 @@ def test_a_job_that_moves_on_into_its_next_hang_hangs_once() -> None:
         slow.stand([0, 1, 3], iteration)
         slow.send()
         slow.wait(700)
-    assert slow.hang_revisions == [(5, 1, "silent"), (6, 1, "silent"), (5, 2, "recovered")]
+    assert slow.hang_revisions == [(5, 1, None), (6, 1, None), (5, 2, "recovered")]
     for rank in range(4):
         slow.job.take(Heartbeat("lockstep", 1, rank, {}, "ended", "stopped"))
     assert slow.hang_revisions[3:] == [(6, 2, "stopped")]

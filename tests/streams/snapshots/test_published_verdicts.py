@@ -136,9 +136,9 @@ def test_another_device_or_a_later_incident_opens_a_verdict() -> None:
 
 
 def test_a_hang_under_another_id_is_told_to_be_over_under_the_known_one_and_the_next_one_is_told() -> None:
-    hung = {"kind": "hang", "state": "closed", "event": "opened", "close_reason": "silent", "iterations": (60, 61)}
+    hung = {"kind": "hang", "state": "open", "event": "opened", "iterations": (60, 61)}
     again = verdict(1, OTHER, **hung)
-    over = replace(again, revision=2, event="closed", close_reason="recovered")
+    over = replace(again, revision=2, state="closed", event="closed", close_reason="recovered")
     later = verdict(1, "j:0:70:0", **{**hung, "iterations": (70, 71)})
     going_out = said(after_anew(verdict(1, **hung)), again, later, over)
     assert [(one.verdict_id, one.revision) for one in going_out] == [("j:0:70:0", 1), (ID, 3)]
