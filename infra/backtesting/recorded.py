@@ -13,12 +13,12 @@ from irregulars.detectors.plugins.protocol import Level
 from irregulars.errors import InputError
 from irregulars.infra.backtesting.frames import FrameTap, JobFrames
 from irregulars.infra.backtesting.scoring import Fault
-from irregulars.infra.runs.analysis import TraceLog, close_rank, reduce_ranks
+from irregulars.infra.runs.analysis import judge_whole, take_rank
+from irregulars.messages.announcements import Announcement
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 
 LABEL = "label.json"
 
@@ -42,7 +42,7 @@ def read_recording(directory: Path, level: Level, settings: MonitorSettings) -> 
     if level == "rank":
         tap = _rank_tap(trace, settings)
         return JobFrames(directory.name, faults, (tap.frames,), (None,))
-    taps = {one.rank: _operator_tap(trace, one.rank, settings) for one in trace.announcements}
+    taps = {one.rank: _operator_tap(trace, one, settings) for one in trace.announcements}
     return JobFrames(directory.name, faults, tuple(tap.frames for tap in taps.values()), tuple(taps))
 
 
@@ -99,16 +99,14 @@ def _fault(label: dict[str, Any]) -> Fault:
 
 
 def _rank_tap(trace: Trace, settings: MonitorSettings) -> FrameTap:
-    tap, log = FrameTap("rank"), TraceLog()
-    job = JobMonitor(trace.job, replace(settings, rank_detectors=(lambda: tap,)))
-    job.add(reduce_ranks(trace, settings, log))
-    job.advance(log.read_back)
+    tap = FrameTap("rank")
+    judge_whole(LocalPipeline(trace.job, replace(settings, rank_detectors=(lambda: tap,))), trace)
     return tap
 
 
-def _operator_tap(trace: Trace, rank: int, settings: MonitorSettings) -> FrameTap:
+def _operator_tap(trace: Trace, announcement: Announcement, settings: MonitorSettings) -> FrameTap:
     tap = FrameTap("operator")
-    announcement = next(one for one in trace.announcements if one.rank == rank)
-    watched = replace(settings, operator_detectors=(lambda: tap,))
-    reduce_closings(trace.job, close_rank(trace, announcement, watched, TraceLog()))
+    pipeline = LocalPipeline(trace.job, replace(settings, operator_detectors=(lambda: tap,)))
+    take_rank(pipeline, trace, announcement)
+    pipeline.reduce()
     return tap

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from irregulars.detectors.judging.reading.spans import Span
 from irregulars.detectors.plugins.protocol import with_say
-from irregulars.errors import RecordError
 from irregulars.infra.runs.why_unjudged import why_unjudged
 from irregulars.messages.announcements import Announcement, Heartbeat
-from irregulars.messages.evidence import Evidence, Membership, concatenate
+from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
-from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.local_pipeline import LocalPipeline, in_one_piece
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 
 _BATCH_ROWS = 4_096
 """Larger than what travels: nothing depends on it but the price of a batch, and how much is read back too much."""
@@ -131,10 +126,8 @@ def judge_trace(
         rank_detectors=with_say(settings.rank_detectors),
         fills_columns=fills_columns,
     )
-    log = TraceLog()
-    job = JobMonitor(trace.job, settings)
-    job.add(reduce_ranks(trace, settings, log))
-    return job.advance(log.read_back), log.refused_rows
+    pipeline = LocalPipeline(trace.job, settings)
+    return judge_whole(pipeline, trace), pipeline.refused_rows
 
 
 def order(verdict: Verdict) -> tuple[bool, float, str]:
@@ -142,51 +135,22 @@ def order(verdict: Verdict) -> tuple[bool, float, str]:
     return not verdict.suspects, -verdict.lost_s, verdict.verdict_id
 
 
-def reduce_ranks(trace: Trace, settings: MonitorSettings, log: TraceLog) -> list[Evidence | Membership]:
-    """Reduce all ranks, some at once, and join what they give: the second hop is cheaper with one large piece."""
-    reduced: list[Evidence | Membership] = []
-    for first in range(0, len(trace.announcements), _RANKS_AT_ONCE):
-        some = trace.announcements[first : first + _RANKS_AT_ONCE]
-        reduced += reduce_closings(
-            trace.job, [one for each in some for one in close_rank(trace, each, settings, log)]
-        )
-    rows = [one for one in reduced if isinstance(one, Evidence)]
-    members = [one for one in reduced if isinstance(one, Membership)]
-    came, went = ([one for one in members if (one.reason is None) is is_first] for is_first in (True, False))
-    return [*came, *([concatenate(rows)] if rows else []), *went]
+def judge_whole(pipeline: LocalPipeline, trace: Trace) -> Judgements:
+    """Hand a whole trace to a pipeline, rank by rank, and judge it in one piece."""
+    rows: list[Evidence | Membership] = []
+    for announcement in trace.announcements:
+        take_rank(pipeline, trace, announcement)
+        if len(pipeline.ranks) == _RANKS_AT_ONCE:
+            rows += pipeline.reduce()
+            pipeline.ranks.clear()  # they have ended: kept, they would hold memory until all ranks have
+    return pipeline.judge(in_one_piece([*rows, *pipeline.reduce()]))
 
 
-def close_rank(
-    trace: Trace, announcement: Announcement, settings: MonitorSettings, log: TraceLog
-) -> list[Closing | Membership]:
-    """Close all that one rank sent; how ranks and topics interleave changes nothing, so this is the quickest way."""
-    monitor = RankMonitor(trace.job, announcement.rank, settings)
-    monitor.announce(announcement)
+def take_rank(pipeline: LocalPipeline, trace: Trace, announcement: Announcement) -> None:
+    """Hand all that one rank sent to a pipeline, its end included."""
+    pipeline.take(announcement)
     for schema in ("bandwidth", "iterations", "commops"):
         whole = trace.batches(schema).get(announcement.rank)
         for batch in cut_in_order(whole, _BATCH_ROWS, math.inf) if whole is not None else ():
-            try:
-                monitor.add(batch, log.append(batch))
-            except RecordError:  # it can't be true, and the worker would put it aside
-                log.refused_rows += len(batch)
-    monitor.beat(Heartbeat(trace.job, trace.attempt, monitor.rank, {}, "ended", "finished"))
-    return monitor.take_closed()
-
-
-class TraceLog:
-    """The trace's batches of operators, as the log that they would be in Kafka."""
-
-    def __init__(self) -> None:
-        self._batches: list[Batch] = []
-        self.refused_rows = 0
-
-    def append(self, batch: Batch) -> int:
-        """Keep a batch; return its offset."""
-        if batch.header.schema != "commops":
-            return -1
-        self._batches.append(batch)
-        return len(self._batches) - 1
-
-    def read_back(self, spans: Sequence[Span]) -> list[Batch]:
-        """Return the batches of some spans."""
-        return [self._batches[offset] for span in spans for offset in span.offsets]
+            pipeline.take(batch)
+    pipeline.take(Heartbeat(trace.job, trace.attempt, announcement.rank, {}, "ended", "finished"))

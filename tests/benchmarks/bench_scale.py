@@ -22,7 +22,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,10 +38,7 @@ from irregulars.messages.records import Batch, decode_batch, encode_batch
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.simulation import Simulation
-from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.local_pipeline import LocalPipeline, OperatorLog
 from irregulars.streams.snapshots.records import draft_of, encode_part
 from irregulars.streams.worker.running import share_the_interpreter
 
@@ -99,7 +96,7 @@ _HEAD: Final = (
 )
 
 
-class Log:
+class Log(OperatorLog):
     """Messages of operators."""
 
     def __init__(self) -> None:
@@ -136,43 +133,34 @@ def measure(ranks: int, seed: int, micro_batches: int, iterations: int) -> Cost:
     simulation, log = Simulation(settings, _START_NS), Log()
     announcements = list(simulation.announcements())
     cost = Cost(len(announcements), iterations)
-    of_job = MonitorSettings()
-    monitors = {one.rank: RankMonitor(settings.job, one.rank, of_job) for one in announcements}
+    pipeline = LocalPipeline(settings.job, log=log)
     for one in announcements:
-        monitors[one.rank].announce(one)
-    judge = JobMonitor(settings.job, of_job)
+        pipeline.take(one)
     for part in simulation.parts(max_span_s=0.0, max_rows=1):
         for batch in part.batches:
-            offset = log.append(batch) if batch.header.schema == "commops" else -1
-            cost.operators += len(batch) if offset >= 0 else 0
-            monitors[batch.header.rank].add(batch, offset)
-        for evidence in reduced(settings.job, list(monitors.values()), cost):
-            judged(judge, evidence, log, cost)
+            pipeline.take(batch)
+            cost.operators += len(batch) if batch.header.schema == "commops" else 0
+        judged(pipeline, reduced(pipeline, cost), cost)
         print(f"{ranks} ranks: {part.past} of {iterations} iterations", file=sys.stderr)
     cost.read_operators = log.read
-    draft = draft_of({}, judge.state())
+    draft = draft_of({}, pipeline.monitor.state())
     cost.snapshot_bytes = len(draft.root) + sum(len(encode_part(part)) for part in draft.parts)
     return cost
 
 
-def reduced(job: str, monitors: Sequence[RankMonitor], cost: Cost) -> Iterator[list[Evidence | Membership]]:
-    """Reduce what is complete; give it as it travels, each iteration by itself."""
+def reduced(pipeline: LocalPipeline, cost: Cost) -> list[Evidence | Membership]:
+    """Reduce what is complete; give it as it travels."""
     began_s = time.process_time()
-    rows: list[Evidence | Membership] = []
-    for first in range(0, len(monitors), _RANKS_AT_ONCE):
-        closed = [one for monitor in monitors[first : first + _RANKS_AT_ONCE] for one in monitor.take_closed()]
-        rows += reduce_closings(job, closed)
-    values = list(encode_within_limit(rows, job, MAX_MESSAGE_BYTES))
+    values = list(encode_within_limit(pipeline.reduce(), pipeline.job, MAX_MESSAGE_BYTES))
     cost.reduce_s += time.process_time() - began_s
     cost.evidence_bytes += sum(map(len, values))
-    yield [one for value in values for one in decode_evidence(value)]
+    return [one for value in values for one in decode_evidence(value)]
 
 
-def judged(judge: JobMonitor, rows: Sequence[Evidence | Membership], log: Log, cost: Cost) -> None:
+def judged(pipeline: LocalPipeline, rows: Sequence[Evidence | Membership], cost: Cost) -> None:
     """Judge what came, and note what that took."""
     before_kib, began_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    judge.add(rows)
-    judgements = judge.advance(log.read_back)
+    judgements = pipeline.judge(rows)
     took_s = time.process_time() - began_s
     cost.memory_mib += (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) / 1024
     for one in judgements.iterations:

@@ -26,14 +26,14 @@ from irregulars.detectors.plugins.protocol import columns_of
 from irregulars.infra.backtesting.frames import FrameTap, JobFrames, replay
 from irregulars.infra.backtesting.recorded import find_recordings, read_faults
 from irregulars.infra.backtesting.scoring import Counts, Fault, count_job, total
-from irregulars.infra.runs.analysis import TraceLog, reduce_ranks
+from irregulars.infra.runs.analysis import judge_whole
 from irregulars.messages.records import Batch
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import simulate_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.conftest import RECORDINGS
 
@@ -88,15 +88,14 @@ def _with_data(trace: Trace, rng: np.random.Generator, rank: int | None, factor:
 def lessons_of(job: Job) -> list[tuple[bool, Lesson]]:
     """Judge a job, say a word on each verdict about a rank's work, and return what each teaches."""
     make = lambda: Comparable(TaughtForest())  # noqa: E731
-    monitor, log = JobMonitor(job.trace.job, MonitorSettings(rank_detectors=(make,), fills_columns=False)), TraceLog()
-    monitor.add(reduce_ranks(job.trace, monitor.settings, log))
-    told = {one.verdict_id: one for one in monitor.advance(log.read_back).verdicts}
+    pipeline = LocalPipeline(job.trace.job, MonitorSettings(rank_detectors=(make,), fills_columns=False))
+    told = {one.verdict_id: one for one in judge_whole(pipeline, job.trace).verdicts}
     found = []
     for name, verdict in told.items():
         ranks = set(verdict.suspects[0].ranks) if verdict.suspects else set()
         is_right = any(ranks & set(fault.ranks) for fault in job.faults)
-        monitor._lessons.hear({name: is_right})
-        rows, labels = monitor._lessons.lessons(NAME, columns_of(TaughtForest()))
+        pipeline.monitor._lessons.hear({name: is_right})
+        rows, labels = pipeline.monitor._lessons.lessons(NAME, columns_of(TaughtForest()))
         if len(rows):
             found.append((is_right, (rows, labels)))
     return found
@@ -104,10 +103,9 @@ def lessons_of(job: Job) -> list[tuple[bool, Lesson]]:
 
 def frames_of(job: Job) -> JobFrames:
     """Return the frames that a monitor gives to detectors of ranks."""
-    tap, log = FrameTap("rank"), TraceLog()
-    monitor = JobMonitor(job.trace.job, MonitorSettings(rank_detectors=(lambda: tap,), fills_columns=False))
-    monitor.add(reduce_ranks(job.trace, monitor.settings, log))
-    monitor.advance(log.read_back)
+    tap = FrameTap("rank")
+    settings = MonitorSettings(rank_detectors=(lambda: tap,), fills_columns=False)
+    judge_whole(LocalPipeline(job.trace.job, settings), job.trace)
     return JobFrames(job.trace.job, job.faults, (tap.frames,), (None,))
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from irregulars.detectors.judging.reading.spans import Span
 from irregulars.detectors.judging.result_columns import concatenate_columns
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
@@ -18,6 +17,7 @@ from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.records import RECV, SEND, UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.producers.trace.directory import Trace, trace_batches
 from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored
@@ -59,15 +59,15 @@ class Outcome:
         }
 
 
-class MonitoredJob:
-    """The two hops of one job.
+class MonitoredJob(LocalPipeline):
+    """Judges after each message, and keeps all that was decided.
 
     Parameters
     ----------
     is_on_wire
         Whether batches and evidence are encoded and decoded on their way.
-    restore_every
-        After so many steps every monitor is replaced by what its snapshot restores; 0: never.
+    restore_at
+        Steps after which every monitor is replaced by what its snapshot restores.
     """
 
     def __init__(
@@ -79,11 +79,7 @@ class MonitoredJob:
         restore_at: Iterable[int] = (),
         repeat_evidence: bool = False,
     ) -> None:
-        self.job = job
-        self.settings = settings or MonitorSettings()
-        self.monitor = JobMonitor(job, self.settings)
-        self.ranks: dict[int, RankMonitor] = {}
-        self.log: list[Batch] = []
+        super().__init__(job, settings)
         self.outcome = Outcome(rank_monitors=self.ranks)
         self.is_on_wire = is_on_wire
         self.restore_at = frozenset(restore_at)
@@ -91,21 +87,17 @@ class MonitoredJob:
         self._steps = 0
 
     def feed(self, messages: Iterable[Message]) -> Outcome:
+        refused_rows = self.refused_rows
         for message in messages:
             self.take(message)
+        assert self.refused_rows == refused_rows
         return self.outcome
 
     def take(self, message: Message) -> None:
-        rank = message.header.rank if isinstance(message, Batch) else message.rank
-        monitor = self.ranks.setdefault(rank, RankMonitor(self.job, rank, self.settings))
-        if isinstance(message, Announcement):
-            monitor.announce(message)
-        elif isinstance(message, Heartbeat):
-            monitor.beat(message)
-        else:
-            batch = decode_batch(encode_batch(message), message.header.schema) if self.is_on_wire else message
-            monitor.add(batch, self._append(batch))
-        self.deliver(monitor.drain())
+        if self.is_on_wire and isinstance(message, Batch):
+            message = decode_batch(encode_batch(message), message.header.schema)
+        super().take(message)
+        self.deliver(self.reduce([message.header.rank if isinstance(message, Batch) else message.rank]))
         self._steps += 1
         if self._steps in self.restore_at:
             self.restore()
@@ -113,18 +105,17 @@ class MonitoredJob:
     def deliver(self, rows: Sequence[Evidence | Membership]) -> None:
         if self.is_on_wire:
             rows = [row for value in encode_evidence(rows, self.job) for row in decode_evidence(value)]
-        self.monitor.add(rows)
         if self.repeat_evidence:
             self.monitor.add(rows)
-        self.advance()
+        self.advance(rows)
 
-    def advance(self) -> None:
-        self.outcome.parts.append(self.monitor.advance(self.read_back))
+    def advance(self, rows: Sequence[Evidence | Membership] = ()) -> None:
+        self.outcome.parts.append(self.judge(rows))
 
     def tick(self, now_s: float) -> None:
-        for monitor in self.ranks.values():
+        for rank, monitor in self.ranks.items():
             monitor.tick(now_s)
-            self.deliver(monitor.drain())
+            self.deliver(self.reduce([rank]))
         self.monitor.tick(now_s)
         self.advance()
 
@@ -132,13 +123,6 @@ class MonitoredJob:
         for rank, monitor in self.ranks.items():
             self.ranks[rank] = RankMonitor.from_state(stored(monitor.state()), self.settings)
         self.monitor = JobMonitor.from_state(stored(self.monitor.state()), self.settings)
-
-    def read_back(self, spans: Sequence[Span]) -> list[Batch]:
-        return [self.log[offset] for span in spans for offset in span.offsets]
-
-    def _append(self, batch: Batch) -> int:
-        self.log.append(batch)
-        return len(self.log) - 1
 
 
 def in_order(trace: Trace, max_rows: int = 1500, max_span_s: float = 1.0) -> list[Message]:

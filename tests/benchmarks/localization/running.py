@@ -11,16 +11,14 @@ from typing import Any, Final
 from irregulars.detectors.judging.reading.spans import Span
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Heartbeat
-from irregulars.messages.evidence import Evidence, Membership, concatenate, encode_evidence
+from irregulars.messages.evidence import Evidence, Membership, encode_evidence
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.records import Batch, encode_batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.simulator.job.faults import Fault
 from irregulars.producers.simulator.logs.incidents import Incident, Incidents
-from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.local_pipeline import LocalPipeline, OperatorLog, in_one_piece
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.benchmarks.localization.cases import BEFORE, Case
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.scoring import Truth, device_of, score
@@ -31,12 +29,11 @@ _DEVICES: Final = {
     "slow_stage": "stage", "hang": "gpu",
 }  # fmt: skip
 _PLACES_TRIED: Final = 8
-_RANKS_AT_ONCE: Final = 64
 _ENCODED_EVERY: Final = 16  # one batch in so many is encoded, to learn how many bytes a row takes
 
 
 @dataclass(slots=True)
-class Log:
+class Log(OperatorLog):
     """The batches of operators as the log in Kafka would hold them, and what was moved out of it."""
 
     batches: list[Batch] = field(default_factory=list)
@@ -85,45 +82,35 @@ class Hearing:
         self.evidence_bytes = 0
         self.reduced_s = self.judged_s = 0.0
         self.rows_read = self.reads = 0
-        self._ranks: dict[int, RankMonitor] = {}
-        self._jobs = [JobMonitor(self.job, MonitorSettings(delta=delta)) for delta in self.deltas]
+        self._pipelines = [LocalPipeline(self.job, MonitorSettings(delta=delta), self.log) for delta in self.deltas]
         self._judgements: list[list[Judgements]] = [[] for _ in self.deltas]
         for announcement in incident.announcements():
-            monitor = RankMonitor(self.job, announcement.rank, MonitorSettings(delta=self.deltas[0]))
-            monitor.announce(announcement)
-            self._ranks[announcement.rank] = monitor
+            self._pipelines[0].take(announcement)
 
     def hear(self, batches: Iterable[Batch], *, is_end: bool = True) -> None:
         """Take in a part of the job: both hops."""
         rows = self._reduce(batches, is_end=is_end)
         self.evidence_bytes += sum(map(len, encode_evidence(rows, self.job)))
-        for monitor, judgements in zip(self._jobs, self._judgements, strict=True):
+        for pipeline, judgements in zip(self._pipelines, self._judgements, strict=True):
             self.log.rows_read = self.log.reads = 0
             began_s = time.process_time()
-            monitor.add(rows)
-            judgements.append(monitor.advance(self.log.read_back))
-            if monitor is self._jobs[0]:
+            judgements.append(pipeline.judge(rows))
+            if pipeline is self._pipelines[0]:
                 self.judged_s += time.process_time() - began_s
                 self.rows_read += self.log.rows_read
                 self.reads += self.log.reads
 
     def _reduce(self, batches: Iterable[Batch], *, is_end: bool) -> list[Evidence | Membership]:
         began_s = time.process_time()
+        first_hop = self._pipelines[0]  # evidence does not depend on δ
         for batch in batches:
-            monitor, is_logged = self._ranks[batch.header.rank], batch.header.schema == "commops"
             for cut in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S):
-                monitor.add(cut, self.log.append(cut) if is_logged else -1)
-        reduced: list[Evidence | Membership] = []
-        monitors = list(self._ranks.items())
-        for first in range(0, len(monitors), _RANKS_AT_ONCE):
-            closed: list[Closing | Membership] = []
-            for rank, monitor in monitors[first : first + _RANKS_AT_ONCE]:
-                if is_end:
-                    monitor.beat(Heartbeat(self.job, self.attempt, rank, {}, "ended", "finished"))
-                closed += monitor.take_closed()
-            reduced += reduce_closings(self.job, closed)
+                first_hop.take(cut)
+        for rank in first_hop.ranks if is_end else ():
+            first_hop.take(Heartbeat(self.job, self.attempt, rank, {}, "ended", "finished"))
+        rows = in_one_piece(first_hop.reduce())
         self.reduced_s += time.process_time() - began_s
-        return _in_one_piece(reduced)
+        return rows
 
     def iterations(self, number: int = 0) -> list[JudgedIteration]:
         """Judged iterations, by the δ of this number."""
@@ -137,14 +124,6 @@ class Hearing:
         """Verdicts as `irregulars analyze` lists them: the newest revisions, most training time lost first."""
         newest = {verdict.verdict_id: verdict for verdict in self.revisions(number)}
         return sorted(newest.values(), key=lambda verdict: (-verdict.lost_s, verdict.verdict_id))
-
-
-def _in_one_piece(rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
-    """Join evidence as `analyze` does: who came, then all rows, then who went."""
-    evidence = [row for row in rows if isinstance(row, Evidence)]
-    members = [row for row in rows if isinstance(row, Membership)]
-    came, went = ([one for one in members if (one.reason is None) is is_first] for is_first in (True, False))
-    return [*came, *([concatenate(evidence)] if evidence else []), *went]
 
 
 @lru_cache(maxsize=1)

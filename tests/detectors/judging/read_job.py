@@ -9,12 +9,10 @@ import numpy as np
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, split_by_iteration
 from irregulars.detectors.judging.reading.operator_reader import OperatorReader
 from irregulars.detectors.judging.reading.spans import Span
-from irregulars.messages.announcements import Announcement
 from irregulars.messages.evidence import Evidence
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.local_pipeline import LocalPipeline
 from tests.streams.judged_streams import in_order
 
 
@@ -22,21 +20,15 @@ class ReadJob:
     """Both hops' data of one job, without the judge."""
 
     def __init__(self, trace: Trace) -> None:
-        self.log: list[Batch] = []
         self.spans: list[Span] = []  # all that were read back
         self.reader = OperatorReader()
         self.reader.set_announcements({one.rank: one for one in trace.announcements})
-        monitors = {one.rank: RankMonitor(trace.job, one.rank, MonitorSettings()) for one in trace.announcements}
-        parts: dict[int, list[IterationRows]] = {}
+        pipeline = LocalPipeline(trace.job)
         for message in in_order(trace):
-            if isinstance(message, Batch):
-                self.log.append(message)
-                monitors[message.header.rank].add(message, len(self.log) - 1)
-            elif isinstance(message, Announcement):
-                monitors[message.rank].announce(message)
-            else:
-                monitors[message.rank].beat(message)
-        for monitor in monitors.values():
+            pipeline.take(message)
+        self.log = pipeline.log
+        parts: dict[int, list[IterationRows]] = {}
+        for monitor in pipeline.ranks.values():
             for evidence in monitor.drain():
                 if isinstance(evidence, Evidence):
                     for rows in split_by_iteration(evidence, np.ones(len(evidence), dtype=bool)):
@@ -45,4 +37,4 @@ class ReadJob:
 
     def read_back(self, spans: Sequence[Span]) -> list[Batch]:
         self.spans += spans
-        return [self.log[offset] for span in spans for offset in span.offsets]
+        return self.log.read_back(spans)

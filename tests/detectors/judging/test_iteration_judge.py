@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.judging.iteration_judge import IterationJudge
+from irregulars.detectors.judging.reading.spans import Span
 from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.messages.judgements import Verdict, decode_verdict, encode_verdict
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace
+from irregulars.streams.local_pipeline import OperatorLog
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.detectors.judging.read_job import ReadJob
 from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty
@@ -474,12 +476,14 @@ def test_lost_rows_accuse_no_innocent(faulty_trace: Trace) -> None:
 def test_a_restored_judge_does_not_read_back_more_than_it_needs(faulty_trace: Trace) -> None:
     reads: list[int] = []
 
-    class Counting(MonitoredJob):
-        def read_back(self, spans: Any) -> Any:
+    class Counting(OperatorLog):
+        def read_back(self, spans: Sequence[Span]) -> list[Batch]:
             reads.append(len(spans))
             return super().read_back(spans)
 
-    Counting(faulty_trace.job).feed(in_order(faulty_trace))
+    job = MonitoredJob(faulty_trace.job)
+    job.log = Counting()
+    job.feed(in_order(faulty_trace))
     irregular = sum(bool(one.is_irregular) for one in judge_trace(faulty_trace).iterations)
     assert len(reads) <= irregular + 8
 

@@ -14,8 +14,9 @@ from irregulars.infra.backtesting.backtest import backtest, shipped_detectors
 from irregulars.infra.backtesting.frames import replay
 from irregulars.infra.backtesting.recorded import find_recordings, read_faults, read_recording
 from irregulars.infra.backtesting.scoring import Fault
+from irregulars.infra.runs.analysis import judge_whole
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.conftest import RECORDINGS
 
@@ -53,12 +54,8 @@ def test_a_replay_scores_what_a_monitor_would_store() -> None:
 
 
 def _stored_scores(settings: MonitorSettings) -> Mapping[int, list[float]]:
-    from irregulars.infra.runs.analysis import TraceLog, reduce_ranks
-
-    trace, log = read_trace(SLOW_RANK), TraceLog()
-    monitor = JobMonitor(trace.job, settings)
-    monitor.add(reduce_ranks(trace, settings, log))
-    columns = monitor.advance(log.read_back).rank_iterations
+    trace = read_trace(SLOW_RANK)
+    columns = judge_whole(LocalPipeline(trace.job, settings), trace).rank_iterations
     order = np.lexsort((columns["rank"], columns["iteration"]))
     by_iteration: dict[int, list[float]] = {}
     for iteration, score in zip(columns["iteration"][order].tolist(), columns["score"][order].tolist(), strict=True):

@@ -24,9 +24,7 @@ from irregulars.producers.importers.following import FollowingSource, Stand
 from irregulars.producers.importers.importing import import_trace, read_kineto
 from irregulars.producers.publishing.sources import Record, check_source
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor
+from irregulars.streams.local_pipeline import LocalPipeline
 from tests.producers.importers import clog_lines
 from tests.producers.importers.flight_recorder.test_dumps import dump, entry
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
@@ -243,20 +241,14 @@ def test_a_hang_is_judged_from_followed_dumps_when_the_job_falls_silent(folder: 
         (folder / f"dump_{rank}.json").write_text(json.dumps(dump(*listed)))
         age(folder / f"dump_{rank}.json", 180_000_000_000)
     records = drain(opened("flight-recorder", folder, world_size=3))
-    settings = MonitorSettings()
-    ranks = {rank: RankMonitor("job", rank, settings) for rank in range(3)}
-    job = JobMonitor("job", settings)
-    log = [record for record in records if isinstance(record, Batch)]
+    pipeline = LocalPipeline("job")
     for record in records:
-        if isinstance(record, Announcement):
-            ranks[record.rank].announce(record)
-        else:
-            ranks[record.header.rank].add(record, log.index(record))
-    for monitor in ranks.values():
-        job.add(monitor.drain())
-    for now_s in (0.0, settings.silence_s + 1):
-        job.tick(now_s)
-    judged = job.advance(lambda spans: [log[offset] for span in spans for offset in span.offsets])
+        assert isinstance(record, Announcement | Batch)
+        pipeline.take(record)
+    pipeline.monitor.add(pipeline.reduce())
+    for now_s in (0.0, pipeline.settings.silence_s + 1):
+        pipeline.monitor.tick(now_s)
+    judged = pipeline.judge()
     (verdict,) = judged.verdicts
     assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
     assert verdict.lost_s == pytest.approx(180.0, abs=0.001)

@@ -56,10 +56,9 @@ def judged(damage: Change | None) -> tuple[MonitoredJob, int]:
     job.feed(trace.announcements)
     for number, batch in enumerate(trace_batches(trace)):
         is_damaged = damage is not None and number == damaged_number(trace_batches(trace))
-        try:
-            job.take(damage(batch) if is_damaged and damage is not None else batch)
-        except RecordError:
-            refused += 1
+        refused_rows = job.refused_rows
+        job.take(damage(batch) if is_damaged and damage is not None else batch)
+        refused += job.refused_rows > refused_rows
     job.feed(Heartbeat(trace.job, trace.attempt, one.rank, {}, "ended", "finished") for one in trace.announcements)
     return job, refused
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from irregulars.detectors.judging.reading.spans import Span
 from irregulars.detectors.judging.reading.thresholds import READING
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.evidence import decode_evidence, encode_evidence
@@ -21,8 +20,8 @@ from irregulars.producers.simulator.job.settings import RECORDED_START_NS, Simul
 from irregulars.producers.simulator.logs.label import measure
 from irregulars.producers.simulator.logs.simulation import Simulation
 from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.room_thresholds import moved
 from tests.stored_states import stored
 
@@ -41,28 +40,27 @@ class Stream:
 
     def __init__(self, settings: SimulatorSettings) -> None:
         self.job = settings.job
-        self.log: list[Batch] = []
+        self.pipeline = LocalPipeline(settings.job)
         self.steps: list[list[bytes]] = []
         simulation = Simulation(settings, RECORDED_START_NS)
-        ranks = {a.rank: RankMonitor(settings.job, a.rank, MonitorSettings()) for a in simulation.announcements()}
         for announcement in simulation.announcements():
-            ranks[announcement.rank].announce(announcement)
+            self.pipeline.take(announcement)
         for batches in self.messages(simulation):
             for batch in batches:
-                self.log.append(batch)
-                ranks[batch.header.rank].add(batch, len(self.log) - 1)
-            self.drain(ranks.values())
-        for rank, monitor in ranks.items():
-            monitor.beat(Heartbeat(settings.job, settings.attempt, rank, {}, "ended", "finished"))
-        self.drain(ranks.values())
+                self.pipeline.take(batch)
+            self.drain()
+        for rank in self.pipeline.ranks:
+            self.pipeline.take(Heartbeat(settings.job, settings.attempt, rank, {}, "ended", "finished"))
+        self.drain()
 
     @staticmethod
     def messages(simulation: Simulation) -> Iterator[list[Batch]]:
         for part in simulation.parts(max_span_s=1.0, max_rows=30_000):
             yield [cut for batch in part.batches for cut in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S)]
 
-    def drain(self, monitors: Iterable[RankMonitor]) -> None:
-        self.steps.append([one for monitor in monitors for one in encode_evidence(monitor.drain(), self.job)])
+    def drain(self) -> None:
+        monitors = self.pipeline.ranks.values()
+        self.steps.append([one for each in monitors for one in encode_evidence(each.drain(), self.pipeline.job)])
 
 
 stream_of = functools.cache(Stream)
@@ -74,18 +72,15 @@ class Run:
 
     def __init__(self, settings: SimulatorSettings, *, restores: bool = False) -> None:
         stream = stream_of(settings)
-        self.log = stream.log
+        self.log = stream.pipeline.log
         self.verdicts: dict[str, Verdict] = {}
         self.monitor = JobMonitor(settings.job, MonitorSettings())
         for messages in stream.steps:
             for message in messages:
                 self.monitor.add(decode_evidence(message))
-            self.verdicts |= {one.verdict_id: one for one in self.monitor.advance(self.read_back).verdicts}
+            self.verdicts |= {one.verdict_id: one for one in self.monitor.advance(self.log.read_back).verdicts}
             if restores:
                 self.monitor = JobMonitor.from_state(stored(self.monitor.state()), MonitorSettings())
-
-    def read_back(self, spans: Sequence[Span]) -> list[Batch]:
-        return [self.log[offset] for span in spans for offset in span.offsets]
 
     @property
     def blamed(self) -> list[tuple[str, tuple[int, ...]]]:
@@ -143,7 +138,7 @@ def test_a_healthy_large_job_is_not_read_at_all() -> None:
     run = Run(JOB)
     assert run.verdicts == {}
     assert (run.monitor.traffic.read, run.monitor.traffic.read_share) == (0, 0.0)
-    assert run.monitor.traffic.flowed == sum(len(b) for b in run.log if b.header.schema == "commops")
+    assert run.monitor.traffic.flowed == sum(map(len, run.log.batches))
 
 
 @pytest.mark.parametrize(
