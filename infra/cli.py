@@ -36,13 +36,11 @@ from irregulars.infra.commands.telling.notify import notify
 from irregulars.infra.commands.thresholds import thresholds
 from irregulars.infra.commands.topics import topics
 from irregulars.infra.commands.traces.analyze import analyze
-from irregulars.infra.commands.traces.check import check
 from irregulars.infra.commands.traces.import_trace import import_trace
 from irregulars.infra.commands.traces.replay import replay
 from irregulars.infra.commands.traces.show import show
 from irregulars.infra.commands.traces.simulate import simulate
 from irregulars.infra.commands.up import up
-from irregulars.infra.commands.walk import walk
 from irregulars.infra.commands.worker import worker
 from irregulars.printing import printable, say
 
@@ -192,8 +190,6 @@ for one in (
     demo,
     analyze,
     show,
-    walk,
-    check,
     simulate,
     up,
     worker,

@@ -99,7 +99,6 @@ class IterationJudge:
         self._lessons = LessonBook() if lessons is None else lessons
         self.teach()
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
-        self._watch = settings.watch
         self._reader = OperatorReader()
         self._log = JudgementLog(job, attempt, fills_columns=settings.fills_columns)
         self._investigator = Investigator(self._reader, ReadingBudget(settings.window), self._log)
@@ -227,8 +226,6 @@ class IterationJudge:
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
         late_ns = latest_ranks(*lateness, rows.columns["rank"])
         observation, suspicion, finding = self._observe(rows, late_ns, read_back)
-        if self._watch is not None:
-            self._watch(observation, self._window, self._topology)
         self._say.hear(scored)
         verdict_ids = self._update_verdicts(observation, finding, late_ns)
         verdict_ids += self._let_detectors_speak(observation, scored, is_lost=bool(is_irregular) and not verdict_ids)

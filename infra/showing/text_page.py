@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -316,10 +315,9 @@ def _commands(screen: Screen) -> Iterator[str]:
 
 
 def commands_of(screen: Screen) -> list[str]:
-    """Return what to check and which commands to run, one text each."""
-    command = command_to_run(screen.verdict)
-    if screen.recording is not None:  # nothing of it is in a database
-        command = f"irregulars check {shlex.quote(screen.recording)}"
+    """Return what to check and the command to run, one text each."""
+    # Nothing of a recording is in a database, which is where the command looks.
+    command = command_to_run(screen.verdict) if screen.recording is None else ""
     return [one for one in (what_to_check(screen.verdict), command) if one]
 
 

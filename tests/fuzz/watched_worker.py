@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from http.client import HTTPConnection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
-from irregulars.infra.runs.walk import read_numbered, walk
 from irregulars.kafka.topics import rank_key
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.messages.opinions import Opinion, encode_opinion
@@ -22,11 +20,11 @@ from irregulars.messages.records import Batch, encode_batch
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import simulate_trace
 from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.moved_times import moved, span_ns
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
+from tests.infra.docs.sent_messages import sent_messages, simulated
 from tests.integration.pipelines import MOST_BYTES, Pipeline, drop, largest_bytes
 from tests.sinks.made_up_job import gpu_health
 
@@ -59,9 +57,7 @@ def simulated_trace() -> Trace:
         job=_NAME.decode(), dp=2, pp=2, tp=1, gpus_per_host=2, micro_batches=2, iterations=40,
         faults=(parse_fault("slow_rank:rank=1,from=20,to=28,factor=1.6"),),
     )  # fmt: skip
-    with TemporaryDirectory() as directory:
-        simulate_trace(directory, settings)
-        trace = read_numbered(Path(directory))
+    trace = simulated(settings)
     span = span_ns(trace)
     assert span is not None
     return moved(trace, time.time_ns() - 60 * 10**9 - span[1])
@@ -70,7 +66,7 @@ def simulated_trace() -> Trace:
 @cache
 def sound_messages() -> tuple[Sent, ...]:
     """All that the simulated job sends, its announcements first and its last heartbeats last."""
-    topics = walk(simulated_trace()).bus.topics
+    topics = sent_messages(simulated_trace())
     sent = [Sent(topic, one.key, one.value) for topic in _SENT_BY_RANKS for one in topics[topic]]
     return tuple(sent)
 
@@ -89,7 +85,7 @@ def other_messages() -> tuple[Sent, ...]:
     change = ThresholdChange("t-1", {"delta": 1.3}, "ann", "short iterations", now_ns, job=job)
     progress = b'{"partition":1,"positions":{"commops":5,"heartbeats":1},"topics":{},"release":"0.1.0"}'
     return (
-        *(Sent("evidence", one.key, one.value) for one in walk(trace).bus.topics["evidence"]),
+        *(Sent("evidence", one.key, one.value) for one in sent_messages(trace)["evidence"]),
         *(_of_rank(health, rank) for rank in range(RANKS)),
         Sent("feedback", opinion.key, encode_opinion(opinion)),
         Sent("thresholds", b"t-1", encode_change(change)),

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from irregulars.infra.checking.changes import CHANGES
+from tests.benchmarks.metamorphic.changes import CHANGES
 from tests.benchmarks.metamorphic.jobs import JOBS
 from tests.benchmarks.metamorphic.running import RECORDINGS, Checked, run_all
 

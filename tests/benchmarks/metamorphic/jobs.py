@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from irregulars.infra.checking.recording import Recording, read_recording
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.presets import OFF_CLOCKS, with_preset
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import simulate_trace
+from tests.benchmarks.metamorphic.recording import Recording, read_recording
 
 _CLUSTER: Final[Mapping[str, Any]] = {"gpus_per_host": 4, "hosts_per_switch": 2, "micro_batches": 4, "iterations": 80}
 _DDP: Final[Mapping[str, Any]] = {"dp": 16, "pp": 1, "tp": 1, "gradient_sync": "all_reduce"}

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from irregulars.infra.checking.changed import Delivery
-from irregulars.infra.checking.check import Check, Outcome
-from irregulars.infra.checking.judged import Charge
-from irregulars.infra.checking.recording import Recording, read_recording
 from irregulars.streams.monitor_settings import MonitorSettings
+from tests.benchmarks.metamorphic.changed import Delivery
+from tests.benchmarks.metamorphic.check import Check, Outcome
 from tests.benchmarks.metamorphic.jobs import JOBS, simulate
+from tests.benchmarks.metamorphic.judged import Charge
+from tests.benchmarks.metamorphic.recording import Recording, read_recording
 
 RECORDINGS: Final = Path(__file__).parents[2] / "recordings"
 

@@ -24,7 +24,6 @@ from irregulars.infra.configuration.notify_channels import KINDS
 from irregulars.infra.configuration.notify_settings import ChannelTable, options_table
 from irregulars.infra.configuration.settings import FIELDS
 from irregulars.infra.runs.analysis import analyze
-from irregulars.infra.runs.walk import MemoryBus, simulated_job, walk
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
 from irregulars.messages.bounds import BOUNDS
@@ -52,6 +51,7 @@ from tests.benchmarks.table import sizing
 from tests.benchmarks.table.__main__ import read_committed
 from tests.benchmarks.table.comparing import committed_lines
 from tests.benchmarks.table.rendering import committed_table
+from tests.infra.docs.sent_messages import SHOWN, Message, sent_messages, simulated
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "infra" / "docs"
@@ -71,11 +71,6 @@ KEYS = {
 ROWS_SHOWN = 2
 
 
-def walk_output(*arguments: str) -> str:
-    """What `irregulars walk` prints."""
-    return printed("walk", *arguments)
-
-
 def printed(*arguments: str) -> str:
     """What a command prints."""
     before, sys.argv = sys.argv, ["irregulars", *arguments]
@@ -86,15 +81,9 @@ def printed(*arguments: str) -> str:
 
 
 @cache
-def stations() -> tuple[str, ...]:
-    """What it prints of each station."""
-    return tuple(walk_output().strip().split("\n\n")[1:])
-
-
-@cache
-def bus() -> MemoryBus:
-    """All messages of the job that it follows."""
-    return walk(simulated_job()).bus
+def topics_of_job() -> dict[str, list[Message]]:
+    """All messages of a small job, by topic."""
+    return sent_messages(simulated(SHOWN))
 
 
 def block(kind: str, text: str) -> str:
@@ -119,18 +108,18 @@ def _entry(value: Any) -> str:
 
 def json_message(topic: str) -> str:
     """The first message of a topic."""
-    return block("json", pretty(json.loads(bus().topics[topic][0].value)))
+    return block("json", pretty(json.loads(topics_of_job()[topic][0].value)))
 
 
 def actions_message() -> str:
     """What notify would publish of the first alert."""
-    alert = json.loads(bus().topics["alerts"][0].value)
+    alert = json.loads(topics_of_job()["alerts"][0].value)
     return block("json", pretty(json.loads(encode_actions(Notice("opened", alert, alert["severity"])))))
 
 
 def opinion_message() -> str:
     """What somebody might say of the first verdict."""
-    verdict = decode_verdict(bus().topics["verdicts"][0].value)
+    verdict = decode_verdict(topics_of_job()["verdicts"][0].value)
     opinion = opinion_on(
         verdict, is_right=True, who="ann@login-1", note="clock was capped", time_ns=1_800_000_600 * 10**9
     )
@@ -138,13 +127,13 @@ def opinion_message() -> str:
 
 
 def membership() -> str:
-    value = next(one.value for one in bus().topics["evidence"] if one.value[:1] == b"{")
+    value = next(one.value for one in topics_of_job()["evidence"] if one.value[:1] == b"{")
     return block("json", pretty(json.loads(value)))
 
 
 def arrow_message(topic: str) -> str:
     """The header and the first rows of the newest Arrow message of a topic."""
-    value = [one.value for one in bus().topics[topic] if one.value[:1] != b"{"][-1]
+    value = [one.value for one in topics_of_job()[topic] if one.value[:1] != b"{"][-1]
     with pa.ipc.open_stream(value) as reader:
         header = json.loads(reader.schema.metadata[b"irregulars"])
         rows = reader.read_next_batch().slice(0, ROWS_SHOWN if topic != "evidence" else 1)
@@ -242,10 +231,6 @@ def analysis() -> str:
     return block("json", json.dumps(found, ensure_ascii=False, indent=2))
 
 
-def station(number: int) -> str:
-    return block("text", stations()[number - 1])
-
-
 def screen(name: str) -> str:
     """What `irregulars show` prints of a recording."""
     with contextlib.chdir(ROOT):
@@ -258,9 +243,9 @@ def figures() -> str:
     return committed_table(committed, committed_lines(committed))
 
 
-def walk_notices() -> tuple[Notice, Notice]:
+def notices_of_job() -> tuple[Notice, Notice]:
     """A notice of the job's incident, told for the third time within a week, and its end."""
-    value: dict[str, Any] = json.loads(bus().topics["alerts"][0].value)
+    value: dict[str, Any] = json.loads(topics_of_job()["alerts"][0].value)
     ended = {**value, "revision": 9, "state": "closed", "event": "closed", "close_reason": "recovered"}
     earlier = ("llama-7b:2:1180:0", "llama-7b:3:40:1")
     return Notice("opened", value, "ticket", earlier), Notice("resolved", ended, "ticket", earlier)
@@ -268,7 +253,7 @@ def walk_notices() -> tuple[Notice, Notice]:
 
 def notice_message(channel: str) -> str:
     """What a channel sends when the job's incident opens."""
-    notice, _ = walk_notices()
+    notice, _ = notices_of_job()
     if channel == "cloudevents":
         return block("text", "\n".join(f"{name}: {one}" for name, one in headers_of(notice, "irregulars").items()))
     if channel == "alertmanager":
@@ -304,7 +289,7 @@ def channel_options(kind: str) -> str:
 
 def told_message() -> str:
     """The record of that notice on the topic ``notices``."""
-    notice, _ = walk_notices()
+    notice, _ = notices_of_job()
     ledger = Ledger({"pager": Rules()})
     ledger.take_alert(notice.alert, 1_800_000_010 * 10**9)
     due = ledger.next_due("pager", 1_800_000_010 * 10**9)
@@ -359,7 +344,6 @@ def commands() -> str:
 
 
 MAKERS: Mapping[str, Callable[[], str]] = {
-    **{f"station {number}": partial(station, number) for number in range(1, 10)},
     "topics": topics,
     **{f"message {name}": partial(json_message, name) for name in ("jobs", "heartbeats", "verdicts", "alerts")},
     **{

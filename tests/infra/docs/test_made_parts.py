@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.infra.docs.made_parts import MAKERS, parts, stations
+from tests.infra.docs.made_parts import MAKERS, parts
 
 PARTS = list(parts())
 
@@ -16,7 +16,3 @@ def test_the_page_shows_what_the_code_makes(page: str, name: str, text: str) -> 
 
 def test_every_part_is_shown_once() -> None:
     assert sorted(name for _, name, _ in PARTS) == sorted(MAKERS)
-
-
-def test_what_walk_prints_fits_into_80_columns() -> None:
-    assert max(len(line) for one in stations() for line in one.splitlines()) <= 80

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.infra.checking.changed import Changed, Delivery, Given, Naming
-from irregulars.infra.checking.changes import CHANGES
-from irregulars.infra.checking.judged import Charge, accused_ranks, charges_of, differences, judge
-from irregulars.infra.checking.recording import Recording
 from irregulars.streams.monitor_settings import MonitorSettings
+from tests.benchmarks.metamorphic.changed import Changed, Delivery, Given, Naming
+from tests.benchmarks.metamorphic.changes import CHANGES
+from tests.benchmarks.metamorphic.judged import Charge, accused_ranks, charges_of, differences, judge
+from tests.benchmarks.metamorphic.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Outcome:
         return bool(self.gone or self.new)
 
     def to_json(self) -> dict[str, Any]:
-        """As ``irregulars check --json`` prints it."""
+        """As ``--json`` writes it."""
         return {
             "change": self.name, "about": CHANGES[self.name].about, "applies": self.does_apply,
             "before": [charge.to_json() for charge in self.gone], "after": [charge.to_json() for charge in self.new],
@@ -89,7 +89,7 @@ class Check:
 def require_change(name: str) -> None:
     """Raise `InputError` if there is no change of this name."""
     if name not in CHANGES:
-        raise InputError(f"change must be one of {', '.join(CHANGES)}; got {name!r} (see irregulars check --list)")
+        raise InputError(f"change must be one of {', '.join(CHANGES)}; got {name!r}")
 
 
 def _plain(settings: MonitorSettings) -> MonitorSettings:

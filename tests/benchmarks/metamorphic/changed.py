@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from irregulars.infra.checking.recording import Recording
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S
+from tests.benchmarks.metamorphic.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)

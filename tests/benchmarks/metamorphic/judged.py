@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Final
 
-from irregulars.infra.checking.changed import Changed, Naming
-from irregulars.infra.checking.recording import Recording
-from irregulars.infra.checking.streamed import judge_streamed
 from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import Batch
+from irregulars.producers.trace.directory import Trace, trace_batches
 from irregulars.producers.trace.iterations import number_iterations
+from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.streams.monitor_settings import MonitorSettings
+from tests.benchmarks.metamorphic.changed import Changed, Delivery, Naming
+from tests.benchmarks.metamorphic.recording import Recording
+
+_ROUND: Final = 64
+"""Messages after which monitors are drained, as in the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,27 @@ def judge(changed: Changed, settings: MonitorSettings) -> list[Verdict]:
     return judge_streamed(trace, settings, changed.delivery)
 
 
+def judge_streamed(trace: Trace, settings: MonitorSettings, delivery: Delivery) -> list[Verdict]:
+    """Return the newest revision of each verdict, most training time lost first."""
+    pipeline, newest = LocalPipeline(trace.job, settings), dict[str, Verdict]()
+    for announcement in trace.announcements:
+        pipeline.take(announcement)
+    ends = [Heartbeat(trace.job, trace.attempt, one.rank, {}, "ended", "finished") for one in trace.announcements]
+    rounds: Iterator[Sequence[Batch | Heartbeat]] = _rounds(
+        trace_batches(trace, delivery.max_rows, delivery.max_span_s)
+    )
+    for some in chain(rounds, [ends]):
+        for message in some:
+            pipeline.take(message)
+        newest |= {verdict.verdict_id: verdict for verdict in pipeline.judge().verdicts}
+    return sorted(newest.values(), key=lambda verdict: (-verdict.lost_s, verdict.verdict_id))
+
+
+def _rounds(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
+    while some := list(islice(batches, _ROUND)):
+        yield some
+
+
 def charges_of(verdicts: Iterable[Verdict], naming: Naming) -> list[Charge]:
     """Say the verdicts on a changed recording in the names of the first one."""
     return [_charge(verdict, naming) for verdict in verdicts]
@@ -82,7 +110,7 @@ def differences(before: Sequence[Charge], after: Sequence[Charge]) -> tuple[list
 
 
 def accused_ranks(verdicts: Iterable[Verdict], recording: Recording) -> frozenset[int]:
-    """Return the ranks that a copied replica must not hold: see `infra.checking.changed.Given`."""
+    """Return the ranks that a copied replica must not hold: see `changed.Given`."""
     members = {communicator.id: communicator for communicator in recording.job.communicators}
     accused: set[int] = set()
     for verdict in verdicts:

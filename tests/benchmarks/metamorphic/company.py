@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.infra.checking.changed import Changed, Given, Naming
-from irregulars.infra.checking.recording import Columns, Recording
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import SCHEMAS, SEND, UNKNOWN
 from irregulars.producers.trace.job_file import Place
+from tests.benchmarks.metamorphic.changed import Changed, Given, Naming
+from tests.benchmarks.metamorphic.recording import Columns, Recording
 
 Array = np.ndarray
 

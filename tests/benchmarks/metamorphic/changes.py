@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from irregulars.infra.checking import company, evaluation, names, rows, times
-from irregulars.infra.checking.changed import Changed, Delivery, Given
-from irregulars.infra.checking.recording import Recording
+from tests.benchmarks.metamorphic import company, evaluation, names, rows, times
+from tests.benchmarks.metamorphic.changed import Changed, Delivery, Given
+from tests.benchmarks.metamorphic.recording import Recording
 
 Apply = Callable[[Recording, Given], Changed | None]
 """Changes a recording, or gives `None` where it does not apply. Uses no other randomness than the given one."""
@@ -68,4 +68,4 @@ CHANGES: Final[Mapping[str, Change]] = {
     "batches-of-1500": Change("it streams in batches of 1,500 rows or a second", _deliver(Delivery())),
     "batches-of-20000": Change("it streams in batches of 20,000 rows or 600 s", _deliver(Delivery(20_000, 600))),
 }
-"""By name, as ``irregulars check --change`` takes it."""
+"""By name, as ``--changes`` takes it."""

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.infra.checking.changed import Changed, Given
-from irregulars.infra.checking.recording import Recording
 from irregulars.messages.records import SCHEMAS
+from tests.benchmarks.metamorphic.changed import Changed, Given
+from tests.benchmarks.metamorphic.recording import Recording
 
 COPIED_RATIO: Final = 0.01
 LOST_RATIO: Final = 0.005

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.infra.checking.changed import Changed, Given, Naming
-from irregulars.infra.checking.recording import Columns, Recording
 from irregulars.messages.records import PHASES, UNKNOWN
+from tests.benchmarks.metamorphic.changed import Changed, Given, Naming
+from tests.benchmarks.metamorphic.recording import Columns, Recording
 
 Array = np.ndarray
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.infra.checking.changed import Changed, Given
-from irregulars.infra.checking.recording import Recording
 from irregulars.messages.records import UNKNOWN
+from tests.benchmarks.metamorphic.changed import Changed, Given
+from tests.benchmarks.metamorphic.recording import Recording
 
 Array = np.ndarray
 

@@ -9,13 +9,13 @@ from functools import cache
 
 import pytest
 
-from irregulars.infra.checking.changed import Delivery
-from irregulars.infra.checking.changes import CHANGES
-from irregulars.infra.checking.check import Check, Outcome
-from irregulars.infra.checking.judged import Charge
 from irregulars.streams.monitor_settings import MonitorSettings
+from tests.benchmarks.metamorphic.changed import Delivery
+from tests.benchmarks.metamorphic.changes import CHANGES
+from tests.benchmarks.metamorphic.check import Check, Outcome
+from tests.benchmarks.metamorphic.judged import Charge
+from tests.benchmarks.metamorphic.small_jobs import JOBS, recorded, simulated
 from tests.conftest import RECORDINGS
-from tests.infra.checking.recordings import JOBS, recorded, simulated
 
 pytestmark = pytest.mark.slow
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from irregulars.infra.checking.changed import Changed, Given
-from irregulars.infra.checking.changes import CHANGES
-from irregulars.infra.checking.recording import Recording, read_recording
 from irregulars.messages.records import SCHEMAS
 from irregulars.producers.simulator.job.faults import parse_fault
 from irregulars.producers.simulator.job.presets import with_preset
 from irregulars.producers.simulator.job.settings import SimulatorSettings
 from irregulars.producers.simulator.logs.source import simulate_trace
+from tests.benchmarks.metamorphic.changed import Changed, Given
+from tests.benchmarks.metamorphic.changes import CHANGES
+from tests.benchmarks.metamorphic.recording import Recording, read_recording
 from tests.conftest import RECORDINGS
 
 JOBS: dict[str, tuple[dict[str, Any], str]] = {
