@@ -29,7 +29,7 @@ from irregulars.messages.judgements import decode_verdict, encode_verdict
 from irregulars.messages.records import BATCH_SCHEMAS, COMMOPS, decode_batch, encode_arrow, encode_batch
 from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
 from irregulars.sinks.notices.notice import Notice
-from tests.infra.docs.made_parts import DOCS, ROWS_SHOWN, SCHEMAS, bus
+from tests.infra.docs.made_parts import DOCS, ROWS_SHOWN, SCHEMAS, topics_of_job
 
 SECTIONS = dict(re.findall(r"^## ([\w, ]+)$(.*?)(?=^## |\Z)", (DOCS / "topics.md").read_text(), re.M | re.S))
 
@@ -106,7 +106,7 @@ def test_the_header_of_a_bundle_is_as_it_is_sent() -> None:
 
 def test_the_evidence_that_is_shown_is_read_by_the_second_hop() -> None:
     row, members = examples("evidence")
-    message = [one.value for one in bus().topics["evidence"] if one.value[:1] != b"{"][-1]
+    message = [one.value for one in topics_of_job()["evidence"] if one.value[:1] != b"{"][-1]
     (evidence,) = decode_evidence(message)
     assert isinstance(evidence, Evidence)
     assert list(evidence.names) == row["irregulars"]["names"]
