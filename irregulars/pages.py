@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, cast
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.registry import Collector
 
 from irregulars.errors import InputError
+
+disable_created_metrics()  # a second series for each counter, with the time at which it was made
 
 LOG: Final = logging.getLogger("irregulars.pages")
 MOST_REQUESTS: Final = 16

@@ -14,8 +14,8 @@ from irregulars.printing import printable
 
 if TYPE_CHECKING:
     from irregulars.infra.configuration.settings import Settings
-    from irregulars.infra.notifying.state_log import StateLog
     from irregulars.messages.threshold_changes import ThresholdChange
+    from irregulars.sinks.notices.state_log import StateLog
 
 LEAST_SILENCE_S: Final = 60.0
 """Seconds of silence below which `set` asks whether it is meant: jobs are silent for longer while they save."""
@@ -54,7 +54,7 @@ def set_thresholds(
 
     Example: irregulars thresholds set delta=1.3 --job llama-7b --reason "its iterations are short and noisy"
     """
-    from irregulars.infra.notifying.live_thresholds import parse_values
+    from irregulars.infra.commands.live_thresholds import parse_values
 
     values = parse_values(assignments)
     if not is_forced:
@@ -100,7 +100,7 @@ def list_thresholds(
     import time
     from dataclasses import asdict
 
-    from irregulars.infra.notifying.live_thresholds import in_force, planned
+    from irregulars.infra.commands.live_thresholds import in_force, planned
 
     settings, now_ns = _settings(context, bootstrap, topic_prefix), time.time_ns()
     with _open(settings) as log:
@@ -147,8 +147,8 @@ def _change(
     import time
     from dataclasses import asdict
 
-    from irregulars.infra.notifying.live_thresholds import new_change
-    from irregulars.infra.notifying.mute_times import time_ns_of
+    from irregulars.infra.commands.live_thresholds import new_change
+    from irregulars.sinks.notices.mutes import time_ns_of
 
     from_ns = None if begin is None else time_ns_of(begin, "--from")
     change = new_change(values, reason, who, job, from_ns, time.time_ns())
@@ -166,7 +166,7 @@ def _settings(context: typer.Context, bootstrap: str | None, topic_prefix: str |
 
 def _open(settings: Settings) -> AbstractContextManager[StateLog]:
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.infra.notifying.opening import opened
+    from irregulars.sinks.notices.state_log import opened
 
     return opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "thresholds")
 
@@ -190,7 +190,7 @@ def _print_changes(changes: list[ThresholdChange], json: bool) -> None:
 
 
 def _words(change: ThresholdChange) -> str:
-    from irregulars.infra.notifying.live_thresholds import when
+    from irregulars.infra.commands.live_thresholds import when
 
     where = change.job or "all jobs"
     return f"{change.change_id}: {where}: {change.describe()}, {when(change)} by {change.who}: {change.reason}"

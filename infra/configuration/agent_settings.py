@@ -6,26 +6,20 @@ are the agent's own. An unknown key, a wrong type or a value out of bounds is an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration.toml_file import read_toml
-from irregulars.validation import Count, Text, checked, describe, require_known, shown
+from irregulars.toml_tables import key, option_rows, read_table, read_toml
+from irregulars.validation import Count, Text, checked, shown
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 JobName = Annotated[str, Meta(min_length=1, max_length=1000)]
 Seconds = Annotated[float, Meta(ge=0.1, le=60)]
-
-
-def key(default: Any, about: str) -> Any:
-    """Describe a key of a table: its default (`MISSING`: it must be given), and what it is."""
-    return field(default=default, metadata=MappingProxyType({"about": about}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,36 +147,6 @@ def _require_distinct(sources: Iterable[SourceTable]) -> None:
         names.add(one.name)
 
 
-_Table = TypeVar("_Table")
-
-
-def read_table(found: Any, table: type[_Table], where: str) -> _Table:
-    """Read one table of a TOML file into a dataclass whose fields were made by `key`, or have defaults.
-
-    Raises
-    ------
-    InputError
-        See `read_agent_file`.
-    """
-    known: dict[str, Field[Any]] = {one.name: one for one in fields(table)}  # type: ignore[arg-type]
-    if not isinstance(found, dict):
-        raise InputError(f"table must hold keys; got {shown(found)} ({where})")
-    for name in found:
-        require_known(name, known, "key", where, f"it may be one of {', '.join(known)}")
-    for name, one in known.items():
-        if name not in found and one.default is MISSING and one.default_factory is MISSING:
-            raise InputError(f"key {name} must be there; got none ({where})")
-    kinds = get_type_hints(table, include_extras=True)
-    return table(**{name: _value(name, kinds[name], value, where) for name, value in found.items()})
-
-
-def _value(name: str, kind: Any, value: Any, where: str) -> Any:
-    accepted = checked(value, kind, name, f"{where}, key {name}")
-    if isinstance(value, str) and "\0" in value:
-        raise InputError(f"{name} must be text without a null; got {shown(value)} ({where}, key {name})")
-    return accepted
-
-
 def _array(found: Mapping[str, Any], name: str, path: Path) -> list[tuple[Any, str]]:
     tables = found.get(name, [])
     if not isinstance(tables, list):
@@ -202,19 +166,5 @@ def _source(found: Any, where: str) -> SourceTable:
 def agent_table() -> str:
     """Return the Markdown table of ``infra/docs/agent.md``."""
     tables = [*((f"[{name}]", table) for name, table in TABLES.items()), ("[[ranks]]", RankTable)]
-    rows = [row for prefix, table in tables for row in _rows(prefix, table)]
+    rows = [f"| `{prefix}` {row}" for prefix, table in tables for row in option_rows(table)]
     return "\n".join(["| table | key | value | default | meaning |", "|---|---|---|---|---|", *rows, ""])
-
-
-def _rows(prefix: str, table: type) -> Iterator[str]:
-    kinds = get_type_hints(table, include_extras=True)
-    for one in fields(table):
-        rule = describe(kinds[one.name])
-        yield f"| `{prefix}` | `{one.name}` | {rule} | {_shown(one)} | {one.metadata['about']} |"
-
-
-def _shown(one: Field[Any]) -> str:
-    if one.default is MISSING:
-        return "must be given"
-    shown = str(one.default).lower() if isinstance(one.default, bool) else one.default
-    return "none" if shown is None else f"`{shown}`"

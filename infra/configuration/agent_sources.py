@@ -1,6 +1,6 @@
 """Kinds of sources that an agent's file may name, and how each is opened.
 
-A new kind is a dataclass of its options (`infra.configuration.agent_settings.read_table` checks them) and a function
+A new kind is a dataclass of its options (`toml_tables.read_table` checks them) and a function
 that opens it; both stand in `KINDS`. A kind ``package.module:Name`` is anybody's: it is called with the options, and
 gives a source.
 """
@@ -17,8 +17,9 @@ from urllib.parse import quote
 from msgspec import Meta
 
 from irregulars.errors import InputError, PluginError
-from irregulars.infra.configuration.agent_settings import JobName, Name, SourceTable, key, read_table
+from irregulars.infra.configuration.agent_settings import JobName, Name, SourceTable
 from irregulars.producers.publishing.sources import Source
+from irregulars.toml_tables import key, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

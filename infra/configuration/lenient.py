@@ -17,7 +17,7 @@ from irregulars.infra.configuration.settings import (
     settings_file,
     single_faults,
 )
-from irregulars.infra.configuration.toml_file import read_toml
+from irregulars.toml_tables import read_toml
 
 
 @dataclass(frozen=True, slots=True)

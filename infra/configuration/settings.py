@@ -17,11 +17,11 @@ from typing import Annotated, Any, Final, get_args, get_type_hints
 from msgspec import Meta
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration.toml_file import read_toml
 from irregulars.kafka.security import MECHANISMS, KafkaSecurity
 from irregulars.kafka.topics import TopicSettings
 from irregulars.secret_files import read_secret
 from irregulars.sinks.retention import LONGEST_DAYS
+from irregulars.toml_tables import read_toml
 from irregulars.validation import (
     MAX_SECONDS,
     NotNegative,

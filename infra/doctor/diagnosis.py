@@ -24,7 +24,7 @@ from irregulars.infra.doctor.machine import check_machine, read_machine
 from irregulars.infra.doctor.stream import StreamReading, Tails
 from irregulars.infra.doctor.topics import Deadline, check_rights, check_topics, read_group, read_topics
 from irregulars.infra.doctor.workers import check_workers, read_page
-from irregulars.infra.notifying.process import NotifySettings
+from irregulars.sinks.notices.settings import NotifySettings
 from irregulars.version import VERSION
 
 OF_KAFKA: Final = ("kafka", "topics", "rights", "workers", "jobs", "alerts")

@@ -30,7 +30,7 @@ from irregulars.messages.announcements import (
     decode_heartbeat,
 )
 from irregulars.sinks.notices.mutes import decode_mute
-from irregulars.sinks.notices.told import Told, decode_told
+from irregulars.sinks.notices.policy import Told, decode_told
 
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1

@@ -1,1 +1,1 @@
-"""What people and machines are told about verdicts: start at `notice.py`, then `policy.py`; channels have a room."""
+"""Notices about verdicts, to people and machines: `notice.py` is one, `policy.py` decides, `process.py` delivers."""

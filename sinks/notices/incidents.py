@@ -1,4 +1,4 @@
-"""Incidents: the newest alert of each verdict, whatever the order in which alerts come, and how often."""
+"""Incidents: the newest alert of each verdict, in any order of alerts; and the names of devices over all jobs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from irregulars.messages.judgements import urgency_of
-from irregulars.sinks.notices.devices import device_of
 
 REPEAT_NS: Final = 7 * 86_400 * 10**9
 """Verdicts on the same device within this time make a repeat offender. A week holds two working days after each
 weekend, and a device that is still in use after three incidents in a week was not repaired."""
 
 REPEATS: Final = 3
-"""The n-th verdict on a device within `REPEAT_NS` from which on it is told as a repeat."""
+"""Verdicts on a device within `REPEAT_NS` from which on a notice calls it a repeat offender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One verdict, as far as it has been heard of.
+    """One verdict, as far as its alerts have come.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ class Incidents:
         return self._known.get(verdict_id)
 
     def take(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> Incident:
-        """Take an alert in: the same again, or an older one than came before, changes no more than the times.
+        """Apply an alert: the same again, or an older revision, changes the times alone.
 
         Parameters
         ----------
@@ -83,12 +82,19 @@ class Incidents:
             When it came, ns since the epoch.
         """
         paged_ns = came_ns if urgency_of(alert.get("severity")) == "page" else None
-        new = Incident(alert, came_ns, paged_ns, partition, offset)
-        known = self._known.get(new.verdict_id)
-        kept = new if known is None else _joined(known, new)
-        self._known[new.verdict_id] = kept
-        if known is None or known.alert is not kept.alert:
-            self._place(kept, known)
+        kept = Incident(alert, came_ns, paged_ns, partition, offset)
+        known = self._known.get(kept.verdict_id)
+        if known is not None:
+            paged = [one for one in (known.paged_ns, paged_ns) if one is not None]
+            newest = kept if kept.revision > known.revision else known
+            kept = replace(newest, first_ns=min(known.first_ns, came_ns), paged_ns=min(paged, default=None))
+        self._known[kept.verdict_id] = kept
+        if known is None or known.alert is not kept.alert:  # a newer revision may accuse another device
+            if known is not None:
+                self._of_device.get(device_of(known.alert) or "", set()).discard(kept.verdict_id)
+            device = device_of(kept.alert)
+            if device is not None:
+                self._of_device.setdefault(device, set()).add(kept.verdict_id)
         return kept
 
     def earlier(self, incident: Incident) -> tuple[str, ...]:
@@ -104,16 +110,42 @@ class Incidents:
         known = self._known.pop(verdict_id)
         self._of_device.get(device_of(known.alert) or "", set()).discard(verdict_id)
 
-    def _place(self, kept: Incident, known: Incident | None) -> None:
-        before = None if known is None else device_of(known.alert)
-        if before is not None:
-            self._of_device[before].discard(kept.verdict_id)
-        device = device_of(kept.alert)
-        if device is not None:
-            self._of_device.setdefault(device, set()).add(kept.verdict_id)
+
+def device_of(alert: Mapping[str, Any]) -> str | None:
+    """Name the device of the first suspect, the same in each job; None where the alert does not identify it.
+
+    Mutes are matched by this name, and repeat offenders found.
+
+    Parameters
+    ----------
+    alert
+        A message of the topic ``alerts``, decoded.
+
+    Examples
+    --------
+    >>> device_of({"job": "j", "suspects": [{"device": "nic", "rank": 1, "host": "node-3", "nic": "mlx5_1"}]})
+    'nic:node-3/mlx5_1'
+    >>> device_of({"job": "j", "suspects": [{"device": "gpu", "rank": 1, "host": None, "gpu": 2}]}) is None
+    True
+    """
+    suspects = alert.get("suspects") or ()
+    if not suspects:
+        return None
+    device, host = suspects[0]["device"], suspects[0].get("host")
+    if device == "switch":
+        return None if suspects[0].get("switch") is None else f"switch:{suspects[0]['switch']}"
+    if device == "link":  # the receiver's host is not in the alert: a link is known inside of its job alone
+        return f"link:{alert.get('job')}/{suspects[0]['rank']}>{suspects[0].get('peer')}"
+    if host is None or device == "stage":  # a stage is a share of a model, no device that could be replaced
+        return None
+    if device == "host":
+        return f"host:{host}"
+    own = suspects[0].get(device) if device in ("gpu", "nic") else None
+    return None if own is None else f"{device}:{host}/{own}"
 
 
-def _joined(known: Incident, new: Incident) -> Incident:
-    newest = new if new.revision > known.revision else known
-    paged = [one for one in (known.paged_ns, new.paged_ns) if one is not None]
-    return replace(newest, first_ns=min(known.first_ns, new.first_ns), paged_ns=min(paged, default=None))
+def host_of(alert: Mapping[str, Any]) -> str | None:
+    """Return the host of the first suspect; None: not known."""
+    suspects = alert.get("suspects") or ()
+    host = suspects[0].get("host") if suspects else None
+    return None if host is None else str(host)

@@ -1,4 +1,4 @@
-"""All that is known of incidents, mutes and what was told; asked for the next notice of each channel.
+"""The ledger: incidents, mutes and records of notices; it returns the next notice of each channel.
 
 Pure: it is given alerts, records and the time, and does nothing itself.
 """
@@ -13,14 +13,12 @@ from typing import Any, Final
 from irregulars.messages.judgements import SEVERITIES, urgency_of
 from irregulars.messages.opinions import Opinion
 from irregulars.sinks.advice import runbook_of
-from irregulars.sinks.notices.devices import device_of
-from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents
+from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents, device_of
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.sinks.notices.notice import Notice, incident_link
 from irregulars.sinks.notices.opinions import TrackRecord, silences, track_records
-from irregulars.sinks.notices.policy import Rules, Tell, Wait, decide, severity_now
-from irregulars.sinks.notices.storms import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS, Storm, new_storm, storm_alert
-from irregulars.sinks.notices.told import KEPT_NS, Told
+from irregulars.sinks.notices.policy import KEPT_NS, Rules, Tell, Told, Wait, decide, severity_now
+from irregulars.sinks.notices.storms import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS, Storm, storm_alert
 
 _NEVER_NS: Final = 1 << 62
 
@@ -34,12 +32,12 @@ class Due:
     is_repeat: bool = False
     storm: Storm | None = None
     joining: tuple[Incident, ...] = ()
-    """Of a storm: incidents of which the channel is told with this notice first."""
+    """Of a storm: incidents for which this is the channel's first notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """When an incident is to be looked at again for a channel, and why not before."""
+    """When a channel's next notice of an incident is decided, and why not before."""
 
     until_ns: int = 0
     reason: str = "news"
@@ -67,14 +65,14 @@ class Ledger:
         self._pending: Final[dict[str, dict[str, _Pending]]] = {channel: {} for channel in rules}
 
     def take_alert(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> None:
-        """Take in a message of the topic ``alerts``, decoded; see `Incidents.take`."""
+        """Apply a message of the topic ``alerts``, decoded; see `Incidents.take`."""
         before = self._incidents.get(str(alert["verdict_id"]))
         now = self._incidents.take(alert, came_ns, partition, offset)
         if before is None or before.alert is not now.alert:
             self._look_again(now.verdict_id)
 
     def take_told(self, told: Told) -> None:
-        """Take in what a channel was told."""
+        """Apply a record of the topic ``notices``."""
         self._told[told.verdict_id, told.channel] = told
         if told.storm is not None and told.channel in self._rules:
             storm = self._storms.setdefault(told.storm, Storm(told.storm, told.channel, 0))
@@ -83,7 +81,7 @@ class Ledger:
             self._pending[told.channel].setdefault(told.storm, _Pending(reason="storm"))
 
     def set_mutes(self, mutes: Iterable[Mute], opinions: Collection[Opinion] = ()) -> None:
-        """Take all mutes that there are now, and what people say of verdicts: mutes that follow from it are added."""
+        """Replace all mutes; those that follow from people's opinions on verdicts are added."""
         self._records = track_records(opinions)
         new = {one.mute_id: one for one in (*mutes, *silences(opinions))}
         if new == self._mutes:
@@ -101,20 +99,17 @@ class Ledger:
     def next_due(self, channel: str, now_ns: int) -> Due | None:
         """Return the notice that a channel is to be given now, or None.
 
-        What was tried comes after what was not, so that nothing waits behind a notice that fails again and again;
-        then the more urgent comes first, and then that whose alert came first.
+        A notice that was tried comes after those that were not, so that nothing waits behind one that fails again and
+        again; then the more urgent comes first, and then that whose alert came first.
         """
-        # The second finds the storms whose incidents the first has seen.
-        return self._first_due(channel, now_ns) or self._first_due(channel, now_ns)
-
-    def _first_due(self, channel: str, now_ns: int) -> Due | None:
         pending = self._pending[channel]
-        ready = [name for name, one in pending.items() if one.until_ns <= now_ns]
-        for name in sorted(ready, key=lambda one: self._order(channel, one)):
-            storm = self._storms.get(name)
-            due = self._look(channel, name, now_ns) if storm is None else self._look_at_storm(storm, now_ns)
-            if due is not None:
-                return due
+        for _ in range(2):  # the second round finds the storms that incidents of the first have joined
+            ready = [name for name, one in pending.items() if one.until_ns <= now_ns]
+            for name in sorted(ready, key=lambda one: self._order(channel, one)):
+                storm = self._storms.get(name)
+                due = self._look(channel, name, now_ns) if storm is None else self._look_at_storm(storm, now_ns)
+                if due is not None:
+                    return due
         return None
 
     def _order(self, channel: str, name: str) -> tuple[int, ...]:
@@ -125,10 +120,10 @@ class Ledger:
         return tried_ns, -_rank(urgency_of(incident.alert.get("severity"))), incident.partition, incident.offset
 
     def _look(self, channel: str, name: str, now_ns: int) -> Due | None:
-        """Return what a channel is to be told of an incident by itself now, or note why nothing."""
+        """Return the notice of one incident that a channel gets now, or record why there is none."""
         incident, told, rules = self._known(name), self._told.get((name, channel)), self._rules[channel]
         own_storm = None if told is None or told.storm is None else self._storms.get(told.storm)
-        rules = rules if own_storm is None else replace(rules, repeat_s=None)  # its storm is told again
+        rules = rules if own_storm is None else replace(rules, repeat_s=None)  # its storm's notice is repeated
         earlier = self._incidents.earlier(incident)
         decision = decide(incident, told, rules, self._mutes.values(), now_ns, earlier)
         pending = self._pending[channel]
@@ -151,42 +146,52 @@ class Ledger:
 
     # --- storms -----------------------------------------------------------------------------------------------------
 
-    def _is_too_fast(self, channel: str, severity: str, now_ns: int) -> bool:
-        """Whether a channel was told of enough incidents as urgent as this one, or more, within the last minute."""
+    def _storm_for(self, channel: str, name: str, severity: str, now_ns: int) -> Storm | None:
+        """Return the storm that an incident is part of or joins now; None: it gets a notice of its own.
+
+        It joins one if the channel got `OPENINGS` incidents as urgent as this one, or more, within the last minute.
+        """
+        own = [one for one in self._storms.values() if one.channel == channel]
+        found = next((one for one in own if name in one.members), None)
         openings = self._openings[channel]
         while openings and openings[0][0] < now_ns - MINUTE_NS:
             openings.popleft()
-        return self._rules[channel].gathers and sum(one >= _rank(severity) for _, one in openings) >= OPENINGS
-
-    def _storm_for(self, channel: str, name: str, severity: str, now_ns: int) -> Storm | None:
-        """Return the storm that an incident is part of already, or belongs to now; None: it is told by itself."""
-        own = [one for one in self._storms.values() if one.channel == channel]
-        found = next((one for one in own if name in one.members), None)
-        if found is None and self._is_too_fast(channel, severity, now_ns):
-            growing = [one for one in own if now_ns < one.begun_ns + MINUTE_NS]
-            found = growing[0] if growing else new_storm(channel, now_ns)
+        is_too_fast = sum(one >= _rank(severity) for _, one in openings) >= OPENINGS
+        if found is None and is_too_fast and self._rules[channel].gathers:
+            begun = Storm(f"storm:{channel}:{now_ns}", channel, now_ns)
+            found = next((one for one in own if now_ns < one.begun_ns + MINUTE_NS), begun)
             self._storms[found.storm_id] = found
         return found
 
     def _rouse(self, storm: Storm, now_ns: int) -> None:
-        """Look at a storm again, when its first incidents have come together."""
+        """Decide about a storm again, when its first incidents have come together."""
         pending, is_told = self._pending[storm.channel], (storm.storm_id, storm.channel) in self._told
         if storm.storm_id not in pending or pending[storm.storm_id].reason == "repeat":
             pending[storm.storm_id] = _Pending(now_ns if is_told else now_ns + GATHER_NS, "storm")
 
     def _look_at_storm(self, storm: Storm, now_ns: int) -> Due | None:
-        """Return what a channel is to be told of a storm now, or of its one incident; or note why nothing."""
+        """Return the notice of a storm, or of its one incident, that a channel gets now; or record why none."""
         channel, pending = storm.channel, self._pending[storm.channel]
         told = self._told.get((storm.storm_id, channel))
         if told is not None and told.state == "open" and now_ns < told.told_ns + UPDATE_NS:
             pending[storm.storm_id] = _Pending(told.told_ns + UPDATE_NS, "storm")
             return None
-        joining = self._joining(storm)
-        if told is None and len(joining) == 1:
+        untold = [name for name in storm.members if (name, channel) not in self._told]
+        for name in untold:
+            if pending.get(name, _Pending()).reason != "gathered":  # it ended meanwhile
+                del storm.members[name]
+        joining = tuple(self._known(name) for name in untold if name in storm.members)
+        if told is None and len(joining) == 1:  # alone by now: it gets a notice of its own
             self._drop_storm(storm)
-            return self._alone(joining[0], channel, now_ns)
+            rules, earlier = self._rules[channel], self._incidents.earlier(joining[0])
+            decision = decide(joining[0], None, rules, self._mutes.values(), now_ns, earlier)
+            pending[joining[0].verdict_id] = _Pending()
+            if not isinstance(decision, Tell):
+                return None
+            return Due(joining[0], self._complete(decision.notice, channel))
         members = [one for name in storm.members if (one := self._incidents.get(name)) is not None]
-        is_over = not joining and all(self._is_told_end(name, channel) for name in storm.members)
+        records = [self._told.get((name, channel)) for name in storm.members]
+        is_over = not joining and all(one is None or one.state in ("closed", "refused") for one in records)
         rules = replace(self._rules[channel], hold_s=0.0, least_gpu_hours=0.0, jobs=("*",), least_severity="note")
         severities = [severity_now(one, self._rules[channel], now_ns)[0] for one in members]
         severity = max(severities, key=_rank, default="ticket")
@@ -204,37 +209,17 @@ class Ledger:
                 self._drop_storm(storm)
         return None
 
-    def _joining(self, storm: Storm) -> tuple[Incident, ...]:
-        """Return the incidents of a storm of which the channel was not told; those that ended meanwhile leave it."""
-        pending = self._pending[storm.channel]
-        untold = [name for name in storm.members if (name, storm.channel) not in self._told]
-        gone = [name for name in untold if pending.get(name, _Pending()).reason != "gathered"]
-        for name in gone:
-            del storm.members[name]
-        return tuple(self._known(name) for name in untold if name not in gone)
-
-    def _alone(self, incident: Incident, channel: str, now_ns: int) -> Due | None:
-        """Return the notice of an incident that is the only one of its storm."""
-        rules, earlier = self._rules[channel], self._incidents.earlier(incident)
-        decision = decide(incident, None, rules, self._mutes.values(), now_ns, earlier)
-        self._pending[channel][incident.verdict_id] = _Pending()
-        return Due(incident, self._complete(decision.notice, channel)) if isinstance(decision, Tell) else None
-
-    def _is_told_end(self, name: str, channel: str) -> bool:
-        told = self._told.get((name, channel))
-        return told is None or told.state in ("closed", "refused")
-
     def _drop_storm(self, storm: Storm) -> None:
         del self._storms[storm.storm_id]
         self._pending[storm.channel].pop(storm.storm_id, None)
 
     def take_unrecorded(self) -> list[Told]:
-        """Return the records of what incidents of storms came to since the last call; they belong on their topic."""
+        """Return the records of incidents of storms since the last call; they belong on their topic."""
         found, self._unrecorded = self._unrecorded, []
         return found
 
     def _complete(self, notice: Notice, channel: str) -> Notice:
-        """Add what people said of verdicts of its kind, and where to read on."""
+        """Add people's opinions on verdicts of its kind, and where to read on."""
         kind, rules = str(notice.alert["kind"]), self._rules[channel]
         return replace(
             notice,
@@ -244,10 +229,10 @@ class Ledger:
         )
 
     def intend(self, channel: str, due: Due, now_ns: int) -> Told | None:
-        """Note that a channel is about to be told that an incident opened; return the record of it.
+        """Record that the notice of an opening is about to be delivered; return the record.
 
-        It must stand on its topic before the try: who dies right after the try must know later that the channel may
-        have heard of it, and tell it of the end. None: the channel knows already, or that was noted.
+        It must be on its topic before the try: a process that dies right after the try must know later that the
+        notice may have arrived, and deliver that of the end. None: there is such a record already.
         """
         told = self._told.get((due.incident.verdict_id, channel))
         if due.notice.event != "opened" or (told is not None and told.state in ("trying", "open", "doubtful")):
@@ -256,7 +241,7 @@ class Ledger:
         return self._note(channel, due, "trying", None, now_ns)
 
     def delivered(self, channel: str, due: Due, reference: str | None, now_ns: int) -> list[Told]:
-        """Note that a channel took a notice; return the records of it."""
+        """Record that a channel took a notice; return the records of it."""
         self._first_tries.discard((due.incident.verdict_id, channel))
         state = "closed" if due.notice.event == "resolved" else "open"
         if due.notice.event == "opened" and due.storm is None:
@@ -264,16 +249,16 @@ class Ledger:
         return self._note_all(channel, due, state, reference, now_ns)
 
     def given_up(self, channel: str, due: Due, now_ns: int, *, may_have_arrived: bool) -> list[Told]:
-        """Note that a notice is not tried again; return the records of it.
+        """Record that a notice is not tried again; return the records of it.
 
         Parameters
         ----------
         may_have_arrived
-            Whether the channel may have taken it nevertheless: then it will be told of the end.
+            Whether the channel may have taken it nevertheless: then it gets that of the end.
         """
-        told = self._told.get((due.incident.verdict_id, channel))
-        is_first = (due.incident.verdict_id, channel) in self._first_tries
-        self._first_tries.discard((due.incident.verdict_id, channel))
+        key = (due.incident.verdict_id, channel)
+        told, is_first = self._told.get(key), key in self._first_tries
+        self._first_tries.discard(key)
         if due.notice.event == "resolved":
             state = "closed"
         elif told is not None and told.state == "open":
@@ -307,17 +292,18 @@ class Ledger:
         return [(name, one.until_ns, one.reason) for name, one in self._pending[channel].items()]
 
     def unsettled(self, partition: int) -> int | None:
-        """Return the smallest offset of an alert that some channel is still to be told of; None: there is none."""
-        open_ids = {
-            name for of in self._pending.values() for name, one in of.items() if one.reason not in ("repeat",)
-        } - self._storms.keys()
+        """Return the smallest offset of an alert with a notice that is still to be delivered; None: there is none."""
+        waiting = (item for pending in self._pending.values() for item in pending.items())
+        open_ids = {name for name, one in waiting if one.reason != "repeat"} - self._storms.keys()
         places = [(one.partition, one.offset) for one in map(self._known, open_ids)]
         return min((offset for at, offset in places if at == partition), default=None)
 
     def forget_old(self, now_ns: int) -> list[Told]:
-        """Drop what no decision can rest on any more; return the records that may go from their topic."""
+        """Drop incidents and records that no decision can rest on; return the records to delete."""
+        pending = {name for of in self._pending.values() for name in of}
         for incident in self._incidents:
-            if not incident.is_open and incident.first_ns < now_ns - REPEAT_NS and not self._is_pending(incident):
+            is_old = not incident.is_open and incident.first_ns < now_ns - REPEAT_NS
+            if is_old and incident.verdict_id not in pending:
                 self._incidents.forget(incident.verdict_id)
         old = [one for one in self._told.values() if one.state == "closed" and one.told_ns < now_ns - KEPT_NS]
         for one in old:
@@ -325,12 +311,12 @@ class Ledger:
         return old
 
     def oldest_open(self, partition: int) -> int | None:
-        """Return the smallest offset of an alert that a channel was told of, and whose end it was not; or None."""
+        """Return the smallest offset of an alert with a notice to a channel that did not get the end; or None."""
         places = [one.offset for one in self._told.values() if one.partition == partition and one.state != "closed"]
         return min(places, default=None)
 
     def _note_all(self, channel: str, due: Due, state: str, reference: str | None, now_ns: int) -> list[Told]:
-        """Note a notice, and of a storm each incident that was told with it."""
+        """Record a notice, and of a storm each incident that it covers first."""
         own = [self._note(channel, due, state, reference, now_ns)]
         for one in due.joining:
             severity = severity_now(one, self._rules[channel], now_ns)[0]
@@ -355,11 +341,8 @@ class Ledger:
 
     def _known(self, verdict_id: str) -> Incident:
         found = self._incidents.get(verdict_id)
-        assert found is not None  # nothing is pending that no alert came of
+        assert found is not None  # what is pending has an alert
         return found
-
-    def _is_pending(self, incident: Incident) -> bool:
-        return any(incident.verdict_id in pending for pending in self._pending.values())
 
 
 def _rank(severity: str) -> int:

@@ -1,4 +1,4 @@
-"""What follows from people's words on verdicts: how sure we may be here, and which alarms are silenced."""
+"""Consequences of people's opinions on verdicts: how probable suspects are here, and which patterns are silenced."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Final
 
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.opinions import Opinion, newest_opinions
-from irregulars.sinks.notices.devices import device_of
+from irregulars.sinks.notices.incidents import device_of
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.validation import checked
 
+WORDS: Final = ("right", "wrong", "withdraw")
 WRONG_IN_A_ROW: Final = 3
 """Verdicts on one pattern that are called wrong, with none that is called right after them, until it is silenced."""
 

@@ -1,45 +1,116 @@
-"""What a channel is told of an incident, and when: a pure function of what is known, what was told, and the time.
+"""Which notice a channel gets of an incident, and when: a pure function of the incident, the record, and the time.
 
-A decision compares what the incident is with what the channel was told of it. So replays, duplicates and other orders
-of alerts change nothing: what was told already is not told again, and what is older than that never is.
+A record (`Told`, a message on the topic ``notices``) holds the newest notice that a channel got of an incident. A
+decision compares the two. So replays, duplicates and other orders of alerts change nothing: a notice that was
+delivered is not delivered again, and an older one never is. After a restart the process goes on from the records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from irregulars.errors import RecordError
 from irregulars.messages.judgements import SEVERITIES, urgency_of
+from irregulars.messages.records import decode_json, encode_json
 from irregulars.sinks.notices.incidents import Incident
 from irregulars.sinks.notices.mutes import Mute, mute_of, past_mute_of
-from irregulars.sinks.notices.notice import Notice, NoticeEvent
-from irregulars.sinks.notices.told import Told
+from irregulars.sinks.notices.notice import Notice
+from irregulars.validation import Count, Integer, JobName, Text, checked, one_of
+
+STATES: Final = ("trying", "open", "doubtful", "refused", "closed")
+KEPT_NS: Final = 30 * 86_400 * 10**9
+"""How long a record is kept after the incident's end was delivered. Only alerts of the last week are read again."""
+
+_NS: Final = 10**9
+State = Annotated[str, one_of(*STATES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The newest notice that one channel got of one incident.
+
+    Parameters
+    ----------
+    verdict_id, channel
+        Which incident, and the channel's name.
+    state
+        ``trying``: the notice that it opened is under way; ``open``: the channel took that; ``doubtful``: the try was
+        given up, and may have arrived; ``refused``: it was given up, and did not arrive; ``closed``: the end was
+        delivered or given up.
+    event, revision, severity
+        Of that notice, and of the revision of the verdict that it rests on.
+    job
+        Of the verdict.
+    device
+        As `incidents.device_of` names it; None: not known.
+    reference
+        Returned by the channel: the id of a message that it updates.
+    told_ns
+        When, ns since the epoch.
+    partition, offset
+        Of the alert that the notice rests on.
+    storm
+        Id of the storm (`sinks.notices.storms`) whose notices cover it; the storm's own record has it too.
+        None, and not in the JSON: it has notices of its own.
+    """
+
+    verdict_id: Text
+    channel: Text
+    state: State
+    event: Annotated[str, one_of("opened", "updated", "resolved")]
+    revision: Count
+    severity: Annotated[str, one_of("note", "ticket", "page")]
+    job: JobName
+    device: str | None
+    reference: str | None
+    told_ns: Integer
+    partition: Count
+    offset: Count
+    storm: Text | None = None
+
+    @property
+    def key(self) -> bytes:
+        """Key on the topic: ``llama:1:25:0/pager``; a channel's name has no slash."""
+        return f"{self.verdict_id}/{self.channel}".encode()
+
+
+def encode_told(told: Told) -> bytes:
+    """Encode for the topic ``notices``."""
+    values = asdict(told)
+    if told.storm is None:
+        del values["storm"]
+    return encode_json("notices", values)
+
+
+def decode_told(value: bytes | None) -> Told:
+    """Decode a message of the topic ``notices``; raises `RecordError`."""
+    told: Told = checked(decode_json(value, "notices"), Told, "", error=RecordError)
+    return told
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What one channel wants to hear.
+    """Which incidents one channel is notified of.
 
     Parameters
     ----------
     hold_s
-        Seconds for which a page is told as a ticket at most: an incident that ends meanwhile pages nobody.
+        Seconds for which a page is delivered as a ticket at most: an incident that ends meanwhile wakes no one.
     least_severity
-        Less urgent incidents are not told.
+        Incidents that are less urgent are left out.
     least_gpu_hours
-        Nor are those that have cost less; one whose cost is not known is told.
+        So are those that have cost less; one whose cost is not known is not.
     jobs
-        Shell patterns: jobs that match none of them are not told.
+        Shell patterns: incidents of jobs that match none of them are left out.
     repeat_s
-        Seconds after which the channel is told again what it was told last, while the incident is open; None: never.
-    console_url
-        Where people reach the console; None: notices have no link.
-    runbook_url
-        Where the runbook is, to which notices link; None: to none.
+        Seconds after which the last notice of an open incident is delivered again; None: never.
+    console_url, runbook_url
+        Where the console and the runbook are; None: notices have no link to it.
     gathers
-        Whether incidents that open too fast are told as one (`sinks.notices.storms`).
+        Whether incidents that open too fast are gathered into one notice (`sinks.notices.storms`).
     """
 
     hold_s: float = 60.0
@@ -54,7 +125,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Deliver this now. `is_repeat`: the channel was told the same before."""
+    """Deliver this now. `is_repeat`: the channel took the same before."""
 
     notice: Notice
     is_repeat: bool = False
@@ -68,15 +139,8 @@ class Wait:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Nothing, until an alert or a mute comes that changes it; `reason` says why, for people."""
-
-    reason: str
-
-
-Decision = Tell | Wait | Settled
-_NS: Final = 10**9
+Decision = Tell | Wait | None
+"""None: nothing, until an alert or a mute comes that changes it."""
 
 
 def decide(
@@ -87,12 +151,12 @@ def decide(
     now_ns: int,
     earlier: tuple[str, ...] = (),
 ) -> Decision:
-    """Decide what a channel is to be told of an incident.
+    """Decide which notice of an incident a channel gets, if any.
 
     Parameters
     ----------
     told
-        What it was told last; None: nothing.
+        The record of its last notice; None: it got none.
     mutes
         All that are known, those that are over too.
     now_ns
@@ -101,22 +165,24 @@ def decide(
         Verdicts on the same device within the week before.
     """
     if told is not None and told.state == "closed":
-        return Settled("its end was told")
+        return None
     if not incident.is_open:
-        return _end(incident, told, earlier)
-    refusal = _unwanted(incident.alert, rules)
-    if refusal is not None:
-        return Settled(refusal)
+        if told is None or told.state == "refused":
+            return None  # it ended before the channel took a notice of it
+        return Tell(Notice("resolved", incident.alert, told.severity, earlier, told.reference))
+    if not _is_wanted(incident.alert, rules):
+        return None
     mute = mute_of(incident.alert, mutes, now_ns)
     if mute is not None:
         return _muted(incident, told, rules, mute.until_ns, now_ns, earlier)
     severity, held_until_ns = severity_now(incident, rules, now_ns)
     if _is_less(severity, rules.least_severity):
-        return Settled("less urgent than the channel wants") if held_until_ns is None else Wait(held_until_ns, "held")
+        return _held(held_until_ns)
     if told is not None and told.state == "open":
         return _update(incident, told, rules, severity, held_until_ns, now_ns, earlier)
-    if _is_known(told, incident) and told is not None and not _is_less(told.severity, severity):
-        return _wait_or("given up, until there is news", held_until_ns)
+    was_tried = told is not None and told.state != "trying" and told.revision >= incident.revision
+    if was_tried and told is not None and not _is_less(told.severity, severity):  # this revision was given up
+        return _held(held_until_ns)
     muted = past_mute_of(incident.alert, mutes, incident.first_ns, now_ns)
     reference = None if told is None else told.reference
     words = None if muted is None else muted.describe()
@@ -124,29 +190,16 @@ def decide(
     return Tell(Notice("opened", incident.alert, severity, earlier, reference, words, is_doubtful=is_doubtful))
 
 
-def _is_known(told: Told | None, incident: Incident) -> bool:
-    """Whether a channel that did not hear of the opening had its tries at this revision."""
-    return told is not None and told.state != "trying" and told.revision >= incident.revision
-
-
-def _end(incident: Incident, told: Told | None, earlier: tuple[str, ...]) -> Decision:
-    if told is None or told.state == "refused":
-        return Settled("it ended before anybody was told")
-    return Tell(Notice("resolved", incident.alert, told.severity, earlier, told.reference))
-
-
-def _unwanted(alert: Mapping[str, Any], rules: Rules) -> str | None:
+def _is_wanted(alert: Mapping[str, Any], rules: Rules) -> bool:
     if not any(fnmatchcase(str(alert["job"]), pattern) for pattern in rules.jobs):
-        return "its job is not one of those that are told"
+        return False
     hours = alert.get("gpu_hours_lost")
     loses_more = alert["kind"] == "hang" and alert["state"] != "closed"  # its loss is counted when it closes
-    if hours is not None and hours < rules.least_gpu_hours and not loses_more:
-        return "too little was lost"
-    return None
+    return hours is None or hours >= rules.least_gpu_hours or loses_more
 
 
 def severity_now(incident: Incident, rules: Rules, now_ns: int) -> tuple[str, int | None]:
-    """Return how urgent it is to be told, and until when a page is held back; None: it is not."""
+    """Return the severity of its notices now, and until when a page is held back; None: it is not."""
     severity = urgency_of(incident.alert.get("severity"))
     if severity != "page":
         return severity, None
@@ -165,22 +218,20 @@ def _update(
     earlier: tuple[str, ...],
 ) -> Decision:
     if incident.revision > told.revision or _is_less(told.severity, severity):
-        event: NoticeEvent = "updated"
-        return Tell(Notice(event, incident.alert, _worse(severity, told.severity), earlier, told.reference))
+        worse = max(severity, told.severity, key=SEVERITIES.index)
+        return Tell(Notice("updated", incident.alert, worse, earlier, told.reference))
     again_ns = _again_ns(told, rules)
     if again_ns is None:
-        return _wait_or("the channel knows all of it", held_until_ns)
+        return _held(held_until_ns)
     if now_ns >= again_ns:
         return _repeat(incident, told, earlier)
-    if held_until_ns is not None and held_until_ns < again_ns:
-        return Wait(held_until_ns, "held")
-    return Wait(again_ns, "repeat")
+    return Wait(again_ns, "repeat") if held_until_ns is None or held_until_ns >= again_ns else _held(held_until_ns)
 
 
 def _muted(
     incident: Incident, told: Told | None, rules: Rules, until_ns: int, now_ns: int, earlier: tuple[str, ...]
 ) -> Decision:
-    """Tell nothing new; but what would end by itself unless it is told again must not seem to be over."""
+    """Deliver nothing new; but a channel whose alerts end by themselves unless repeated must not seem to be over."""
     again_ns = None if told is None or told.state != "open" else _again_ns(told, rules)
     if told is None or again_ns is None:
         return Wait(until_ns, "muted")
@@ -195,12 +246,8 @@ def _repeat(incident: Incident, told: Told, earlier: tuple[str, ...]) -> Tell:
     return Tell(Notice("updated", incident.alert, told.severity, earlier, told.reference), is_repeat=True)
 
 
-def _wait_or(reason: str, held_until_ns: int | None) -> Decision:
-    return Settled(reason) if held_until_ns is None else Wait(held_until_ns, "held")
-
-
-def _worse(one: str, other: str) -> str:
-    return max(one, other, key=SEVERITIES.index)
+def _held(until_ns: int | None) -> Wait | None:
+    return None if until_ns is None else Wait(until_ns, "held")
 
 
 def _is_less(severity: str, than: str) -> bool:

@@ -1,7 +1,7 @@
-"""Incidents that open too fast for a channel, told as one: how many, and which device, host or kind they share.
+"""Incidents that open too fast for a channel, in one notice: how many, and which device, host or kind they share.
 
-A dead switch or file system fails a thousand jobs at once. A thousand notices hide what is the matter, and hold up
-the one that is about something else.
+A dead switch or file system fails a thousand jobs at once. A thousand notices hide the cause, and hold up the one
+that is about something else.
 """
 
 from __future__ import annotations
@@ -9,28 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from irregulars.messages.judgements import SEVERITIES, urgency_of
 from irregulars.messages.records import VERSION
 from irregulars.printing import counted
 from irregulars.sinks.advice import name_kind
-from irregulars.sinks.notices.devices import device_of, host_of
-from irregulars.sinks.notices.incidents import Incident
+from irregulars.sinks.notices.incidents import Incident, device_of, host_of
 
 _NS: Final = 10**9
 
 OPENINGS: Final = 5
-"""Incidents of which a channel is told one by one within `MINUTE_NS`; those after them are told as one. A fleet opens
-a few an hour. Each incident has up to three notices (opened, raised to a page, resolved), and a storm ends within
-twenty."""
+"""Incidents with notices of their own within `MINUTE_NS`; those after them share one. A fleet opens a few an hour.
+Each incident has up to three notices (opened, raised to a page, resolved), and a storm ends within twenty."""
 
 MINUTE_NS: Final = 60 * _NS
 GATHER_NS: Final = 2 * _NS
-"""From the first incident of a storm to its first notice: an incident that is alone by then is told by itself."""
+"""From the first incident of a storm to its first notice: an incident alone by then gets a notice of its own."""
 
 UPDATE_NS: Final = 6 * _NS
-"""Between two notices of a storm. An incident that joins it is told within this time, beside the channel's own."""
+"""Between two notices of a storm: an incident that joins it is in one within this time, beside the channel's own."""
 
 _NAMED: Final = 5
 _LINE: Final = 160
@@ -40,7 +38,7 @@ _ID_CHARACTERS: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """Incidents of which one channel is told as of one.
+    """Incidents that share the notices of one channel.
 
     Parameters
     ----------
@@ -56,15 +54,10 @@ class Storm:
     members: dict[str, None] = field(default_factory=dict)
 
 
-def new_storm(channel: str, now_ns: int) -> Storm:
-    """Return an empty one that begins now."""
-    return Storm(f"storm:{channel}:{now_ns}", channel, now_ns)
-
-
 def storm_alert(
     storm: Storm, known: Sequence[Incident], severity: str, *, is_over: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return what a channel is told of a storm, in the form of an alert, and the ids that it names.
+    """Return the notice of a storm in the form of an alert, and the ids that it names.
 
     Parameters
     ----------
@@ -78,9 +71,11 @@ def storm_alert(
     hours = [one["gpu_hours_lost"] for one in alerts if one["gpu_hours_lost"] is not None]
     lost = [f"{sum(hours):,.3g} GPU-hours lost{'' if is_over else ' so far'}"] if hours else []
     switch, host = _most("switch", map(_switch_of, alerts)), _most("host", map(host_of, alerts))
-    place = next((one.value for one in (switch, host) if one.value), "what all of these jobs use (storage, fabric)")
-    shared = [_most("kind", map(name_kind, (str(one["kind"]) for one in alerts))).text, switch.text, host.text]
-    facts = "; ".join([*(one for one in shared if one), *_within(known), *lost])
+    place = switch[1] or host[1] or "what all of these jobs use (storage, fabric)"
+    shared = [_most("kind", (name_kind(str(one["kind"])) for one in alerts))[0], switch[0], host[0]]
+    times = [one.first_ns for one in known]
+    within = [f"opened within {(max(times) - min(times)) / _NS:.0f} s"] if times else []
+    facts = "; ".join([*(one for one in shared if one), *within, *lost])
     about = f"{counted(len(storm.members), 'incident')} in {counted(len(jobs), 'job')} ({severity})"
     return {
         "summary": f"{about}: {facts}. Next: look at {place} first.",
@@ -106,23 +101,17 @@ def _ids(storm: Storm) -> tuple[str, ...]:
     return tuple(found)
 
 
-class _Most(NamedTuple):
-    """What is told of one fact of all incidents, and the place that most of them share."""
-
-    text: str | None = None
-    value: str | None = None
-
-
-def _most(name: str, found: Iterable[str | None]) -> _Most:
+def _most(name: str, found: Iterable[str | None]) -> tuple[str | None, str | None]:
+    """Return the words for one fact of all incidents, and the value that most of them share; None: not known."""
     values = list(found)
     counts = Counter(one for one in values if one is not None)
     if not counts:
-        return _Most()
+        return None, None
     value, count = counts.most_common(1)[0]
     value = value if name == "kind" else f"{name} {value}"
     if count == len(values):
-        return _Most(f"all {value}", value)
-    return _Most(f"{count:,} {value}", value) if 2 * count > len(values) else _Most(counted(len(counts), name))
+        return f"all {value}", value
+    return (f"{count:,} {value}", value) if 2 * count > len(values) else (counted(len(counts), name), None)
 
 
 def _only(found: set[str], otherwise: str) -> str:
@@ -131,11 +120,6 @@ def _only(found: set[str], otherwise: str) -> str:
 
 def _switch_of(alert: Mapping[str, Any]) -> str | None:
     return alert["suspects"][0].get("switch") if alert["suspects"] else None
-
-
-def _within(known: Sequence[Incident]) -> list[str]:
-    times = [one.first_ns for one in known]
-    return [f"opened within {(max(times) - min(times)) / _NS:.0f} s"] if times else []
 
 
 def _named(alerts: Sequence[Mapping[str, Any]]) -> str:

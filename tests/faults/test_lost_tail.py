@@ -17,7 +17,6 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from irregulars.infra.notifying.state_log import StateLog
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topic_admin import create_topics
@@ -27,6 +26,7 @@ from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.sinks.connection import DatabaseSettings
+from irregulars.sinks.notices.state_log import StateLog
 from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import Bus, wait_until

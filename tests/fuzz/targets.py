@@ -49,9 +49,8 @@ from irregulars.sinks.notices.channels.slack import message_of
 from irregulars.sinks.notices.health_event import health_events
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.node_plan import ActingLimits, plan_nodes
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, encode_notice
 from irregulars.sinks.notices.policy import Rules
-from irregulars.sinks.notices.text import encode_notice
 from irregulars.state_codec import decode_state, encode_state
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState

@@ -8,13 +8,13 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from irregulars.infra.notifying.metrics import ChannelTally, NotifyCollector, Tally
 from irregulars.producers.node.device_source import DeviceSource
 from irregulars.producers.node.metrics import AgentCollector, AgentState
 from irregulars.producers.node.node_source import NodeSource
 from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
+from irregulars.sinks.notices.process import NotifyMetrics
 from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX
 
 _SCRAPED: Final = {"job", "instance"}
@@ -54,5 +54,4 @@ def _of_agent(folder: Path) -> Iterator[Metric]:
 
 
 def _of_notify() -> Iterator[Metric]:
-    tally = Tally({"pager": ChannelTally(waiting={"retry": 1})})
-    yield from NotifyCollector(tally).collect()
+    yield from NotifyMetrics(["pager"]).registry.collect()

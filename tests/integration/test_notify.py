@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from irregulars.infra.notifying.process import lag_of
 from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
 from irregulars.sinks.notices.actions import Action
 from irregulars.sinks.notices.notice import Notice
-from irregulars.sinks.notices.told import Told, decode_told, encode_told
+from irregulars.sinks.notices.policy import Told, decode_told, encode_told
+from irregulars.sinks.notices.process import lag_of
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.alerts import alert

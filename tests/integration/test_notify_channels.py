@@ -19,8 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from irregulars.infra.services.loopback import free_port
 from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
-from irregulars.sinks.notices.notice import Notice
-from irregulars.sinks.notices.text import notice_json
+from irregulars.sinks.notices.notice import Notice, notice_json
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.pipelines import COMMAND
 from tests.integration.worker_runs import ROOT, Bus, wait_until

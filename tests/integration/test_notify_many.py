@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from irregulars.sinks.notices.told import decode_told
+from irregulars.sinks.notices.policy import decode_told
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.alerts import alert, alert_bytes

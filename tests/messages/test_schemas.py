@@ -34,7 +34,7 @@ from irregulars.messages.records import KINDS, SCHEMAS
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
-from irregulars.sinks.notices.told import STATES, Told, decode_told, encode_told
+from irregulars.sinks.notices.policy import STATES, Told, decode_told, encode_told
 from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
 NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts", "notices", "mutes", "thresholds")

@@ -11,8 +11,8 @@ from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, prin
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
-    from irregulars.infra.notifying.state_log import StateLog
     from irregulars.messages.opinions import Opinion
+    from irregulars.sinks.notices.state_log import StateLog
 
 _WORDS = ("right", "wrong", "withdraw")
 
@@ -42,7 +42,7 @@ def feedback(
     Example: irregulars feedback llama-7b:0:60:0 wrong --note "NIC fine, a job of ours was copying"
     """
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.infra.notifying.opening import opened
+    from irregulars.sinks.notices.state_log import opened
 
     if not is_listing and (verdict_id is None or word not in _WORDS):
         got = " ".join(one for one in (verdict_id, word) if one) or "nothing"
@@ -56,14 +56,13 @@ def feedback(
 
 
 def _say(log: StateLog, verdict_id: str, word: str, note: str, who: str | None) -> None:
-    from irregulars.infra.notifying.mute_times import this_user
-    from irregulars.infra.notifying.saying import say
+    from irregulars.sinks.notices.mutes import this_user
 
     verdict = log.verdict(verdict_id)
     if verdict is None:
         raise InputError(f"verdict must be one on the topic verdicts; got {verdict_id!r}. See: irregulars alerts "
                          "--from-start --end")  # fmt: skip
-    say(log, verdict, word, who or this_user(), note)
+    log.record_opinion(verdict, word, who or this_user(), note)
 
 
 def _show(opinions: list[Opinion], verdict_id: str | None, json: bool) -> None:

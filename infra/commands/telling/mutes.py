@@ -14,8 +14,8 @@ from irregulars.printing import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from irregulars.infra.notifying.state_log import StateLog
     from irregulars.sinks.notices.mutes import Mute
+    from irregulars.sinks.notices.state_log import StateLog
 
 mutes = typer.Typer(
     help="Hold notices back for a while: maintenance windows per host, job, device or kind.\n\n"
@@ -52,7 +52,7 @@ def add(
     """
     import time
 
-    from irregulars.infra.notifying.mute_times import mute_span, new_mute
+    from irregulars.sinks.notices.mutes import mute_span, new_mute
 
     span = mute_span(time.time_ns(), lasting, begin, end)
     mute = new_mute(span, reason, who, host=host, job=job, device=device, kind=kind)
@@ -80,6 +80,7 @@ def list_mutes(
     """
     import time
 
+    from irregulars.sinks.notices.mutes import utc
     from irregulars.sinks.notices.opinions import silences
 
     now_ns = time.time_ns()
@@ -91,7 +92,9 @@ def list_mutes(
         print_json(_to_json(shown))
         return
     for one in shown:
-        when = "" if one.is_active(now_ns) else " (over)" if one.until_ns <= now_ns else f" ({one.begins()})"
+        when = (
+            "" if one.is_active(now_ns) else " (over)" if one.until_ns <= now_ns else f" (from {utc(one.from_ns)} on)"
+        )
         print(printable(f"{one.mute_id}: {one.what()} {one.describe()}{when}"))
     if not shown:
         print("no mutes")
@@ -133,7 +136,7 @@ def _open(
     context: typer.Context, bootstrap: str | None, topic_prefix: str | None
 ) -> AbstractContextManager[StateLog]:
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.infra.notifying.opening import opened
+    from irregulars.sinks.notices.state_log import opened
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     return opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "mutes", "feedback")

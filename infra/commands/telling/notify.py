@@ -1,4 +1,4 @@
-"""``irregulars notify``: the process that tells people."""
+"""``irregulars notify``: the process that delivers notices of alerts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars import stopping
+from irregulars.errors import InputError
 from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
-from irregulars.printing import counted
+from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
-    from irregulars.infra.configuration.notify_settings import ChannelEntry
     from irregulars.infra.configuration.settings import Settings
-    from irregulars.infra.notifying.process import NotifySettings
-    from irregulars.sinks.notices.notice import Channel
+    from irregulars.sinks.notices.settings import NotifySettings
 
 
 def notify(
@@ -31,85 +30,49 @@ def notify(
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,
 ) -> None:
-    """Tell people of alerts over channels (Alertmanager, PagerDuty, Slack, …), until Ctrl-C or SIGTERM.
+    """Notify people of alerts over channels (Alertmanager, PagerDuty, Slack, …), until Ctrl-C or SIGTERM.
 
-    What was told stands on the topic notices: after a restart it goes on there. A second process stands by.
+    Its records are on the topic notices: after a restart it goes on from there. A second process stands by.
 
     Example: irregulars notify notify.toml --dry-run
     """
-    from irregulars.infra.configuration.notify_settings import OWN, read_notify_file
+    import logging.config
+
+    from irregulars.sinks.notices.process import Notifier, preview, send_test
+    from irregulars.sinks.notices.settings import OWN, open_channel, read_notify_file, rules_of
+    from irregulars.streams.telemetry.log_format import logging_config
 
     entries = read_notify_file(file)
     settings = settings_of(context, file=file, others=OWN, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    _start_log(settings)
-    channels = _open(entries, settings)
+    levels = {"warning": "warn", "critical": "crit"}
+    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
+    own = notify_settings(settings)
+    channels = {entry.table.name: open_channel(entry, own) for entry in entries}
+    rules = {entry.table.name: rules_of(entry, own, channels[entry.table.name]) for entry in entries}
     try:
         if is_checking:
             print(f"{file}: {counted(len(channels), 'channel')}; nothing is wrong with it")
         elif tested is not None:
-            _test(channels, tested)
+            if tested not in channels:
+                raise InputError(f"channel must be one of {', '.join(channels)}; got {tested!r}")
+            print(f"{tested} took the test incident {send_test(channels[tested])}, and its end")
         elif is_dry:
-            _preview(entries, channels, settings)
+            lines = [printable(line) for line in preview(own, rules)]
+            print("\n".join(lines) or "nothing would be told now")
         else:
-            _run(entries, channels, settings)
+            notifier = Notifier(own, list(channels.values()), rules)
+            with stopping.on_stop(notifier.stop):
+                notifier.run()
     finally:
-        for channel in channels:
+        for channel in channels.values():
             channel.close()
 
 
-def _start_log(settings: Settings) -> None:
-    import logging.config
-
-    from irregulars.streams.telemetry.log_format import logging_config
-
-    levels = {"warning": "warn", "critical": "crit"}
-    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
-
-
-def _open(entries: tuple[ChannelEntry, ...], settings: Settings) -> list[Channel]:
-    from irregulars.infra.configuration.notify_channels import open_channel
-
-    return [open_channel(entry, settings) for entry in entries]
-
-
-def _run(entries: tuple[ChannelEntry, ...], channels: list[Channel], settings: Settings) -> None:
-    from irregulars.infra.configuration.notify_channels import rules_of
-    from irregulars.infra.notifying.process import Notifier
-
-    rules = {one.name: rules_of(entry, settings, one) for entry, one in zip(entries, channels, strict=True)}
-    notifier = Notifier(_process_settings(settings), channels, rules)
-    with stopping.on_stop(notifier.stop):
-        notifier.run()
-
-
-def _preview(entries: tuple[ChannelEntry, ...], channels: list[Channel], settings: Settings) -> None:
-    from irregulars.infra.configuration.notify_channels import rules_of
-    from irregulars.infra.notifying.preview import preview
-    from irregulars.printing import printable
-
-    rules = {one.name: rules_of(entry, settings, one) for entry, one in zip(entries, channels, strict=True)}
-    count = 0
-    for line in preview(_process_settings(settings), rules):
-        count += 1
-        print(printable(line))
-    if not count:
-        print("nothing would be told now")
-
-
-def _test(channels: list[Channel], name: str) -> None:
-    from irregulars.errors import InputError
-    from irregulars.infra.notifying.preview import send_test
-
-    found = next((one for one in channels if one.name == name), None)
-    if found is None:
-        raise InputError(f"channel must be one of {', '.join(one.name for one in channels)}; got {name!r}")
-    incident = send_test(found)
-    print(f"{name} took the test incident {incident}, and its end")
-
-
-def _process_settings(settings: Settings) -> NotifySettings:
+def notify_settings(settings: Settings) -> NotifySettings:
+    """Return the part of the settings that the process needs."""
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.infra.notifying.process import NotifySettings
+    from irregulars.sinks.notices.policy import Rules
+    from irregulars.sinks.notices.settings import NotifySettings
 
     return NotifySettings(
         bootstrap=settings.kafka_bootstrap,
@@ -119,4 +82,11 @@ def _process_settings(settings: Settings) -> NotifySettings:
         listen=settings.notify_listen,
         session_s=settings.session_s,
         stop_s=settings.stop_s,
+        rules=Rules(
+            hold_s=settings.notify_hold_s,
+            least_gpu_hours=settings.notify_least_gpu_hours,
+            jobs=settings.notify_jobs,
+            console_url=settings.console_url,
+            runbook_url=settings.runbook_url,
+        ),
     )

@@ -18,12 +18,12 @@ from irregulars.errors import InputError
 from irregulars.infra.console.names import NAME
 from irregulars.infra.console.pages.cells import Table, incident_path, table_of
 from irregulars.infra.console.pages.rendering import Console, console_of, render
-from irregulars.infra.notifying.saying import WORDS
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.screen import Screen, gather
 from irregulars.infra.showing.text_page import title_text
 from irregulars.sinks.investigations import Answer, run
+from irregulars.sinks.notices.opinions import WORDS
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -6,9 +6,8 @@ import threading
 from typing import Final
 
 from irregulars.infra.console.topics.kafka_address import KafkaAddress
-from irregulars.infra.notifying.opening import opened
-from irregulars.infra.notifying.saying import say
 from irregulars.messages.judgements import Verdict
+from irregulars.sinks.notices.state_log import opened
 
 _SAY_S: Final = 10.0
 
@@ -29,6 +28,6 @@ def say_on_topic(kafka: KafkaAddress, verdict: Verdict, word: str, who: str, not
     deadline.start()
     try:
         with opened(kafka.bootstrap, kafka.topics, kafka.security, "feedback", is_stopping=over) as log:
-            say(log, verdict, word, who, note)
+            log.record_opinion(verdict, word, who, note)
     finally:
         deadline.cancel()

@@ -17,9 +17,8 @@ from typing import Any, Final
 
 from irregulars.errors import InputError
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
-from irregulars.sinks.notices.devices import device_of, host_of
-from irregulars.sinks.notices.notice import Notice, written
-from irregulars.sinks.notices.text import is_repeat_offender, summary_of
+from irregulars.sinks.notices.incidents import device_of, host_of
+from irregulars.sinks.notices.notice import Notice, summary_of, written
 
 ALERT_NAME: Final = "TrainingSlowed"
 PATH: Final = "/api/v2/alerts"
@@ -141,7 +140,7 @@ def annotations_of(notice: Notice) -> dict[str, str]:
         "lost_s": alert.get("lost_s"),
         "gpu_hours_lost": alert.get("gpu_hours_lost"),
         "revision": notice.revision,
-        "earlier_verdicts": ", ".join(notice.earlier) if is_repeat_offender(notice) else None,
+        "earlier_verdicts": ", ".join(notice.earlier) if notice.is_repeat_offender else None,
         "muted": notice.muted,
         "link": notice.link,
         "runbook_url": notice.runbook,  # the name that Prometheus's own rules use

@@ -9,8 +9,7 @@ from confluent_kafka import KafkaError
 
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.kafka.lasting_producer import BY_KEY, Headers, LastingProducer, Record
-from irregulars.sinks.notices.notice import AWAY_S, Notice, written
-from irregulars.sinks.notices.text import encode_notice
+from irregulars.sinks.notices.notice import AWAY_S, Notice, encode_notice, written
 
 TYPE: Final = "irregulars.incident"
 _NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD})

@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from irregulars.errors import SinkBusy, SinkRejected
-from irregulars.sinks.notices.notice import NotArrived, Notice, written
-from irregulars.sinks.notices.text import encode_notice
+from irregulars.sinks.notices.notice import NotArrived, Notice, encode_notice, written
 
 NEVER: Final = 65
 """Status with which a program says that it will never take this notice (EX_DATAERR of sysexits.h)."""

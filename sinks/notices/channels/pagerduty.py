@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
-from irregulars.sinks.notices.devices import device_of, host_of
-from irregulars.sinks.notices.notice import Notice, written
-from irregulars.sinks.notices.text import summary_of
+from irregulars.sinks.notices.incidents import device_of, host_of
+from irregulars.sinks.notices.notice import Notice, summary_of, written
 
 URL: Final = "https://events.pagerduty.com/v2/enqueue"
 LONGEST_KEY: Final = 255

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
-from irregulars.sinks.notices.notice import AWAY_S, NotArrived, Notice, written
-from irregulars.sinks.notices.text import summary_of
+from irregulars.sinks.notices.notice import AWAY_S, NotArrived, Notice, summary_of, written
 
 API: Final = "https://slack.com/api"
 COLOURS: Final = {"page": "#c0392b", "ticket": "#e67e22", "note": "#7f8c8d", "resolved": "#27ae60"}

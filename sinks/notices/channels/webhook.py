@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
-from irregulars.sinks.notices.notice import Notice, written
-from irregulars.sinks.notices.text import encode_notice
+from irregulars.sinks.notices.notice import Notice, encode_notice, written
 
 SIGNATURE: Final = "Irregulars-Signature"
 TIMESTAMP: Final = "Irregulars-Timestamp"

@@ -20,8 +20,6 @@ import pyarrow as pa
 import typer
 
 from irregulars.infra import cli
-from irregulars.infra.configuration.notify_channels import KINDS
-from irregulars.infra.configuration.notify_settings import ChannelTable, options_table
 from irregulars.infra.configuration.settings import FIELDS
 from irregulars.infra.runs.analysis import analyze
 from irregulars.kafka.topic_admin import partitions_of, topic_config
@@ -41,11 +39,10 @@ from irregulars.sinks.notices.channels.pagerduty import events_of
 from irregulars.sinks.notices.channels.slack import message_of
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.mutes import Mute, encode_mute
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, notice_json
 from irregulars.sinks.notices.opinions import opinion_on
-from irregulars.sinks.notices.policy import Rules
-from irregulars.sinks.notices.text import notice_json
-from irregulars.sinks.notices.told import encode_told
+from irregulars.sinks.notices.policy import Rules, encode_told
+from irregulars.sinks.notices.settings import KINDS, ChannelTable, options_table
 from irregulars.validation import describe
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.__main__ import read_committed

@@ -150,9 +150,9 @@ def test_every_metric_of_notify_and_most_of_a_worker_stand_somewhere() -> None:
     rules = (ROOT / "infra" / "prometheus" / "alerts.yaml").read_text("utf-8")
     shown = "\n".join([*expressions(), rules])
     left_out = {"retried", "last_success_seconds"}
-    from irregulars.infra.notifying.metrics import ChannelTally, NotifyCollector, Tally
+    from irregulars.sinks.notices.process import NotifyMetrics
 
-    names = {family.name for family in NotifyCollector(Tally({"a": ChannelTally()})).collect()}
+    names = {family.name for family in NotifyMetrics(["a"]).registry.collect()}
     assert {name.removeprefix("irregulars_notify_") for name in names if name not in shown} == left_out
 
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from irregulars.sinks.notices.ledger import Due, Ledger
 from irregulars.sinks.notices.mutes import Mute
-from irregulars.sinks.notices.policy import Rules
-from irregulars.sinks.notices.text import summary_of
-from irregulars.sinks.notices.told import decode_told, encode_told
+from irregulars.sinks.notices.notice import summary_of
+from irregulars.sinks.notices.policy import Rules, decode_told, encode_told
 from tests.sinks.notices.alerts import alert
 
 S = 10**9

@@ -10,9 +10,8 @@ from irregulars.sinks.notices.channels.alertmanager import annotations_of
 from irregulars.sinks.notices.channels.pagerduty import events_of
 from irregulars.sinks.notices.channels.slack import message_of
 from irregulars.sinks.notices.ledger import Ledger
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, notice_json
 from irregulars.sinks.notices.policy import Rules
-from irregulars.sinks.notices.text import notice_json
 from tests.sinks.notices.alerts import alert_bytes
 
 URL = "https://docs.example/runbook/"

@@ -12,10 +12,9 @@ from irregulars.sinks.notices.channels.alertmanager import annotations_of
 from irregulars.sinks.notices.channels.pagerduty import events_of
 from irregulars.sinks.notices.channels.slack import message_of
 from irregulars.sinks.notices.ledger import Due, Ledger
-from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.notice import encode_notice, summary_of
+from irregulars.sinks.notices.policy import Rules, Told
 from irregulars.sinks.notices.storms import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS
-from irregulars.sinks.notices.text import encode_notice, summary_of
-from irregulars.sinks.notices.told import Told
 from tests.sinks.notices.alerts import alert
 
 S = 10**9

@@ -18,9 +18,8 @@ from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel, 
 from irregulars.sinks.notices.channels.pagerduty import events_of
 from irregulars.sinks.notices.channels.slack import message_of
 from irregulars.sinks.notices.ledger import Ledger
-from irregulars.sinks.notices.notice import Notice, NoticeEvent, incident_link
+from irregulars.sinks.notices.notice import Notice, NoticeEvent, encode_notice, incident_link, notice_json, summary_of
 from irregulars.sinks.notices.policy import Rules
-from irregulars.sinks.notices.text import encode_notice, notice_json, summary_of
 from tests.sinks.notices.alerts import alert
 from tests.sinks.verdicts import verdicts
 

@@ -28,8 +28,7 @@ from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings
 from irregulars.sinks.notices.channels.pagerduty import PagerDutyChannel
 from irregulars.sinks.notices.channels.slack import SlackBotChannel, SlackWebhookChannel
 from irregulars.sinks.notices.channels.webhook import WebhookChannel
-from irregulars.sinks.notices.notice import Channel, NotArrived, Notice
-from irregulars.sinks.notices.text import notice_json
+from irregulars.sinks.notices.notice import Channel, NotArrived, Notice, notice_json
 from tests.integration.certificates import Authority
 from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver, Reply, Request

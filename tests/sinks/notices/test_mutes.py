@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.notifying.mute_times import mute_span, new_mute
+from irregulars.sinks.notices.mutes import mute_span, new_mute
 
 S = 10**9
 NOW = 1_800_000_000 * S  # 2027-01-15T08:00:00Z

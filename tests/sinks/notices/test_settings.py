@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration.notify_channels import KINDS, open_channel, rules_of
-from irregulars.infra.configuration.notify_settings import ChannelEntry, options_table, read_notify_file
-from irregulars.infra.configuration.settings import Settings
+from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.settings import (
+    KINDS,
+    ChannelEntry,
+    NotifySettings,
+    open_channel,
+    options_table,
+    read_notify_file,
+    rules_of,
+)
 from tests.infra.docs.made_parts import DOCS
 
+SETTINGS = NotifySettings(bootstrap="127.0.0.1:1", topics=TopicSettings())
 SECRET = "swordfish-0123456789abcdef012345"
 
 
@@ -41,12 +50,12 @@ def entries(tmp_path: Path, text: str) -> tuple[ChannelEntry, ...]:
 
 def open_all(tmp_path: Path, text: str) -> None:
     for entry in entries(tmp_path, text):
-        open_channel(entry, Settings())
+        open_channel(entry, SETTINGS)
 
 
 def channel(tmp_path: Path, text: str) -> Any:
     (entry,) = entries(tmp_path, f"[[channel]]\n{text}")
-    return open_channel(entry, Settings())
+    return open_channel(entry, SETTINGS)
 
 
 GOOD = {
@@ -80,11 +89,11 @@ def test_a_secret_may_stand_in_the_environment(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_channel_of_somebody_else_s_is_found_by_its_path(tmp_path: Path) -> None:
-    path = "tests.infra.configuration.test_notify_settings:StrangersChannel"
+    path = "tests.sinks.notices.test_settings:StrangersChannel"
     (entry,) = entries(tmp_path, f'[[channel]]\nkind = "{path}"\nname = "theirs"\nplace = "room 5"')
-    opened = open_channel(entry, Settings())
+    opened = open_channel(entry, SETTINGS)
     assert (opened.name, getattr(opened, "place", None)) == ("theirs", "room 5")
-    assert rules_of(entry, Settings(), opened).repeat_s == 60.0
+    assert rules_of(entry, SETTINGS, opened).repeat_s == 60.0
 
 
 def test_what_a_channel_does_not_say_the_settings_say(tmp_path: Path) -> None:
@@ -92,7 +101,7 @@ def test_what_a_channel_does_not_say_the_settings_say(tmp_path: Path) -> None:
         '[[channel]]\nkind = "command"\nargv = ["true"]\nname = "b"\nleast_severity = "page"\n'
         'least_gpu_hours = 5\njobs = ["llama*"]\n'
     )
-    settings = Settings(notify_hold_s=30.0, notify_least_gpu_hours=1.0, notify_jobs=("gpt*",))
+    settings = replace(SETTINGS, rules=Rules(hold_s=30.0, least_gpu_hours=1.0, jobs=("gpt*",)))
     first, second = (rules_of(one, settings, open_channel(one, settings)) for one in entries(tmp_path, text))
     assert first == Rules(30.0, "ticket", 1.0, ("gpt*",))
     assert second == Rules(30.0, "page", 5.0, ("llama*",))

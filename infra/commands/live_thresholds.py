@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from irregulars.errors import InputError
-from irregulars.infra.notifying.mute_times import this_user
 from irregulars.messages.threshold_changes import LIVE, ThresholdChange, require_live
+from irregulars.sinks.notices.mutes import this_user
 from irregulars.validation import checked, shown
 
 

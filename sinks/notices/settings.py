@@ -1,7 +1,9 @@
-"""Kinds of channels that notify's file may name, and how each is opened.
+"""Settings of ``irregulars notify``: the process, and the channels of its TOML file.
 
-A new kind is a dataclass of its options and a function that opens it; both stand in `KINDS`. A kind
-``package.module:Name`` is anybody's: it is called with ``name`` and the options, and gives a channel.
+Keys of the file at the top level are general settings, as in ``irregulars.toml``. Each table ``[[channel]]`` is a
+channel: the keys of `ChannelTable`, and the options of its kind. A new kind is a dataclass of its options and a
+function that opens it; both are in `KINDS`. A kind ``package.module:Name`` is a plug-in: it is called with ``name``
+and the options, and returns a channel.
 """
 
 from __future__ import annotations
@@ -9,31 +11,123 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
 from irregulars.errors import InputError, PluginError
-from irregulars.infra.configuration.agent_settings import key, read_table
-from irregulars.infra.configuration.notify_settings import ChannelEntry
-from irregulars.infra.configuration.settings import Settings
+from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.secret_files import read_secret
-from irregulars.sinks.notices.channels.http_post import HttpSettings, Secret
 from irregulars.sinks.notices.notice import Channel
 from irregulars.sinks.notices.policy import Rules
-from irregulars.validation import Text
+from irregulars.toml_tables import key, option_rows, read_table, read_toml
+from irregulars.validation import NotNegative, Text, one_of, shown
 
+if TYPE_CHECKING:
+    from irregulars.sinks.notices.channels.http_post import HttpSettings, Secret
+
+OWN: Final = ("channel",)
+"""Keys of the file that are no general settings."""
+
+ChannelName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_-]{0,63}\Z", description="a name of a-z 0-9 _ -")]
 Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s/@]+(/\S*)?\Z", description="http:// or https://, no credentials")]
 Variable = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of a variable")]
 TimeLimit = Annotated[float, Meta(ge=0.1, le=300)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotifySettings:
+    """Settings of the process, and defaults of its channels.
+
+    Parameters
+    ----------
+    bootstrap, topics, security
+        Where the topics are, and librdkafka's settings of protocol and credentials.
+    give_up_s
+        Seconds from the first failure after which a notice goes to the dead letters.
+    listen
+        ``host:port`` of the pages, or ``off``.
+    session_s
+        Seconds without a sign of life after which another process of the group takes over.
+    stop_s
+        Seconds for which the end waits for tries that are under way.
+    rules
+        Of a channel that has none of its own.
+    """
+
+    bootstrap: str
+    topics: TopicSettings
+    security: Mapping[str, Any] = field(default_factory=dict)
+    give_up_s: float = 3600.0
+    listen: str = "off"
+    session_s: float = 6.0
+    stop_s: float = 5.0
+    rules: Rules = field(default_factory=Rules)
+
+    @property
+    def group(self) -> str:
+        """Consumer group: one of its processes has the alerts, the others stand by."""
+        return f"{self.topics.prefix}notify"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelTable:
+    """Keys of every ``[[channel]]``."""
+
+    kind: Text = key(MISSING, "What it is: one of the kinds below, or package.module:Name of somebody else's")
+    name: ChannelName = key(
+        MISSING, "Its name in metrics, the log and the topic `notices`; another name is another channel"
+    )
+    least_severity: Annotated[str, one_of("ticket", "page")] = key("ticket", "It is not told of what is less urgent")
+    least_gpu_hours: NotNegative | None = key(None, "As `notify_least_gpu_hours`, which is the default")
+    jobs: tuple[str, ...] | None = key(None, "Jobs of which it is told, shell patterns; default: `notify_jobs`")
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelEntry:
+    """One ``[[channel]]``, with the options of its kind, and its place for errors."""
+
+    table: ChannelTable
+    options: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+
+
+def read_notify_file(path: Path) -> tuple[ChannelEntry, ...]:
+    """Read the channels of a file.
+
+    Raises
+    ------
+    InputError
+        If the file can't be read, has no channel, or a key is missing, of the wrong type, or given twice.
+    """
+    found = read_toml(path, "notify's file").get("channel", [])
+    if not isinstance(found, list) or not found:
+        raise InputError(f"channels must be an array of tables, [[channel]], with one at least; got none ({path})")
+    entries: dict[str, ChannelEntry] = {}
+    own = {one.name for one in fields(ChannelTable)}
+    for place, one in enumerate(found):
+        where = f"{path}, channel {place + 1}"
+        if not isinstance(one, dict):
+            raise InputError(f"channel must be a table, [[channel]]; got {shown(one)} ({where})")
+        table = read_table({name: value for name, value in one.items() if name in own}, ChannelTable, where)
+        if table.name in entries:
+            raise InputError(f"name must be another than those before; got {table.name!r} ({where})")
+        options = {name: value for name, value in one.items() if name not in own}
+        entries[table.name] = ChannelEntry(table, options, where)
+    return tuple(entries.values())
+
+
+def options_table(kind: type) -> str:
+    """Return the Markdown table of a kind's options, for ``infra/docs/notifying.md``."""
+    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *option_rows(kind), ""])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """What every channel over HTTP takes."""
+    """Options of every channel over HTTP."""
 
     timeout_s: TimeLimit = key(10.0, "Seconds for connecting, and again for each part of the answer")
     ca_file: Path | None = key(None, "Certificate authority of the other side (PEM); else the system's")
@@ -41,6 +135,8 @@ class HttpOptions:
 
     def http(self) -> HttpSettings:
         """Return these as the channels take them."""
+        from irregulars.sinks.notices.channels.http_post import HttpSettings
+
         return HttpSettings(timeout_s=self.timeout_s, ca_file=self.ca_file, proxy=self.proxy)
 
 
@@ -57,7 +153,7 @@ class WebhookOptions(HttpOptions):
     key_env: Variable | None = key(None, "Or the variable that holds it")
 
 
-def _open_webhook(name: str, options: WebhookOptions, where: str, _: Settings) -> Channel:
+def _open_webhook(name: str, options: WebhookOptions, where: str, _: NotifySettings) -> Channel:
     from irregulars.sinks.notices.channels.webhook import WebhookChannel
 
     secret = partial(_secret, options, where)
@@ -81,7 +177,7 @@ class AlertmanagerOptions(HttpOptions):
     )
 
 
-def _open_alertmanager(name: str, options: AlertmanagerOptions, where: str, _: Settings) -> Channel:
+def _open_alertmanager(name: str, options: AlertmanagerOptions, where: str, _: NotifySettings) -> Channel:
     from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
 
     return AlertmanagerChannel(name, options.url, options.http(), _secret(options, where, "token"),
@@ -99,7 +195,7 @@ class PagerDutyOptions(HttpOptions):
     )
 
 
-def _open_pagerduty(name: str, options: PagerDutyOptions, where: str, _: Settings) -> Channel:
+def _open_pagerduty(name: str, options: PagerDutyOptions, where: str, _: NotifySettings) -> Channel:
     from irregulars.sinks.notices.channels.pagerduty import PagerDutyChannel
 
     return PagerDutyChannel(name, _needed(options, where, "routing_key"), options.url, options.http())
@@ -117,7 +213,7 @@ class SlackOptions(HttpOptions):
     api_url: Url = key("https://slack.com/api", "Where the Web API is")
 
 
-def _open_slack(name: str, options: SlackOptions, where: str, _: Settings) -> Channel:
+def _open_slack(name: str, options: SlackOptions, where: str, _: NotifySettings) -> Channel:
     from irregulars.sinks.notices.channels.slack import SlackBotChannel, SlackWebhookChannel
 
     token, url = (_secret(options, where, one) for one in ("token", "webhook_url"))
@@ -140,17 +236,14 @@ class CloudEventsOptions:
     timeout_s: TimeLimit = key(30.0, "Seconds for the broker's acknowledgement")
 
 
-def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: Settings) -> Channel:
-    from irregulars.infra.configuration.wiring import kafka_security
+def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: NotifySettings) -> Channel:
     from irregulars.kafka.broker import client_config
     from irregulars.kafka.lasting_producer import LastingProducer
-    from irregulars.kafka.topics import TOPICS
     from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
 
-    if options.topic in {settings.topics().name(one) for one in TOPICS}:
+    if options.topic in {settings.topics.name(one) for one in TOPICS}:
         raise InputError(f"topic must be none of ours; got {options.topic!r} ({where}, key topic)")
-    security = kafka_security(settings, is_asking=False)
-    config = client_config(options.bootstrap or settings.kafka_bootstrap, security)
+    config = client_config(options.bootstrap or settings.bootstrap, settings.security)
     config |= {"message.timeout.ms": int(options.timeout_s * 1000), "allow.auto.create.topics": False}
     return CloudEventsChannel(name, options.topic, LastingProducer(config), options.source)
 
@@ -163,7 +256,7 @@ class CommandOptions:
     timeout_s: TimeLimit = key(30.0, "Seconds after which it, and its process group, is killed")
 
 
-def _open_command(name: str, options: CommandOptions, _where: str, _: Settings) -> Channel:
+def _open_command(name: str, options: CommandOptions, _where: str, _: NotifySettings) -> Channel:
     from irregulars.sinks.notices.channels.command import CommandChannel
 
     return CommandChannel(name, options.argv, options.timeout_s)
@@ -176,16 +269,15 @@ class ActionsOptions:
     timeout_s: TimeLimit = key(30.0, "Seconds for the broker's acknowledgement")
 
 
-def _open_actions(name: str, options: ActionsOptions, _where: str, settings: Settings) -> Channel:
-    from irregulars.infra.configuration.wiring import kafka_security
+def _open_actions(name: str, options: ActionsOptions, _where: str, settings: NotifySettings) -> Channel:
     from irregulars.kafka.broker import client_config
     from irregulars.sinks.notices.channels.actions import ActionsChannel
 
-    config = client_config(settings.kafka_bootstrap, kafka_security(settings, is_asking=False))
-    return ActionsChannel(name, settings.topics().name("actions"), config, options.timeout_s)
+    config = client_config(settings.bootstrap, settings.security)
+    return ActionsChannel(name, settings.topics.name("actions"), config, options.timeout_s)
 
 
-Open = Callable[[str, Any, str, Settings], Channel]
+Open = Callable[[str, Any, str, NotifySettings], Channel]
 KINDS: Final[Mapping[str, tuple[type, Open]]] = {
     "actions": (ActionsOptions, _open_actions),
     "alertmanager": (AlertmanagerOptions, _open_alertmanager),
@@ -197,7 +289,7 @@ KINDS: Final[Mapping[str, tuple[type, Open]]] = {
 }
 
 
-def open_channel(entry: ChannelEntry, settings: Settings) -> Channel:
+def open_channel(entry: ChannelEntry, settings: NotifySettings) -> Channel:
     """Open one channel of notify's file; nothing is sent.
 
     Raises
@@ -205,7 +297,7 @@ def open_channel(entry: ChannelEntry, settings: Settings) -> Channel:
     InputError
         If the kind is unknown, its options are not those that it takes, or a secret can't be read.
     PluginError
-        If a kind of somebody else's can't be imported, or does not take the options.
+        If a plug-in can't be imported, or does not take the options.
     """
     kind, name = entry.table.kind, entry.table.name
     if kind in KINDS:
@@ -221,15 +313,17 @@ def open_channel(entry: ChannelEntry, settings: Settings) -> Channel:
     raise InputError(f"kind must be {rule}; got {kind!r} ({entry.where}, key kind)")
 
 
-def rules_of(entry: ChannelEntry, settings: Settings, channel: Channel) -> Rules:
-    """Return what a channel wants to hear; what else it needs (``repeat_s``, ``gathers``) it says itself."""
-    table = entry.table
-    least = settings.notify_least_gpu_hours if table.least_gpu_hours is None else table.least_gpu_hours
-    jobs = settings.notify_jobs if table.jobs is None else table.jobs
-    repeat_s = getattr(channel, "repeat_s", None)
-    urls = settings.console_url, settings.runbook_url
-    gathers = getattr(channel, "gathers", True)
-    return Rules(settings.notify_hold_s, table.least_severity, least, jobs, repeat_s, *urls, gathers)
+def rules_of(entry: ChannelEntry, settings: NotifySettings, channel: Channel) -> Rules:
+    """Return which incidents a channel is notified of; ``repeat_s`` and ``gathers`` are the channel's own."""
+    table, usual = entry.table, settings.rules
+    return replace(
+        usual,
+        least_severity=table.least_severity,
+        least_gpu_hours=usual.least_gpu_hours if table.least_gpu_hours is None else table.least_gpu_hours,
+        jobs=usual.jobs if table.jobs is None else table.jobs,
+        repeat_s=getattr(channel, "repeat_s", None),
+        gathers=getattr(channel, "gathers", True),
+    )
 
 
 def _open_plugin(entry: ChannelEntry) -> Channel:
@@ -239,7 +333,7 @@ def _open_plugin(entry: ChannelEntry) -> Channel:
         missing = [one for one in ("name", "deliver", "close") if not hasattr(channel, one)]
         if missing:
             raise TypeError(f"a {type(channel).__name__} without {', '.join(missing)} is no channel")
-    except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         found = " ".join(f"{type(error).__name__}: {error}".split())
         text = f"kind must be one that can be imported and called with its options; got {found} ({entry.where})"
         raise PluginError(text) from error
@@ -261,7 +355,7 @@ def _secret(options: object, where: str, name: str) -> Secret | None:
     if path is None and variable is None:
         return None
     read = partial(_of_environment, variable, where) if path is None else partial(read_secret, path, f"{name}_file")
-    read()  # what is missing shows at once, not with the first page
+    read()  # a missing secret shows at once, not with the first page
     return read
 
 

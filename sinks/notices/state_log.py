@@ -1,34 +1,43 @@
-"""What outlasts a restart, on Kafka: what was told, mutes, and the alerts themselves. No file is kept."""
+"""The state of notices, on Kafka: records of notices, mutes, opinions, and the alerts themselves. No file is kept."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from confluent_kafka import KafkaError, Message
 
-from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.errors import InputError, RecordError, ServiceUnavailable
 from irregulars.kafka.broker import client_config, is_refusal, service_error
 from irregulars.kafka.dead_letters import REASON_CHARACTERS
 from irregulars.kafka.lasting_producer import BY_KEY, Headers, LastingProducer
 from irregulars.kafka.lasting_producer import Record as Sent
 from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.messages.opinions import Opinion, decode_opinion, encode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, decode_change, encode_change
+from irregulars.sinks.alerts import decode_alert
+from irregulars.sinks.notices.incidents import REPEAT_NS
+from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
-from irregulars.sinks.notices.told import Told, decode_told, encode_told
+from irregulars.sinks.notices.opinions import WORDS, opinion_on
+from irregulars.sinks.notices.policy import Rules, Told, decode_told, encode_told
 
 LOG: Final = logging.getLogger("irregulars.notify")
 _READ_S: Final = 10.0  # for each message; and how long a broker that is away keeps the process from stopping
+_AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
 _KeyValue = tuple[bytes | None, bytes | None]
+Refuse = Callable[[Message, str], None]
+"""Called with an alert that can't be decoded, and the reason."""
 
 
 @dataclass(slots=True)
@@ -61,6 +70,7 @@ class StateLog:
         self._is_stopping: Final = is_stopping
         self._reader: Final = LogReader(bootstrap, security, _READ_S)
         self._producer: Final = LastingProducer(client_config(bootstrap, security))
+        self._told: Final = _Followed("notices", decode_told)
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)
         self._changes: Final = _Followed("thresholds", decode_change)
@@ -70,22 +80,19 @@ class StateLog:
         self._reader.close()
 
     def told(self) -> list[Told]:
-        """Return the newest record of each incident and channel; raises `ServiceUnavailable`."""
-        newest: dict[bytes, Told] = {}
-        for message in self._all("notices"):
-            _take(newest, message, decode_told)
-        return list(newest.values())
+        """Return the newest record of each incident and channel; reads the new ones. Raises `ServiceUnavailable`."""
+        return self._follow(self._told)
 
     def mutes(self) -> list[Mute]:
-        """Return all mutes that stand on the topic now; reads what is new. Raises `ServiceUnavailable`."""
+        """Return all mutes; reads the new ones. Raises `ServiceUnavailable`."""
         return self._follow(self._mutes)
 
     def opinions(self) -> list[Opinion]:
-        """Return everybody's newest word on each verdict; reads what is new. Raises `ServiceUnavailable`."""
+        """Return each person's newest opinion on each verdict; reads the new ones. Raises `ServiceUnavailable`."""
         return self._follow(self._opinions)
 
     def changes(self) -> list[ThresholdChange]:
-        """Return all changes of thresholds, in their order; reads what is new. Raises `ServiceUnavailable`."""
+        """Return all changes of thresholds, in their order; reads the new ones. Raises `ServiceUnavailable`."""
         return self._follow(self._changes)
 
     def alerts(self, partition: int, begin: int, end: int) -> Iterator[Message]:
@@ -97,17 +104,17 @@ class StateLog:
         return self._reader.partitions(self._topics.name("alerts"))
 
     def alert_bounds(self, partition: int, since_ns: int) -> tuple[int, int]:
-        """Return the offset of the first alert that is not older than a time, and where the next will stand."""
+        """Return the offset of the first alert that is not older than a time, and that of the next one to come."""
         name = self._topics.name("alerts")
         return self._reader.offset_at(name, partition, since_ns // 10**6), self._reader.end_offset(name, partition)
 
     def record(self, *told: Told) -> None:
-        """Keep what channels were told; on return it stands on the broker."""
+        """Publish records of notices; on return the broker has them."""
         if told:
             self._write_all("notices", [(one.key, encode_told(one)) for one in told])
 
     def erase(self, told: Told) -> None:
-        """Let a record go."""
+        """Delete a record."""
         self._write("notices", told.key, None)
 
     def set_mute(self, mute: Mute) -> None:
@@ -116,27 +123,40 @@ class StateLog:
 
     def verdict(self, verdict_id: str) -> Verdict | None:
         """Return the newest revision of a verdict; None: the topic ``verdicts`` holds none. Raises as `mutes`."""
-        key, found = verdict_id.encode(), None
-        for message in self._all("verdicts"):
-            if message.key() == key:
-                with suppress(RecordError):  # not ours
-                    found = decode_verdict(message.value())
+        found, name = None, self._topics.name("verdicts")
+        for partition in self._reader.partitions(name):
+            for message in self._reader.messages(name, partition):
+                if message.key() == verdict_id.encode():
+                    with suppress(RecordError):  # not one of ours
+                        found = decode_verdict(message.value())
         return found
 
-    def say(self, opinion: Opinion) -> None:
-        """Keep what somebody says of a verdict."""
+    def record_opinion(self, verdict: Verdict, word: str, who: str, note: str = "") -> None:
+        """Publish a person's opinion on a verdict: one of `opinions.WORDS`.
+
+        Raises
+        ------
+        InputError
+            If the word is none of these, a text is too long, or there is no opinion to withdraw.
+        """
+        if word not in WORDS:
+            raise InputError(f"feedback must be one of {', '.join(WORDS)}; got {word!r}")
+        is_right = None if word == "withdraw" else word == "right"
+        opinion = opinion_on(verdict, is_right=is_right, who=who, note=" ".join(note.split()), time_ns=time.time_ns())
+        if is_right is None and opinion.key not in {one.key for one in self.opinions()}:
+            raise InputError(f"opinion must be there to be withdrawn; got none of {who} on {verdict.verdict_id}")
         self._write("feedback", opinion.key, encode_opinion(opinion))
 
     def change(self, change: ThresholdChange) -> None:
-        """Change thresholds. Workers read one partition, for the order; who made the topic may have made more."""
+        """Change thresholds. Workers read one partition, for the order; the topic may have been made with more."""
         self._write("thresholds", change.change_id.encode(), encode_change(change), partition=0)
 
     def erase_mute(self, mute_id: str) -> None:
-        """Let a mute go, and all memory of it."""
+        """Delete a mute."""
         self._write("mutes", mute_id.encode(), None)
 
     def bury(self, key: bytes | None, value: bytes | None, place: tuple[int, int], reason: str, channel: str) -> None:
-        """Send an alert to the dead letters, with the reason, where it stood and which channel would not have it."""
+        """Publish an alert to the dead letters, with the reason, its place and the channel that refused it."""
         texts = {
             "reason": reason[:REASON_CHARACTERS],
             "topic": self._topics.name("alerts"),
@@ -156,19 +176,26 @@ class StateLog:
             begin = followed.read_to.get(partition, 0)
             end = self._reader.end_offset(name, partition)
             for message in self._reader.messages(name, partition, begin, end) if end > begin else ():
-                _take(followed.newest, message, followed.decode)
+                self._take(followed, message)
             followed.read_to[partition] = end
         return list(followed.newest.values())
 
-    def _all(self, topic: str) -> Iterator[Message]:
-        name = self._topics.name(topic)
-        for partition in self._reader.partitions(name):
-            yield from self._reader.messages(name, partition)
+    @staticmethod
+    def _take(followed: _Followed[_Record], message: Message) -> None:
+        key, value = message.key() or b"", message.value()
+        if value is None:
+            followed.newest.pop(key, None)
+            return
+        try:
+            followed.newest[key] = followed.decode(value)
+        except RecordError as error:
+            told = (message.topic(), message.offset(), str(error))
+            LOG.warning("event=unreadable topic=%s offset=%s reason=%r", *told)
 
     def _write(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = (), partition: int = BY_KEY
     ) -> None:
-        """Send, and wait for the acknowledgement, however long the broker is away: nothing goes on without it."""
+        """Publish, and wait for the acknowledgement, however long the broker is away: nothing goes on without it."""
         self._write_all(topic, [(key, value)], headers, partition)
 
     def _write_all(
@@ -186,15 +213,82 @@ class StateLog:
             LOG.warning("event=broker_away topic=%s error=%s", name, outcome.name())
 
 
-_AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT})
+@contextmanager
+def opened(
+    bootstrap: str,
+    topics: TopicSettings,
+    security: Mapping[str, Any],
+    *needed: str,
+    is_stopping: threading.Event | None = None,
+) -> Iterator[StateLog]:
+    """Open the state for one command, and close it at the end.
 
+    Parameters
+    ----------
+    needed
+        Topics that must be there, without the prefix.
+    is_stopping
+        Ends the wait for a broker that went away meanwhile; None: it is waited for.
 
-def _take(newest: dict[bytes, _Record], message: Message, decode: Callable[[bytes | None], _Record]) -> None:
-    key, value = message.key() or b"", message.value()
-    if value is None:
-        newest.pop(key, None)
-        return
+    Raises
+    ------
+    ServiceError
+        If Kafka does not answer, refuses us, or lacks a topic.
+    """
+    partitions_there(bootstrap, topics, security, needed)
+    log = StateLog(bootstrap, topics, security, is_stopping or threading.Event())
     try:
-        newest[key] = decode(value)
+        yield log
+    finally:
+        log.close()
+
+
+def load(
+    log: StateLog, rules: Mapping[str, Rules], committed: Mapping[int, int], now_ns: int, refuse: Refuse
+) -> tuple[Ledger, dict[int, int]]:
+    """Read all records and mutes, and the alerts on which a notice may still rest, up to the present end.
+
+    These are the alerts of the last week, those behind the committed offset, and those of incidents whose end was
+    not delivered, however old.
+
+    Parameters
+    ----------
+    committed
+        Offset of each partition up to which all was settled; below 0: none was committed.
+
+    Returns
+    -------
+    tuple[Ledger, dict[int, int]]
+        The ledger, and the offset of the next alert of each partition.
+
+    Raises
+    ------
+    ServiceUnavailable
+        If the broker does not send them.
+    """
+    ledger = Ledger(rules)
+    for told in log.told():
+        ledger.take_told(told)
+    ledger.set_mutes(log.mutes(), log.opinions())
+    positions = {}
+    for partition, settled in committed.items():
+        recent, end = log.alert_bounds(partition, now_ns - REPEAT_NS)
+        wanted = [recent, ledger.oldest_open(partition), settled if settled >= 0 else None]
+        for message in log.alerts(partition, min(one for one in wanted if one is not None), end):
+            reason = take(ledger, message)
+            if reason is not None and (message.offset() or 0) >= settled:  # else it was refused before
+                refuse(message, reason)
+        positions[partition] = end
+    return ledger, positions
+
+
+def take(ledger: Ledger, message: Message) -> str | None:
+    """Apply one message of ``alerts`` to the ledger; return why it can't be decoded, or None."""
+    try:
+        alert = decode_alert(message.value())
     except RecordError as error:
-        LOG.warning("event=unreadable topic=%s offset=%s reason=%r", message.topic(), message.offset(), str(error))
+        return str(error)
+    _, time_ms = message.timestamp()
+    came_ns = time_ms * 10**6 if time_ms > 0 else time.time_ns()  # a message may have no time of Kafka's
+    ledger.take_alert(alert, came_ns, message.partition() or 0, message.offset() or 0)
+    return None

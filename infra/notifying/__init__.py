@@ -1,1 +1,0 @@
-"""The process that tells people: alerts in, notices out. Start at `process.py`."""
