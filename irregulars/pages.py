@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from irregulars.errors import InputError
 
-disable_created_metrics()  # a second series for each counter, with the time at which it was made
+disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter would have a second series: its start
 
 LOG: Final = logging.getLogger("irregulars.pages")
 MOST_REQUESTS: Final = 16
