@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import socket
 
     from irregulars.infra.configuration.settings import Settings
-    from irregulars.infra.console.access.policy import AccessPolicy
+    from irregulars.infra.console.access import AccessPolicy
 
 
 Listen = Annotated[
@@ -98,21 +98,23 @@ def _tuple(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _serve(settings: Settings, reads_kafka: bool) -> None:
-    from irregulars.infra.console.serving.app import make_app
-    from irregulars.infra.console.serving.from_settings import (
+    from irregulars.infra.console.server import (
         address_of,
         certificate_of,
+        config_of,
         console_settings_of,
+        listen_on,
+        make_app,
         policy_of,
+        serve,
     )
-    from irregulars.infra.console.serving.server import listen_on, loaded, serve
 
     _start_log(settings)
     address, certificate = address_of(settings), certificate_of(settings)
     policy = policy_of(settings, address)
     with stopping.held(), listen_on(*address) as listening:
         app = make_app(console_settings_of(settings, policy, reads_kafka=reads_kafka))
-        config = loaded(app, policy.proxies, certificate)
+        config = config_of(app, certificate)
         _tell(listening, policy, settings)
         serve(config, listening)
     print("irregulars: console ended", file=sys.stderr)
@@ -142,8 +144,7 @@ def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) ->
 
 def _warnings(policy: AccessPolicy, settings: Settings) -> Iterator[str]:
     """Tell what works and is less safe than it looks."""
-    from irregulars.infra.console.access.addresses import has_loopback
-    from irregulars.infra.console.access.policy import is_open_to_others
+    from irregulars.infra.console.access import has_loopback, is_open_to_others
 
     for path in (settings.console_token_file, settings.console_proxy_secret_file):
         if path is not None and is_open_to_others(path):

@@ -194,9 +194,7 @@ class Settings:
     console_user_header: str | None = _setting(
         None, "Header in which a proxy tells the console who somebody is, like X-Forwarded-User"
     )
-    console_proxies: tuple[str, ...] = _setting(
-        (), "Addresses or networks of the proxies that are believed (X-Forwarded-For too)"
-    )
+    console_proxies: tuple[str, ...] = _setting((), "Addresses or networks of the proxies that are believed")
     console_proxy_secret_file: Path | None = _setting(
         None, "The file with the secret that a proxy must send in X-Proxy-Secret; none: its address is enough"
     )

@@ -1,25 +1,68 @@
-"""The console's way to ClickHouse: answers are shared, bounded in time and rows, and few are asked for at once.
-
-Equal questions share an answer, for `KEEP_S` unless another time is given; `AT_ONCE` are asked together at most.
-"""
+"""The console's way to ClickHouse: answers are shared, bounded in time and rows, and few are asked for at once."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.infra.console.shared_answers import KEEP_S, SharedAnswers
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
+
+KEEP_S: Final = 2.0
+"""How long an answer is given to others too, s: pages ask again as often."""
+
+_MOST: Final = 512
+
+T = TypeVar("T")
+
+
+class SharedAnswers:
+    """Answers by their question's key, each for some seconds."""
+
+    def __init__(self) -> None:
+        self._kept: Final[OrderedDict[Hashable, asyncio.Task[Any]]] = OrderedDict()
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]], keep_s: float = KEEP_S) -> T:
+        """Return what `make` gives, or what it gave to somebody else within `keep_s`; errors likewise.
+
+        Whoever goes away while it is on its way takes it from nobody else.
+        """
+        task = self._kept.get(key)
+        if task is None:
+            task = self._begin(key, make, keep_s)
+        return cast(T, await asyncio.shield(task))
+
+    def _begin(self, key: Hashable, make: Callable[[], Awaitable[Any]], keep_s: float) -> asyncio.Task[Any]:
+        while len(self._kept) >= _MOST:
+            self._kept.popitem(last=False)
+
+        async def answer() -> Any:
+            return await make()
+
+        def finish(task: asyncio.Task[Any]) -> None:
+            """Drop it in time. A failure is shared too, but not for long: all would ask a sick service again."""
+            has_failed = task.cancelled() or task.exception() is not None  # asking for it marks it as seen
+            loop.call_later(min(keep_s, KEEP_S) if has_failed else keep_s, self._drop, key, task)
+
+        loop = asyncio.get_running_loop()
+        task = self._kept[key] = loop.create_task(answer())
+        task.add_done_callback(finish)
+        return task
+
+    def _drop(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        if self._kept.get(key) is task:
+            del self._kept[key]
+
 
 AT_ONCE: Final = 6
 """Questions that the database works on at a time."""
@@ -30,8 +73,6 @@ ANSWER_S: Final = 8.0
 _QUEUE_S: Final = 4.0  # how long a question waits for its turn
 _MARGIN_S: Final = 3.0  # from the database's own limit to ours
 _MOST_ROWS: Final = 1_000_000
-
-T = TypeVar("T")
 
 
 def _note_nothing(seconds: float, error: BaseException | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 from collections.abc import Iterator
 from typing import Final
+
+import urllib3
 
 from irregulars.errors import InputError
 from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, WorkerPage
@@ -38,17 +39,18 @@ def read_page(listen: str) -> WorkerPage | None:
     if address is None or address[1] == 0:
         return None
     host, port = _EVERYWHERE.get(address[0], address[0]), address[1]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     try:
-        metrics = _get(host, port, "/metrics")[1]
-        health, ready = _get(host, port, "/healthz"), _get(host, port, "/readyz")
-    except (OSError, http.client.HTTPException):
+        metrics = _get(f"{url}/metrics")[1]
+        health, ready = _get(f"{url}/healthz"), _get(f"{url}/readyz")
+    except (OSError, urllib3.exceptions.HTTPError):
         return None
     found = _INFO.search(metrics)
     if found is None:
         return None
     used, limit = _number(metrics, "unstored_bytes"), _number(metrics, "unstored_limit_bytes")
     return WorkerPage(
-        f"http://{host}:{port}", found["release"], found["group"], _reason(health), _reason(ready),
+        url, found["release"], found["group"], _reason(health), _reason(ready),
         _number(metrics, "unstored_seconds"), used / limit if used is not None and limit else None,
         "; ".join(health[1].splitlines()[1:]) or None,
     )  # fmt: skip
@@ -59,14 +61,12 @@ def _number(metrics: str, name: str) -> float | None:
     return None if found is None else float(found[1])
 
 
-def _get(host: str, port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(host, port, timeout=_ANSWER_S)
+def _get(url: str) -> tuple[int, str]:
+    answer = urllib3.request("GET", url, timeout=_ANSWER_S, retries=False, preload_content=False)
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
         return answer.status, answer.read(1 << 20).decode(errors="replace")
     finally:
-        connection.close()
+        answer.close()
 
 
 def _reason(page: tuple[int, str]) -> str | None:

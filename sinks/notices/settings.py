@@ -271,7 +271,7 @@ class ActionsOptions:
 
 def _open_actions(name: str, options: ActionsOptions, _where: str, settings: NotifySettings) -> Channel:
     from irregulars.kafka.broker import client_config
-    from irregulars.sinks.notices.channels.actions import ActionsChannel
+    from irregulars.sinks.notices.actions.channel import ActionsChannel
 
     config = client_config(settings.bootstrap, settings.security)
     return ActionsChannel(name, settings.topics.name("actions"), config, options.timeout_s)

@@ -14,7 +14,7 @@ from typing import Final
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.services.child_process import ChildProcess
 from irregulars.infra.services.data_directory import DataDirectory
-from irregulars.infra.services.kafka_answers import kafka_answers
+from irregulars.infra.services.demo_broker import kafka_answers
 from irregulars.infra.services.loopback import HOST, free_port, require_free
 from irregulars.private_files import make_private_directory, write_private_file
 from tests.apache_kafka.jars import POM, find_jars, find_java

@@ -42,13 +42,13 @@ from irregulars.messages.records import (
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.alerts import alert_line, alert_of, decode_alert
-from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
+from irregulars.sinks.notices.actions.actions import decode_actions, encode_actions
+from irregulars.sinks.notices.actions.node_plan import ActingLimits, plan_nodes
+from irregulars.sinks.notices.actions.nvsentinel import health_events
 from irregulars.sinks.notices.channels.alertmanager import annotations_of
 from irregulars.sinks.notices.channels.pagerduty import events_of
 from irregulars.sinks.notices.channels.slack import message_of
-from irregulars.sinks.notices.health_event import health_events
 from irregulars.sinks.notices.ledger import Ledger
-from irregulars.sinks.notices.node_plan import ActingLimits, plan_nodes
 from irregulars.sinks.notices.notice import Notice, encode_notice
 from irregulars.sinks.notices.policy import Rules
 from irregulars.state_codec import decode_state, encode_state

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
-from irregulars.sinks.notices.actions import Action
+from irregulars.sinks.notices.actions.actions import Action, decode_actions, encode_actions
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Told, decode_told, encode_told
 from irregulars.sinks.notices.process import lag_of

@@ -21,9 +21,9 @@ from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
 from irregulars.sinks.investigations import run
-from irregulars.sinks.notices.actions import actions_of
+from irregulars.sinks.notices.actions.actions import actions_of
+from irregulars.sinks.notices.actions.node_check import check_host
 from irregulars.sinks.notices.incidents import Incidents
-from irregulars.sinks.notices.node_health import check_host
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Rules, Tell, decide
 from irregulars.sinks.tables import tables_of

@@ -14,9 +14,9 @@ from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_o
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
-    from irregulars.infra.acting.action_feed import ActionFeed
-    from irregulars.infra.acting.nodes import Nodes
-    from irregulars.sinks.notices.node_plan import ActingLimits
+    from irregulars.sinks.notices.actions.actor import Nodes
+    from irregulars.sinks.notices.actions.feed import ActionFeed
+    from irregulars.sinks.notices.actions.node_plan import ActingLimits
 
 act = typer.Typer(
     help="Cordon the nodes that verdicts accuse, and give them back; without --do-it no node is touched."
@@ -57,8 +57,8 @@ def slurm(
 
     Example: irregulars act slurm --do-it --most-nodes 2
     """
-    from irregulars.infra.acting.slurm import SlurmNodes
-    from irregulars.sinks.notices.node_plan import ActingLimits
+    from irregulars.sinks.notices.actions.node_plan import ActingLimits
+    from irregulars.sinks.notices.actions.slurm import SlurmNodes
 
     feed = _open(context, bootstrap, topic_prefix, group, "slurm", is_acting)
     _run(feed, SlurmNodes(folder), ActingLimits(most_nodes, least_probability), is_acting, is_ending)
@@ -89,9 +89,8 @@ def kubernetes(
 
     Example: irregulars act kubernetes --do-it
     """
-    from irregulars.infra.acting.kubernetes import KubernetesNodes
-    from irregulars.infra.acting.kubernetes_api import KubernetesApi, api_access
-    from irregulars.sinks.notices.node_plan import ActingLimits
+    from irregulars.sinks.notices.actions.kubernetes import KubernetesApi, KubernetesNodes, api_access
+    from irregulars.sinks.notices.actions.node_plan import ActingLimits
 
     access = api_access(os.environ, server, token_file, ca_file)
     feed = _open(context, bootstrap, topic_prefix, group, "kubernetes", is_acting)
@@ -126,7 +125,7 @@ def nvsentinel(
 
     Example: irregulars act nvsentinel --output https://events.example/health
     """
-    from irregulars.infra.acting.health_events import open_output, run_health_events
+    from irregulars.sinks.notices.actions.nvsentinel import open_output, run_health_events
 
     with open_output(output) as write:
         feed = _open(context, bootstrap, topic_prefix, group, "nvsentinel", None)
@@ -139,8 +138,8 @@ def _open(
     is_acting: bool | None,
 ) -> ActionFeed:  # fmt: skip
     """Open the topic: for all that stands there, or, with `is_acting` of None, for what is new to the group."""
-    from irregulars.infra.acting.action_feed import ActionFeed
     from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.sinks.notices.actions.feed import ActionFeed
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     group = group or f"{settings.topic_prefix}act-{orchestrator}"
@@ -151,7 +150,7 @@ def _open(
 
 
 def _run(feed: ActionFeed, nodes: Nodes, limits: ActingLimits, is_acting: bool, is_ending: bool) -> None:
-    from irregulars.infra.acting.actor import Actor, run_actor
+    from irregulars.sinks.notices.actions.actor import Actor, run_actor
 
     if not is_acting:
         _say("dry run    nothing is changed; --do-it acts")

@@ -29,9 +29,8 @@ def node_check(
     Example: irregulars node-check --host node-3
     """
     from irregulars.errors import IrregularsError
-    from irregulars.infra.acting.open_verdicts import recent_verdicts
     from irregulars.infra.configuration.wiring import kafka_security
-    from irregulars.sinks.notices.node_health import UNKNOWN, check_host, short_line
+    from irregulars.sinks.notices.actions.node_check import UNKNOWN, check_host, recent_verdicts, short_line
 
     name = host or os.environ.get("NODE_NAME") or socket.gethostname()
     try:

@@ -2,17 +2,29 @@
 
 A level is monotone in the value, so the largest level of some cells is the level of the largest value: bins may be
 made of levels, and what a bin shows is still an extreme. Level 0: nothing is stored, which is not the same as quick.
+
+Bins show the extremes of their cells, never a mean: averaged over the ranks of a bin a straggler disappears, which
+the heat map is there to show. A tile is a header, the codes, and where in its bin each extreme lies, little-endian::
+
+    float64  value of code 1 and below, ns or score     uint32  rows of bins       uint32  bytes of a place, 1 or 2
+    float64  value of code 255                          uint32  columns of bins    uint32  0
+    uint8    codes, row by row
+    uint8/16 which row of its bin the extreme is, row by row
+    uint8/16 which column of its bin, row by row
 """
 
 from __future__ import annotations
 
+import gzip
+import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from irregulars.dtypes import Floats
+from irregulars.dtypes import Column, Floats, Ints
 
 Levels: TypeAlias = NDArray[np.uint16]
 """Values as levels; 0: not stored."""
@@ -108,3 +120,136 @@ def scale_of(levels: Levels, low: float, least: float) -> Scale:
     most = int(levels.max(initial=0))
     high = most if most > at else at + int(_PER_E * np.log(10.0))
     return Scale(at, min(_TOP, max(high, at + int(_PER_E * np.log(1.1)))), least)
+
+
+_LAST: Final = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Extremes of a rectangle of cells, ``[row bin, column bin]``.
+
+    Parameters
+    ----------
+    levels
+        The largest level in each bin; `levels.MISSING` only where no cell of it is stored.
+    row, column
+        Where that cell lies in its bin, counted from the bin's first row and column. Of equals the first row's, in it
+        the first column's.
+    """
+
+    levels: Levels
+    row: Ints
+    column: Ints
+
+
+def bin_extremes(cells: Levels, rows_per_bin: int, columns_per_bin: int) -> Bins:
+    """Return the extremes of bins.
+
+    Parameters
+    ----------
+    cells
+        Levels, ``[column, row]`` as `matrix.HeatMatrix` keeps them: a column is an iteration, a row is a rank. The
+        last bins may be smaller.
+    rows_per_bin, columns_per_bin
+        How many ranks, and how many iterations, a bin has.
+
+    Examples
+    --------
+    Two iterations of four ranks, two ranks a bin: rank 3 is the extreme of the second bin, in the second iteration.
+
+    >>> cells = np.array([[5, 5, 5, 0], [5, 6, 5, 9]], dtype=np.uint16)
+    >>> bins = bin_extremes(cells, rows_per_bin=2, columns_per_bin=2)
+    >>> bins.levels.tolist(), bins.row.tolist(), bins.column.tolist()
+    ([[6], [9]], [[1], [1]], [[1], [1]])
+    """
+    columns, rows = -(-cells.shape[0] // columns_per_bin), -(-cells.shape[1] // rows_per_bin)
+    padded = _padded(cells, columns * columns_per_bin, rows * rows_per_bin)
+    in_column = _over_columns(padded.reshape(columns, columns_per_bin, -1))
+    in_row = _over_rows(in_column.levels.reshape(columns, rows, rows_per_bin))
+    at = in_column.at.reshape(columns, rows, rows_per_bin)
+    column = np.take_along_axis(at, in_row.at[:, :, None], axis=2)[:, :, 0]
+    return Bins(in_row.levels.T, in_row.at.T, column.T.astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Largest:
+    """The largest level along an axis, and where it first stands."""
+
+    levels: Levels
+    at: Column
+
+
+def _over_columns(cells: Levels) -> _Largest:
+    """Return the largest of the middle axis: a pass over whole rows of cells for each of its places."""
+    levels, at = cells[:, 0].copy(), np.zeros(cells[:, 0].shape, dtype=np.uint16)
+    for place in range(1, cells.shape[1]):
+        is_larger = cells[:, place] > levels
+        np.copyto(levels, cells[:, place], where=is_larger)
+        np.copyto(at, place, where=is_larger)
+    return _Largest(levels, at)
+
+
+def _over_rows(cells: Levels) -> _Largest:
+    """Return the largest of the last axis, which has at most 65,536 places.
+
+    Level and place in one number, level before place, so that one maximum gives both: numpy's `argmax` over a short
+    axis costs ten times as much. Earlier places are the larger numbers.
+    """
+    if cells.shape[2] == 1:
+        return _Largest(cells[:, :, 0], np.zeros(cells.shape[:2], dtype=np.int64))
+    keys = cells.astype(np.uint32) << np.uint32(16)
+    keys |= (_LAST - np.arange(cells.shape[2])).astype(np.uint32)
+    largest = keys.max(axis=2)
+    return _Largest(
+        (largest >> np.uint32(16)).astype(np.uint16), _LAST - (largest & np.uint32(_LAST)).astype(np.int64)
+    )
+
+
+def _padded(cells: Levels, columns: int, rows: int) -> Levels:
+    """Fill up with cells that are missing: they are never an extreme where another is stored."""
+    if cells.shape == (columns, rows):
+        return cells
+    padded = np.zeros((columns, rows), dtype=cells.dtype)
+    padded[: cells.shape[0], : cells.shape[1]] = cells
+    return padded
+
+
+HEADER: Final = struct.Struct("<ddIIII")
+_SMALL: Final = 1 << 8
+_LEAST_BYTES: Final = 1_024  # below, compression saves nothing worth its time
+
+
+def tile_bytes(bins: Bins, scale: Scale, per_bin: tuple[int, int]) -> bytes:
+    """Return a tile as the browser reads it."""
+    width = 1 if max(per_bin) <= _SMALL else 2
+    place = "<u1" if width == 1 else "<u2"
+    rows, columns = bins.levels.shape
+    return b"".join(
+        (
+            HEADER.pack(scale.low_value, scale.high_value, rows, columns, width, 0),
+            scale.codes_of(bins.levels).tobytes(),
+            bins.row.astype(place).tobytes(),
+            bins.column.astype(place).tobytes(),
+        )
+    )
+
+
+def compressed(body: bytes, accepted: str) -> tuple[bytes, str]:
+    """Return a body and its ``Content-Encoding``; empty: as it is.
+
+    Parameters
+    ----------
+    accepted
+        The request's ``Accept-Encoding``.
+    """
+    encodings = {
+        part.partition(";")[0].strip() for part in accepted.lower().split(",") if "q=0" not in part.split(";")
+    }
+    if len(body) < _LEAST_BYTES:
+        return body, ""
+    if "zstd" in encodings:
+        return pa.Codec("zstd", compression_level=3).compress(body, asbytes=True), "zstd"
+    if "gzip" in encodings:
+        return gzip.compress(body, compresslevel=1, mtime=0), "gzip"
+    return body, ""

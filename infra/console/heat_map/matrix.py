@@ -9,8 +9,17 @@ from typing import Final
 import numpy as np
 
 from irregulars.dtypes import Ints
-from irregulars.infra.console.heat_map.bins import Bins, bin_extremes
-from irregulars.infra.console.heat_map.levels import MISSING, Levels, Scale, Values, levels_of, scale_of, values_of
+from irregulars.infra.console.heat_map.levels import (
+    MISSING,
+    Bins,
+    Levels,
+    Scale,
+    Values,
+    bin_extremes,
+    levels_of,
+    scale_of,
+    values_of,
+)
 from irregulars.infra.console.heat_map.quantities import Quantity, as_slice, low_of, shown_of, usual_of
 
 TILE: Final = 512

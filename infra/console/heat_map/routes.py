@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, IrregularsError
-from irregulars.infra.console.heat_map.bins import Bins
+from irregulars.infra.console.heat_map.levels import Bins, compressed, tile_bytes
 from irregulars.infra.console.heat_map.matrix import MOST_PER_BIN, TILE, HeatMatrix
 from irregulars.infra.console.heat_map.places import ORDERS, Names, Order, Places, order_of, orders_of
 from irregulars.infra.console.heat_map.quantities import QUANTITIES, Quantity
@@ -41,8 +41,7 @@ from irregulars.infra.console.heat_map.store import (
     Version,
     version_of,
 )
-from irregulars.infra.console.heat_map.wire import compressed, tile_bytes
-from irregulars.infra.console.names import NAME
+from irregulars.infra.console.pages.cells import NAME
 
 _USUAL_ITERATIONS: Final = 1_000
 _USUAL_TIMES: Final = 2_000

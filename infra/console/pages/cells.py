@@ -1,7 +1,4 @@
-"""Answers of the questions that ship as tables of a page: what a column is called, and how its values are told.
-
-Pure: an answer in, cells out. Texts are escaped by the templates.
-"""
+"""Answers of the questions that ship as tables, and addresses of pages. Pure: the templates escape texts."""
 
 from __future__ import annotations
 
@@ -12,11 +9,39 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from irregulars.infra.console.names import piece_of
+from starlette.convertors import PathConvertor, register_url_convertor
+
 from irregulars.infra.showing.words import amount, kind_of, moment
 from irregulars.printing import printable
 from irregulars.sinks.alerts import percent
 from irregulars.sinks.investigations import Answer
+
+NAME: Final = "irregulars_name"
+"""In a route, ``{job:irregulars_name}``: a name that `piece_of` wrote, slashes and line breaks included."""
+
+_DOTS: Final = (".", "..")
+
+
+def piece_of(name: str) -> str:
+    """Return a name as one piece of an address.
+
+    Browsers take a piece ``.`` or ``..`` for a step up, encoded or not, so these get a slash, which the route drops.
+
+    >>> piece_of("a/b"), piece_of("..")
+    ('a%2Fb', '..%2F')
+    """
+    return quote(f"{name}/" if name in _DOTS else name, safe="")
+
+
+class _Name(PathConvertor):
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value[:-1] if value[:-1] in _DOTS and value[-1] == "/" else value
+
+
+register_url_convertor(NAME, _Name())
+
 
 NONE: Final = "–"
 

@@ -13,8 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.infra.console.database import ConsoleDatabase
-from irregulars.infra.console.names import NAME
-from irregulars.infra.console.pages.cells import table_of
+from irregulars.infra.console.pages.cells import NAME, table_of
 from irregulars.infra.console.pages.jobs_now import named
 from irregulars.infra.console.pages.rendering import console_of, render
 from irregulars.sinks.investigations import Answer, run

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -13,26 +17,153 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from irregulars.infra.console.names import NAME
-from irregulars.infra.console.pages.cells import table_of
-from irregulars.infra.console.pages.job_questions import (
-    NEWEST,
-    SHOWN,
-    Attempt,
-    JobStart,
-    attempts_of,
-    cells_of,
-    newest_iterations,
-)
+from irregulars.infra.console.pages.cells import NAME, table_of
 from irregulars.infra.console.pages.rendering import Console, console_of, is_part, render
-from irregulars.infra.console.pages.small_lines import pace_of
-from irregulars.infra.showing.charts import extremes_of, heat_map, times_chart
-from irregulars.infra.showing.found import Iteration
+from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
+from irregulars.infra.showing.html_page import extremes_of, heat_map, small_line, times_chart
+from irregulars.infra.showing.words import duration
 from irregulars.sinks.investigations import Answer, run
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+NEWEST: Final = 120
+"""Iterations of a job's small line: a minute or two of most jobs."""
+
+SHOWN: Final = 1_800
+"""Iterations of a job's page, as the server draws it: three a bar."""
+
+_HEAT_ITERATIONS: Final = 60
+
+JobStart = tuple[str, int]
+"""A job and its attempt."""
+
+_NEWEST: Final = """
+SELECT job, attempt, iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
+    notEmpty(verdict_ids)
+FROM iterations FINAL
+WHERE (job, attempt) IN {starts:Array(Tuple(String, Int64))} AND phase = 'train'
+ORDER BY job, attempt, iteration DESC
+LIMIT {each:UInt32} BY job, attempt"""
+
+_ATTEMPTS: Final = """
+SELECT places.attempt, places.world_size, places.hosts, times.first_at, times.last_at, times.iterations,
+    times.irregular, times.newest
+FROM
+(
+    SELECT attempt, max(world_size) AS world_size, uniqExact(host) AS hosts
+    FROM jobs FINAL
+    WHERE job = {job:String}
+    GROUP BY attempt
+) AS places
+LEFT JOIN
+(
+    SELECT attempt, toNullable(min(started_at)) AS first_at, toNullable(max(started_at)) AS last_at,
+        count() AS iterations, countIf(is_irregular) AS irregular, toNullable(max(iteration)) AS newest
+    FROM iterations FINAL
+    WHERE job = {job:String}
+    GROUP BY attempt
+) AS times ON times.attempt = places.attempt
+ORDER BY places.attempt DESC
+LIMIT {limit:UInt32}"""
+
+_CELLS: Final = """
+SELECT iteration, intDiv(rank, {bin_ranks:UInt32}) AS bin, max(work_ns), argMax(rank, work_ns)
+FROM rank_iterations FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:Int64} AND iteration < {past:Int64}
+    AND work_ns IS NOT NULL
+GROUP BY iteration, bin
+ORDER BY iteration, bin"""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a job; times are None where no iteration of it is judged."""
+
+    attempt: int
+    gpus: int
+    hosts: int
+    first_s: float | None
+    last_s: float | None
+    iterations: int
+    irregular: int
+    newest: int | None
+
+
+def newest_iterations(
+    client: Client, starts: Sequence[JobStart], each: int = NEWEST
+) -> Mapping[JobStart, list[Iteration]]:
+    """Return the newest iterations of each job, in their order."""
+    found: dict[JobStart, list[Iteration]] = defaultdict(list)
+    if not starts:
+        return found
+    rows = client.query(_NEWEST, parameters={"starts": list(starts), "each": each}).result_rows
+    for job, attempt, *values in reversed(rows):
+        iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause = values
+        found[job, attempt].append(
+            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
+        )
+    return found
+
+
+def attempts_of(client: Client, job: str, limit: int = 50) -> list[Attempt]:
+    """Return the starts of a job, the newest first."""
+    rows = client.query(_ATTEMPTS, parameters={"job": job, "limit": limit}).result_rows
+    return [
+        Attempt(attempt, gpus, hosts, _seconds(first), _seconds(last), iterations, irregular, newest)
+        for attempt, gpus, hosts, first, last, iterations, irregular, newest in rows
+    ]
+
+
+def cells_of(client: Client, job: str, attempt: int, around: int, gpus: int) -> tuple[list[Cell], int]:
+    """Return the heat map of the iterations around one, and how many ranks share one of its rows."""
+    bin_ranks = -(-gpus // BINS) or 1
+    first = max(0, around - _HEAT_ITERATIONS // 2)
+    values = {"job": job, "attempt": attempt, "bin_ranks": bin_ranks, "first": first,
+              "past": first + _HEAT_ITERATIONS}  # fmt: skip
+    rows = client.query(_CELLS, parameters=values).result_rows
+    return [Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in rows], bin_ranks
+
+
+def _seconds(value: Any) -> float | None:
+    return value.replace(tzinfo=value.tzinfo or UTC).timestamp() if isinstance(value, datetime) else None
+
 
 _IRREGULAR: Final = 50
 _VERDICTS: Final = 50
 _SLOW_S: Final = 10.0  # how long an answer that changes slowly is shared
+
+
+_NOW: Final = 5
+"""Iterations whose median is called the time now: one alone may be a hiccup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a job is."""
+
+    now_ns: float  # median of the newest iterations
+    usual_ns: float  # mean of the window before; NaN where not known
+    line: Markup  # the drawing
+    text: str  # both in words, for people who do not see it
+
+    @property
+    def ratio(self) -> float:
+        """Now over usual; NaN where one of them is not known."""
+        return self.now_ns / self.usual_ns if self.usual_ns > 0 else float("nan")
+
+
+def pace_of(iterations: Sequence[Iteration]) -> Pace | None:
+    """Return how fast a job is, by its newest iterations; None: it has none."""
+    if not iterations:
+        return None
+    now_ns = median_of([one.elapsed_ns for one in iterations[-_NOW:]])
+    known = [one.reference_ns for one in iterations if one.reference_ns is not None]
+    usual_ns = known[-1] if known else float("nan")
+    irregular = sum(one.is_irregular is True for one in iterations)
+    newest = f"of the newest {len(iterations)}, {irregular} irregular"
+    text = f"{duration(now_ns)} now, usual {duration(usual_ns)}; {newest}"
+    return Pace(now_ns, usual_ns, Markup(small_line(iterations, usual_ns, text)), text)
 
 
 def job_routes() -> list[BaseRoute]:

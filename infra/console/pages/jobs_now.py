@@ -15,9 +15,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import ServiceError
-from irregulars.infra.console.pages.job_questions import JobStart, newest_iterations
+from irregulars.infra.console.pages.job import JobStart, Pace, newest_iterations, pace_of
 from irregulars.infra.console.pages.rendering import Console, console_of, render
-from irregulars.infra.console.pages.small_lines import Pace, pace_of
 from irregulars.sinks.investigations import Answer, run
 
 if TYPE_CHECKING:

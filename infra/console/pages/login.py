@@ -9,23 +9,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from irregulars.infra.console.access.failures import Failures
-from irregulars.infra.console.access.gate import address_of, own_path, visitor_address
-from irregulars.infra.console.access.policy import AccessPolicy
-from irregulars.infra.console.access.sessions import SESSION_S, Sessions
-from irregulars.infra.console.pages.forms import read_form, read_own_form
-from irregulars.infra.console.pages.rendering import render
+from irregulars.infra.console.access import SESSION_S, AccessPolicy, Sessions, address_of, own_path
+from irregulars.infra.console.pages.rendering import read_form, read_own_form, render
 
 
 class Login:
     """The pages ``/login`` and ``/logout``."""
 
-    def __init__(
-        self, policy: AccessPolicy, sessions: Sessions, failures: Failures, note_wrong: Callable[[], None]
-    ) -> None:
+    def __init__(self, policy: AccessPolicy, sessions: Sessions, note_wrong: Callable[[], None]) -> None:
         self._policy = policy
         self._sessions = sessions
-        self._failures = failures
         self._note_wrong = note_wrong
 
     def routes(self) -> list[BaseRoute]:
@@ -49,25 +42,16 @@ class Login:
         """Let somebody in who has the token."""
         fields = await read_form(request)
         if self._policy.token is None or not self._sessions.lets_in(fields.get("token", "").strip()):
-            return self._refuse(request, fields.get("next", "/"))
+            # No pause before the answer: requests that wait would leave no room for others.
+            self._note_wrong()
+            wrong = "That is not the token. It stands in the console's own output, or in console_token_file."
+            return self._form(request, 403, wrong=wrong, wanted=fields.get("next", "/"))
         answer = RedirectResponse(own_path(fields.get("next", "/")), 303)
         cookie = self._sessions.cookie(fields.get("name", "").strip(), time.time())
         answer.set_cookie(
             self._policy.cookie, cookie, max_age=SESSION_S, httponly=True, samesite="strict",
             secure=self._is_encrypted(request),
         )  # fmt: skip
-        return answer
-
-    def _refuse(self, request: Request, wanted: str) -> Response:
-        # No pause before the answer: requests that wait would be as many as somebody likes, and leave no room.
-        self._note_wrong()
-        wait_s = self._failures.count(visitor_address(request, self._policy), time.monotonic())
-        if not wait_s:
-            wrong = "That is not the token. It stands in the console's own output, or in console_token_file."
-            return self._form(request, 403, wrong=wrong, wanted=wanted)
-        wrong = f"That is not the token, and too many wrong ones came from your address. Try again in {wait_s} s."
-        answer = self._form(request, 429, wrong=wrong, wanted=wanted)
-        answer.headers["Retry-After"] = str(wait_s)
         return answer
 
     async def leave(self, request: Request) -> Response:

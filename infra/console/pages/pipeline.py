@@ -11,10 +11,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import ServiceError
+from irregulars.infra.console.kafka import newest_letters
 from irregulars.infra.console.pages.cells import Table, table_of
 from irregulars.infra.console.pages.jobs_now import named
 from irregulars.infra.console.pages.rendering import Console, console_of, render
-from irregulars.infra.console.topics.newest_letters import newest_letters
 from irregulars.sinks.investigations import run
 
 _LETTERS: Final = 50

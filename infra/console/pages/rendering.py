@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
-from irregulars.infra.console.access.gate import path_of
-from irregulars.infra.console.access.sessions import Visitor
-from irregulars.infra.console.database import ConsoleDatabase
+from irregulars.infra.console.access import Visitor, path_of, same_word
+from irregulars.infra.console.database import ConsoleDatabase, SharedAnswers
+from irregulars.infra.console.kafka import KafkaAddress, RecentAlerts
 from irregulars.infra.console.pages.cells import device_path, host_path, incident_path, job_path
-from irregulars.infra.console.shared_answers import SharedAnswers
-from irregulars.infra.console.topics.kafka_address import KafkaAddress
-from irregulars.infra.console.topics.recent_alerts import RecentAlerts
 from irregulars.infra.showing.words import age, amount, duration, kind_of, moment, span
 from irregulars.printing import printable
 
@@ -101,3 +100,36 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"ETag": tag})
     return HTMLResponse(part, status, {"ETag": tag})
+
+
+_MOST_BYTES: Final = 16 * 1024
+_MOST_FIELDS: Final = 20
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; of one that comes twice the last."""
+    try:
+        body = await _read_body(request)
+    except ClientDisconnect:  # whoever went, or was too slow, gets no answer; it is no fault of ours to be logged
+        raise HTTPException(408, "This form did not arrive whole.") from None
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        raise HTTPException(400, "This form can't be read.") from None
+
+
+async def _read_body(request: Request) -> bytes:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MOST_BYTES:
+            raise HTTPException(413, "This form is too long.")
+    return body
+
+
+async def read_own_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form that a page of ours made for this visitor; of any other answer with 403."""
+    fields, visitor = await read_form(request), visitor_of(request)
+    if visitor is None or not same_word(fields.get("csrf", ""), visitor.csrf):
+        raise HTTPException(403, "This form is not one that was made for you. Load its page again, and send it anew.")
+    return fields

@@ -35,12 +35,6 @@ class AlertmanagerChannel:
 
     Parameters
     ----------
-    name
-        Of the channel.
-    url
-        Address of Alertmanager.
-    settings
-        How to reach it.
     token
         Gives a bearer token; None: none is sent.
     labels

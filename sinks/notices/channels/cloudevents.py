@@ -18,16 +18,7 @@ _NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG
 class CloudEventsChannel:
     """Produces a message for each notice, keyed by the incident: one incident's stand in order in one partition.
 
-    Parameters
-    ----------
-    name
-        Of the channel.
-    topic
-        Full name of a topic that exists.
-    producer
-        Makes messages; it calls back within its own ``message.timeout.ms``.
-    source
-        Who sends: ``ce_source``.
+    The producer calls back within its own ``message.timeout.ms``; `source` becomes ``ce_source``.
     """
 
     def __init__(self, name: str, topic: str, producer: LastingProducer, source: str = "irregulars") -> None:

@@ -24,19 +24,7 @@ _LONGEST: Final = 2000
 
 
 class PagerDutyChannel:
-    """Triggers and resolves. An update triggers the same `dedup_key` again, which wakes nobody anew.
-
-    Parameters
-    ----------
-    name
-        Of the channel.
-    routing_key
-        Gives the integration key of a service.
-    url
-        Where events go.
-    settings
-        How to reach it.
-    """
+    """Triggers and resolves. An update triggers the same `dedup_key` again, which wakes nobody anew."""
 
     def __init__(self, name: str, routing_key: Secret, url: str = URL, settings: HttpSettings | None = None) -> None:
         self.name: Final = name

@@ -27,18 +27,7 @@ _AS_IT_IS: Final = {"parse": "none", "mrkdwn": False, "link_names": False, "unfu
 class SlackBotChannel:
     """Posts a message when an incident opens, and updates it when it changes and ends (scope ``chat:write``).
 
-    Parameters
-    ----------
-    name
-        Of the channel.
-    token
-        Gives the bot's token.
-    channel
-        Where to post: the id of a channel.
-    api
-        Where the Web API is.
-    settings
-        How to reach it.
+    `channel` is the id of a Slack channel.
     """
 
     def __init__(
@@ -86,17 +75,7 @@ class _MessageGone(SinkRejected):
 
 
 class SlackWebhookChannel:
-    """Posts a message for each notice to an incoming webhook, whose URL is a secret.
-
-    Parameters
-    ----------
-    name
-        Of the channel.
-    url
-        Gives the URL.
-    settings
-        How to reach it.
-    """
+    """Posts a message for each notice to an incoming webhook, whose URL is a secret."""
 
     def __init__(self, name: str, url: Secret, settings: HttpSettings | None = None) -> None:
         self.name: Final = name

@@ -24,16 +24,8 @@ class WebhookChannel:
 
     Parameters
     ----------
-    name
-        Of the channel.
-    url
-        Gives the URL.
-    settings
-        How to reach it.
-    token
-        Gives a bearer token; None: none is sent.
-    key
-        Gives the key of the signature; None: nothing is signed.
+    token, key
+        Give a bearer token, and the key of the signature; None: none is sent, nothing is signed.
     is_url_secret
         Whether the URL must stand in no error.
     now

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from irregulars.infra.console.access.policy import make_policy
-from irregulars.infra.console.serving.app import ConsoleSettings, make_app
-from irregulars.infra.console.serving.server import config_of, listen_on
-from irregulars.infra.console.topics.kafka_address import KafkaAddress
+from irregulars.infra.console.access import make_policy
+from irregulars.infra.console.kafka import KafkaAddress
+from irregulars.infra.console.server import ConsoleSettings, config_of, listen_on, make_app
 from irregulars.sinks.connection import DatabaseSettings
 from tests.infra.console.served_apps import serving
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.console.topics.kafka_address import KafkaAddress
+from irregulars.infra.console.kafka import KafkaAddress
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.infra.services.loopback import free_port
 from irregulars.kafka.topics import TopicSettings

@@ -12,10 +12,9 @@ from typing import Any
 
 import httpx
 
-from irregulars.infra.console.access.policy import AccessPolicy, make_policy
-from irregulars.infra.console.serving.app import ConsoleSettings, make_app
-from irregulars.infra.console.serving.server import config_of, listen_on
-from irregulars.infra.console.topics.kafka_address import KafkaAddress
+from irregulars.infra.console.access import AccessPolicy, make_policy
+from irregulars.infra.console.kafka import KafkaAddress
+from irregulars.infra.console.server import ConsoleSettings, config_of, listen_on, make_app
 from irregulars.sinks.connection import DatabaseSettings
 from tests.infra.console.served_apps import serving
 
@@ -72,7 +71,7 @@ def visit(
 @contextmanager
 def visit_of(settings: ConsoleSettings, listening: socket.socket, policy: AccessPolicy) -> Iterator[Visit]:
     """Serve this console on this socket."""
-    config = config_of(make_app(settings), policy.proxies)
+    config = config_of(make_app(settings))
     with serving(config, listening) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield Visit(client, policy.token or "")
 

@@ -32,7 +32,7 @@ from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.messages.threshold_changes import FIXED, LIVE, ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.investigations import THEMES, Investigation, shipped_investigations
-from irregulars.sinks.notices.action_messages import encode_actions
+from irregulars.sinks.notices.actions.actions import encode_actions
 from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
 from irregulars.sinks.notices.channels.cloudevents import headers_of
 from irregulars.sinks.notices.channels.pagerduty import events_of

@@ -27,7 +27,7 @@ from irregulars.messages.bundles import Bundle, BundleHeader, decode_batches, en
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence
 from irregulars.messages.judgements import decode_verdict, encode_verdict
 from irregulars.messages.records import BATCH_SCHEMAS, COMMOPS, decode_batch, encode_arrow, encode_batch
-from irregulars.sinks.notices.action_messages import decode_actions, encode_actions
+from irregulars.sinks.notices.actions.actions import decode_actions, encode_actions
 from irregulars.sinks.notices.notice import Notice
 from tests.infra.docs.made_parts import DOCS, ROWS_SHOWN, SCHEMAS, topics_of_job
 

@@ -1,11 +1,10 @@
-"""Levels keep the order of values and tell missing from quick; codes keep the order of levels."""
-
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
+from hypothesis.extra.numpy import array_shapes, arrays
 
 from irregulars.infra.console.heat_map.levels import (
     LEAST_NS,
@@ -13,6 +12,7 @@ from irregulars.infra.console.heat_map.levels import (
     Levels,
     Scale,
     Values,
+    bin_extremes,
     levels_of,
     scale_of,
     values_of,
@@ -60,3 +60,49 @@ def test_a_scale_ends_at_the_largest_level_or_beyond(cells: Levels, low: float) 
     assert scale.low < scale.high
     if int(cells.max()) > scale.low:
         assert scale.high >= int(cells.max())
+
+
+cells_of_any_size = arrays(np.uint16, array_shapes(min_dims=2, max_dims=2, max_side=17), elements=st.integers(0, 9))
+per_bin = st.sampled_from([1, 2, 4, 8, 32])
+
+
+@given(cells_of_any_size, per_bin, per_bin)
+def test_a_bin_is_the_largest_of_its_cells_and_says_which(cells: Levels, rows: int, columns: int) -> None:
+    bins = bin_extremes(cells, rows, columns)
+    assert bins.levels.shape == (-(-cells.shape[1] // rows), -(-cells.shape[0] // columns))
+    for (up, across), level in np.ndenumerate(bins.levels):
+        own = cells[across * columns : (across + 1) * columns, up * rows : (up + 1) * rows]
+        assert level == own.max()
+        if level != MISSING:
+            assert own[bins.column[up, across], bins.row[up, across]] == level
+
+
+@given(cells_of_any_size, per_bin, per_bin)
+def test_a_bin_is_missing_only_where_all_of_it_is(cells: Levels, rows: int, columns: int) -> None:
+    shown = bin_extremes((cells > 4).astype(np.uint16), rows, columns).levels
+    assert (bin_extremes(np.where(cells > 4, cells, 0).astype(np.uint16), rows, columns).levels > 0).tolist() == (
+        shown > 0
+    ).tolist()
+
+
+@given(cells_of_any_size, per_bin)
+def test_bins_of_bins_are_the_larger_bins(cells: Levels, rows: int) -> None:
+    once = bin_extremes(cells, 2 * rows, 2).levels
+    twice = bin_extremes(bin_extremes(cells, rows, 1).levels.T, 2, 2).levels
+    np.testing.assert_array_equal(once, twice)
+
+
+@pytest.mark.parametrize("per_bin", [(1, 1), (16, 2), (1024, 1), (8192, 1024)])
+def test_one_cell_among_eight_million_is_seen_at_every_zoom(per_bin: tuple[int, int]) -> None:
+    cells = np.full((1_000, 8_192), 100, dtype=np.uint16)
+    cells[617, 5_635] = 60_000
+    bins = bin_extremes(cells, *per_bin)
+    assert bins.levels.max() == 60_000
+    (up,), (across,) = np.nonzero(bins.levels == 60_000)
+    assert (up * per_bin[0] + bins.row[up, across], across * per_bin[1] + bins.column[up, across]) == (5_635, 617)
+
+
+@given(st.permutations(range(9)), st.integers(0, 2**32 - 1))
+def test_renamed_ranks_are_renamed_in_single_bins(order: list[int], seed: int) -> None:
+    cells = np.random.default_rng(seed).integers(0, 9, (5, 9)).astype(np.uint16)
+    np.testing.assert_array_equal(bin_extremes(cells[:, order], 1, 2).levels, bin_extremes(cells, 1, 2).levels[order])

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from irregulars.infra.console.heat_map import reading
-from irregulars.infra.console.heat_map.wire import HEADER
+from irregulars.infra.console.heat_map.levels import HEADER
 from irregulars.sinks.protocol import Rows
 from tests.infra.console.heat_map.served import served
 from tests.integration.test_clickhouse import Server, own_database, store

@@ -1,1 +1,0 @@
-"""Who may look: tokens, sessions, proxies that name people, names that browsers use. Start with `gate.py`."""

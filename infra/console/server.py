@@ -1,0 +1,393 @@
+"""The console put together, and the process that serves it: application, metrics, errors, files, uvicorn."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import irregulars
+from irregulars import stopping
+from irregulars.errors import InputError, IrregularsError, ServiceRefused
+from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.configuration.wiring import database_settings, kafka_security
+from irregulars.infra.console.access import AccessPolicy, Gate, Sessions, make_policy, path_of
+from irregulars.infra.console.database import ConsoleDatabase, SharedAnswers
+from irregulars.infra.console.heat_map.routes import heat_map_routes
+from irregulars.infra.console.kafka import KafkaAddress, RecentAlerts
+from irregulars.infra.console.pages.devices import device_routes
+from irregulars.infra.console.pages.incident import feedback_routes, incident_routes
+from irregulars.infra.console.pages.job import job_routes
+from irregulars.infra.console.pages.jobs_now import jobs_now_routes
+from irregulars.infra.console.pages.login import Login
+from irregulars.infra.console.pages.pipeline import pipeline_routes
+from irregulars.infra.console.pages.questions import question_routes
+from irregulars.infra.console.pages.rendering import Console, make_templates, render
+from irregulars.infra.showing.html_page import themed
+from irregulars.printing import printable
+from irregulars.sinks.connection import DatabaseSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """What a console needs."""
+
+    database: DatabaseSettings
+    policy: AccessPolicy
+    kafka: KafkaAddress | None = None  # alerts, dead letters and feedback; None: Kafka is left alone
+    takes_feedback: bool = False  # people may record whether a verdict was right, which publishes to Kafka
+    silence_s: float = 600.0  # without a message a job counts as over
+
+
+def make_app(settings: ConsoleSettings) -> ASGIApp:
+    """Return the application: a request is measured, passes the gate, and then finds its page."""
+    metrics, sessions = ConsoleMetrics(), Sessions(settings.policy.secret)
+    database = ConsoleDatabase(settings.database, metrics.count_answer)
+    alerts = None if settings.kafka is None else RecentAlerts(settings.kafka, metrics.alerts.inc)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if alerts is not None:
+            alerts.start()
+        yield
+        if alerts is not None:
+            alerts.close()
+        database.close()
+
+    routes = [
+        Route("/healthz", _healthz), Route("/metrics", metrics.page), static_route(read_static_files()),
+        *Login(settings.policy, sessions, metrics.wrong_tokens.inc).routes(),
+        *heat_map_routes(database), *jobs_now_routes(), *job_routes(), *incident_routes(), *feedback_routes(),
+        *device_routes(), *pipeline_routes(), *question_routes(),
+    ]  # fmt: skip
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
+    # Starlette would lead /devices/ to a whole address, with http behind a proxy that speaks TLS.
+    app.router.redirect_slashes = False
+    app.state.console = Console(
+        database=database, kafka=settings.kafka, alerts=alerts, answers=SharedAnswers(),
+        takes_feedback=settings.takes_feedback and settings.kafka is not None, silence_s=settings.silence_s,
+        templates=make_templates(), version=irregulars.__version__,
+    )  # fmt: skip
+    return metrics.measured(Gate(app, settings.policy, sessions))
+
+
+async def _healthz(request: Request) -> Response:
+    """Say that the process answers; whether the database does, its pages and metrics tell."""
+    return PlainTextResponse("ok\n")
+
+
+def address_of(settings: Settings) -> tuple[str, int]:
+    """Return host and port; raises `InputError` for a port that none is."""
+    host, sign, port = settings.console_listen.rpartition(":")
+    if not sign or int(port) >= 1 << 16:
+        raise InputError(f"console_listen must be host:port; got {settings.console_listen!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def certificate_of(settings: Settings) -> Certificate | None:
+    """Return the certificate; None: we speak plain HTTP. Raises `InputError` where one of two files is missing."""
+    certificate, key = settings.console_certificate_file, settings.console_key_file
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InputError("console_certificate_file and console_key_file must be set together; got one of them")
+    return Certificate(certificate, key)
+
+
+def policy_of(settings: Settings, address: tuple[str, int]) -> AccessPolicy:
+    """Return who gets in; raises `InputError` where that would not be safe."""
+    return make_policy(
+        address, token_file=settings.console_token_file, user_header=settings.console_user_header,
+        proxies=settings.console_proxies, proxy_secret_file=settings.console_proxy_secret_file,
+        names=settings.console_hosts,
+        is_encrypted=settings.console_certificate_file is not None, takes_plain=settings.console_plain_http,
+    )  # fmt: skip
+
+
+def console_settings_of(settings: Settings, policy: AccessPolicy, *, reads_kafka: bool = True) -> ConsoleSettings:
+    """Return what the application needs. Raises `InputError` where a file of a secret can't be read."""
+    security = kafka_security(settings, is_asking=False) if reads_kafka else {}
+    kafka = KafkaAddress(settings.kafka_bootstrap, settings.topics(), security) if reads_kafka else None
+    database = database_settings(settings, is_reading=True)
+    return ConsoleSettings(database, policy, kafka, settings.console_feedback, settings.silence_s)
+
+
+_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class ConsoleMetrics:
+    """What the console counts."""
+
+    def __init__(self) -> None:
+        self.registry: Final = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self.registry)
+        self._pages: Final = Histogram(
+            "irregulars_console_page_seconds", "Time to answer a request", ("page", "status"), buckets=_BUCKETS,
+            registry=self.registry,
+        )  # fmt: skip
+        self._database: Final = Histogram(
+            "irregulars_console_database_seconds", "Time of a question to the database, its turn included",
+            ("outcome",), buckets=_BUCKETS, registry=self.registry,
+        )  # fmt: skip
+        self.wrong_tokens: Final = Counter(
+            "irregulars_console_wrong_tokens", "Wrong tokens that somebody tried to log in with",
+            registry=self.registry,
+        )  # fmt: skip
+        self.alerts: Final = Counter(
+            "irregulars_console_alerts", "Alerts that were read from their topic", registry=self.registry
+        )
+
+    def count_answer(self, seconds: float, error: BaseException | None) -> None:
+        """Note one question to the database. One that can't be asked is no failure of the database."""
+        outcome = "answered" if error is None else "refused" if isinstance(error, InputError) else "failed"
+        self._database.labels(outcome).observe(seconds)
+
+    async def page(self, request: Request) -> Response:
+        """Return all of it in Prometheus's text format."""
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+    def measured(self, app: ASGIApp, clock: Callable[[], float] = time.perf_counter) -> ASGIApp:
+        """Return an application that measures each request of another one."""
+
+        async def measure(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            begun_s, status = clock(), 500
+
+            async def note_status(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                await send(message)
+
+            try:
+                await app(scope, receive, note_status)
+            finally:
+                self._pages.labels(_name(scope), str(status)).observe(clock() - begun_s)
+
+        return measure
+
+
+def _name(scope: Scope) -> str:
+    """Return the name of the page that answered; never its path, which holds names of jobs."""
+    endpoint = scope.get("endpoint")
+    return getattr(endpoint, "__name__", "other") if endpoint is not None else "none"
+
+
+LOG: Final = logging.getLogger("irregulars.console")
+
+_TO_DO: Final[Mapping[int, str]] = {
+    404: "The name may be misspelt, or what it names is no longer stored. Search finds jobs, hosts and verdicts.",
+    503: "This page tries again by itself. Alerts go their own way meanwhile: irregulars alerts follows them.",
+    500: "The console's log says more. Please report it.",
+}
+
+
+def error_handlers() -> Mapping[Any, Callable[[Request, Any], Any]]:
+    """Return the handlers of an application."""
+    return {HTTPException: _of_http, IrregularsError: _of_ours, Exception: _of_bug}
+
+
+async def _of_http(request: Request, error: HTTPException) -> Response:
+    is_plain = error.detail == HTTPStatus(error.status_code).phrase
+    return _answer(request, error.status_code, "There is no such page." if is_plain and error.status_code == 404
+                   else error.detail, error.headers)  # fmt: skip
+
+
+async def _of_ours(request: Request, error: IrregularsError) -> Response:
+    if isinstance(error, InputError):
+        return _answer(request, 400, str(error))
+    to_do = "Check clickhouse_reader_user and its rights." if isinstance(error, ServiceRefused) else None
+    if request.method == "POST":
+        to_do = "Go back, and send it again when the service answers: the same word twice counts once."
+    return _answer(request, 503, str(error), {"Retry-After": "5"}, to_do)
+
+
+async def _of_bug(request: Request, error: Exception) -> Response:
+    # Starlette raises it again behind us, and uvicorn logs the traceback.
+    LOG.error("event=page_failed page=%s error=%s", printable(path_of(request)), type(error).__name__)
+    return _answer(request, 500, "This page could not be made: that is a fault of the console.")
+
+
+def _answer(
+    request: Request, status: int, text: str, headers: Mapping[str, str] | None = None, to_do: str | None = None
+) -> Response:
+    if path_of(request).startswith("/api/"):
+        return JSONResponse({"error": text}, status, dict(headers or {}))
+    title = HTTPStatus(status).phrase
+    answer = render(request, "error.html", status, code=status, title=title, text=text,
+                    to_do=to_do or _TO_DO.get(status, ""))  # fmt: skip
+    for name, value in (headers or {}).items():
+        answer.headers[name] = value
+    return answer
+
+
+FOLDERS: Final = (("infra", "console", "static"), ("infra", "console", "heat_map", "static"))
+"""Folders whose files stand under ``/static/``; of one name in several the first counts."""
+
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".woff2": "font/woff2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """One file: its bytes, and what browsers are told of it."""
+
+    body: bytes
+    content_type: str
+    tag: str
+
+
+def read_static_files() -> dict[str, StaticFile]:
+    """Return the files by name; one of a type that browsers do not need (Python, a licence) is left out."""
+    found = {"charts.css": _file(themed().encode(), _TYPES[".css"])}
+    for folder in FOLDERS:
+        place = files("irregulars").joinpath(*folder)
+        for name, file in _each(place) if place.is_dir() else ():
+            kind = _TYPES.get(f".{name.rpartition('.')[2]}")
+            if kind is not None and name not in found:
+                found[name] = _file(file.read_bytes(), kind)
+    return found
+
+
+def _file(body: bytes, content_type: str) -> StaticFile:
+    return StaticFile(body, content_type, f'"{hashlib.sha256(body).hexdigest()[:20]}"')
+
+
+def _each(folder: Traversable, before: str = "") -> Iterator[tuple[str, Traversable]]:
+    for one in sorted(folder.iterdir(), key=lambda one: one.name):
+        if one.is_dir():
+            yield from _each(one, f"{before}{one.name}/")
+        else:
+            yield f"{before}{one.name}", one
+
+
+def static_route(known: dict[str, StaticFile]) -> BaseRoute:
+    """Return the route of the files. A browser asks each time, and is told that it has the newest (304)."""
+
+    async def static(request: Request) -> Response:
+        one = known.get(request.path_params["name"])
+        if one is None:
+            raise HTTPException(404)
+        headers = {"ETag": one.tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == one.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(one.body, headers=headers, media_type=one.content_type)
+
+    return Route("/static/{name:path}", static, name="static")
+
+
+_STOP_S: Final = 3
+_IDLE_S: Final = 30
+_BACKLOG: Final = 128
+_MOST: Final = 512
+"""Connections and requests at a time; more are answered with 503. Files that a process may open are 1,024 in most
+places; the database needs some too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Our certificate and its key (PEM), for https."""
+
+    certificate_file: Path
+    key_file: Path
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0: any free one.
+
+    Raises
+    ------
+    InputError
+        If the address can't be listened on.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"console_listen must be an address of this machine; got {error} ({host}:{port})") from None
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(_BACKLOG)
+    except OSError as error:
+        found.close()
+        taken = " Name another port: --listen 127.0.0.1:8322" if error.errno == errno.EADDRINUSE else ""
+        raise InputError(
+            f"console_listen must be an address that we can listen on; got {error.strerror} ({host}:{port}).{taken}"
+        ) from None
+    return found
+
+
+def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
+    """Return how we serve, with the certificate read: a fault in it shows before we print where we are.
+
+    Raises
+    ------
+    InputError
+        If the certificate or its key can't be used.
+    """
+    config = uvicorn.Config(
+        app, http="h11", loop="asyncio", ws="none", lifespan="on", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, limit_concurrency=_MOST, timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=_STOP_S, backlog=_BACKLOG,
+        ssl_certfile=None if certificate is None else certificate.certificate_file,
+        ssl_keyfile=None if certificate is None else certificate.key_file,
+    )  # fmt: skip
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one too
+        raise InputError(
+            f"console_certificate_file and console_key_file must be a certificate and its key (PEM); got {error}"
+        ) from None
+    return config
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with our handler of signals: its own raises them again at the end, and makes a failure of it."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return stopping.on_stop(self.end_soon)
+
+    def end_soon(self) -> None:
+        """End as soon as what is being answered is answered, or `_STOP_S` is over."""
+        self.should_exit = True
+
+
+def serve(config: uvicorn.Config, listening: socket.socket) -> None:
+    """Serve until a signal asks to stop."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    _Server(config).run(sockets=[listening])

@@ -1,1 +1,0 @@
-"""The console put together: start with `app.py`."""

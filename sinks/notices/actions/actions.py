@@ -1,0 +1,284 @@
+"""What an orchestrator may do about an incident, and what it shall undo: rules and messages of the topic ``actions``.
+
+`sinks.advice.plan_of` names the actions for a verdict, beside the sentence that people read, so that neither names
+one that the other does not. Here they get a device, a cost, a time to live and an id that stays the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Final, Literal
+
+from irregulars.errors import RecordError
+from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
+from irregulars.messages.records import VERSION, decode_json, encode_json
+from irregulars.sinks.advice import name_device, name_kind, plan_of
+from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
+from irregulars.sinks.notices.notice import Notice
+from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Rank, Share, Text, checked, one_of
+
+ActionState = Literal["proposed", "withdrawn"]
+HOUR_NS: Final = 3600 * 10**9
+
+TIME_TO_LIVE_NS: Final = {
+    "cordon": HOUR_NS, "drain": HOUR_NS, "checkpoint_now": HOUR_NS // 6,
+    "test_device": 7 * 24 * HOUR_NS, "replan_stages": 7 * 24 * HOUR_NS,
+}  # fmt: skip
+"""How long after the evidence an action may still be begun, ns. Who comes later shall not act on what was true then:
+a checkpoint is worth it now, a host may be repaired an hour later. A test is useful whenever the host is free."""
+
+_RANKS_REMEMBERED: Final = 64
+"""Of a device: what is remembered of an action travels with each notice, and a hang may keep thousands waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that an orchestrator may do about one device, or shall undo. None: not known."""
+
+    action_id: str  # made of the verdict, the action and the device, whose first rank counts
+    action: str  # of `sinks.advice.ACTION_NAMES`
+    state: ActionState  # withdrawn: do it no more, and undo it if it was done
+    suspect: Suspect  # the device; where it is withdrawn, with its first 64 ranks
+    gpu_hours_lost: float | None  # by the incident so far
+    gpu_hours_lost_per_hour: float | None  # while the cause is there (`sinks.costs`); None also where it is over
+    expires_at_ns: int | None  # until when it may be begun, ns since the epoch; None also: without an end
+    reason: str  # one line for people
+
+
+def actions_of(notice: Notice) -> tuple[Action, ...]:
+    """Return what is proposed now, then what the notice before proposed and this one does not.
+
+    Parameters
+    ----------
+    notice
+        Its ``reference`` is what `remember` made of the actions of the notice before. Without it, those of a verdict
+        that changed to another device can't be named; readers find out by themselves (infra/docs/actions.md).
+
+    Raises
+    ------
+    RecordError
+        If its alert or its reference does not follow its format.
+    """
+    verdict = _as_sure_as_here(decode_verdict(encode_json("alerts", notice.alert), "alerts"), notice)
+    proposed = () if _is_called_off(notice, verdict) else _proposals(verdict)
+    current = {one.action_id for one in proposed}
+    earlier = _while_open(notice, verdict) if notice.reference is None else recall(notice.reference)
+    gone = [(name, one) for name, one in earlier if _id(verdict, name, one) not in current]
+    why = f"{_why_withdrawn(notice, verdict)} (job {verdict.job})"
+    return (*proposed, *(_action(verdict, name, "withdrawn", one, None, why) for name, one in gone))
+
+
+def _as_sure_as_here(verdict: Verdict, notice: Notice) -> Verdict:
+    """Return the verdict with its first suspect as probable as people's words on such verdicts make it."""
+    if notice.record is None or notice.probability is None:
+        return verdict
+    first, *others = verdict.suspects
+    return replace(verdict, suspects=(replace(first, probability=notice.probability), *others))
+
+
+def remember(actions: tuple[Action, ...]) -> str:
+    """Return what the incident's next notice shall carry as its ``reference``: the proposals of this one."""
+    return json.dumps([_remembered(one) for one in actions if one.state == "proposed"], separators=(",", ":"))
+
+
+def _remembered(one: Action) -> list[object]:
+    return [one.action, asdict(replace(one.suspect, ranks=one.suspect.ranks[:_RANKS_REMEMBERED]))]
+
+
+def recall(reference: str) -> tuple[tuple[str, Suspect], ...]:
+    """Return the names and devices that `remember` wrote; raises `RecordError`."""
+    try:
+        return tuple(
+            (str(name), Suspect(**{**one, "ranks": tuple(one["ranks"])})) for name, one in json.loads(reference)
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordError(f"reference of a notice must be what remember made; got {reference[:80]!r}") from error
+
+
+def _is_called_off(notice: Notice, verdict: Verdict) -> bool:
+    """Whether people ended the incident, as wrong for example, while the verdict is still open."""
+    return notice.event == "resolved" and verdict.state != "closed"
+
+
+def _proposals(verdict: Verdict) -> tuple[Action, ...]:
+    names = plan_of(verdict).actions
+    return tuple(_proposed(verdict, name, verdict.suspects[0]) for name in names)
+
+
+def _while_open(notice: Notice, verdict: Verdict) -> tuple[tuple[str, Suspect], ...]:
+    """Return what was proposed on the same device before the end, where nobody remembers it."""
+    if notice.event != "resolved":
+        return ()
+    names = plan_of(replace(verdict, state="open", close_reason=None)).actions
+    return tuple((name, verdict.suspects[0]) for name in names)
+
+
+def _proposed(verdict: Verdict, action: str, suspect: Suspect) -> Action:
+    expires_at_ns = None if verdict.time_ns is None else verdict.time_ns + TIME_TO_LIVE_NS[action]
+    percent = min(round(100 * suspect.probability), 99)  # nobody is ever 100% sure
+    reason = f"{name_kind(verdict.kind)} in {verdict.job}: {name_device(suspect)}, {percent}% sure"
+    return _action(verdict, action, "proposed", suspect, expires_at_ns, reason)
+
+
+def _action(
+    verdict: Verdict, action: str, state: ActionState, suspect: Suspect, expires_at_ns: int | None, reason: str
+) -> Action:
+    return Action(
+        _id(verdict, action, suspect), action, state, suspect, gpu_hours_lost(verdict), _hourly(verdict),
+        expires_at_ns, "".join(sign if sign.isprintable() else " " for sign in reason),
+    )  # fmt: skip
+
+
+def _id(verdict: Verdict, action: str, suspect: Suspect) -> str:
+    """Return a short name: hosts and jobs may be longer than what a node's annotation or a drain's reason takes."""
+    place = (suspect.device, suspect.host, suspect.gpu, suspect.nic, suspect.switch, suspect.rank, suspect.peer)
+    return f"{action}-{incident_tag(verdict.verdict_id)}-{_digest(repr(place), 8)}"
+
+
+def incident_tag(verdict_id: str) -> str:
+    """Return the part of an action's id that all actions of an incident share."""
+    return _digest(verdict_id, 12)
+
+
+def _digest(text: str, digits: int) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:digits]
+
+
+def _why_withdrawn(notice: Notice, verdict: Verdict) -> str:
+    if _is_called_off(notice, verdict):
+        return "the incident was called off"
+    if verdict.state == "closed":
+        return f"the verdict closed: {verdict.close_reason or 'no reason given'}"
+    if not verdict.suspects:
+        return "the verdict names no device any more"
+    return f"the verdict now says {name_device(verdict.suspects[0])}"
+
+
+def _hourly(verdict: Verdict) -> float | None:
+    """GPU-hours lost an hour, while the cause is there."""
+    return None if verdict.state == "closed" else gpu_hours_per_hour(verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionsMessage:
+    """The actions of one incident as of one revision of its verdict: its newest message is the whole truth.
+
+    An action that an earlier message proposed and this one does not name is withdrawn too. `time_ns` is the event
+    time that the verdict rests on, ns since the epoch.
+    """
+
+    verdict_id: str
+    revision: int
+    job: str
+    attempt: int
+    kind: str
+    severity: str | None
+    time_ns: int | None
+    actions: tuple[Action, ...]
+
+
+_OF_ALERT: Final = ("verdict_id", "revision", "job", "attempt", "kind", "severity", "time_ns")
+
+
+def encode_actions(notice: Notice, actions: tuple[Action, ...] | None = None) -> bytes:
+    """Make the message of the topic ``actions``; its key is the verdict's id.
+
+    Parameters
+    ----------
+    actions
+        What `actions_of` returned for this notice, where that is known already.
+
+    Returns
+    -------
+    bytes
+        JSON of ``irregulars/messages/schemas/actions.json``; the same notice gives the same bytes.
+    """
+    alert = notice.alert
+    actions = actions_of(notice) if actions is None else actions
+    message = {
+        "schema": "actions", "version": VERSION,
+        **{name: alert.get(name) for name in _OF_ALERT},
+        "actions": [_to_json(one) for one in actions],
+    }  # fmt: skip
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _to_json(action: Action) -> dict[str, Any]:
+    device = asdict(action.suspect)
+    probability = device.pop("probability")
+    return {
+        "action": action.action, "state": action.state, "action_id": action.action_id, "reason": action.reason,
+        "probability": probability, "gpu_hours_lost": action.gpu_hours_lost,
+        "gpu_hours_lost_per_hour": action.gpu_hours_lost_per_hour, "expires_at_ns": action.expires_at_ns,
+        "device": device | {"ranks": list(action.suspect.ranks)},
+    }  # fmt: skip
+
+
+def decode_actions(value: bytes | None) -> ActionsMessage:
+    """Decode a message of the topic ``actions``; raises `RecordError` if it does not follow its schema."""
+    found: _Message = checked(decode_json(value, "actions"), _Message, "", error=RecordError)
+    return ActionsMessage(
+        found.verdict_id, found.revision, found.job, found.attempt, found.kind, found.severity, found.time_ns,
+        tuple(_action_of(one) for one in found.actions),
+    )  # fmt: skip
+
+
+def _action_of(found: _Action) -> Action:
+    device = found.device
+    suspect = Suspect(
+        device.device, device.rank, device.ranks, found.probability, device.peer, device.host, device.gpu, device.nic,
+        device.switch,
+    )  # fmt: skip
+    return Action(
+        found.action_id, found.action, "proposed" if found.state == "proposed" else "withdrawn", suspect,
+        found.gpu_hours_lost, found.gpu_hours_lost_per_hour, found.expires_at_ns, found.reason,
+    )  # fmt: skip
+
+
+# What is read of a message: names that we do not know yet (of an action, a kind, a device) are let pass.
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    device: Name
+    rank: Rank
+    ranks: tuple[Rank, ...]
+    peer: Rank | None
+    host: Name | None
+    gpu: Count | None
+    nic: Name | None
+    switch: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    action: Name
+    state: Annotated[str, one_of("proposed", "withdrawn")]
+    action_id: Name
+    reason: str
+    probability: Share
+    gpu_hours_lost: NotNegative | None
+    gpu_hours_lost_per_hour: NotNegative | None
+    expires_at_ns: Integer | None
+    device: _Device
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    verdict_id: Text
+    revision: Count
+    job: JobName
+    kind: Name
+    actions: tuple[_Action, ...]
+    attempt: Integer = 0
+    severity: str | None = None
+    time_ns: Integer | None = None
+
+
+def newer(known: Mapping[str, ActionsMessage], message: ActionsMessage) -> bool:
+    """Whether a message says more than what is known of its incident; the same again, or an older one, does not."""
+    before = known.get(message.verdict_id)
+    return before is None or message.revision >= before.revision

@@ -1,0 +1,206 @@
+"""Carries out what the topic `actions` proposes on the nodes of one orchestrator, and undoes it when it is withdrawn.
+
+Nothing is remembered between runs but what stands on the topic and on the nodes themselves: from both together is
+worked out what is to be done now (`node_plan`), after each message and once a minute. So a message may come twice,
+and a consumer may die between any two steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from confluent_kafka import Message
+
+from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.sinks.notices.actions.actions import ActionsMessage, decode_actions, newer
+from irregulars.sinks.notices.actions.feed import ActionFeed, Polled
+from irregulars.sinks.notices.actions.node_plan import ActingLimits, NodePlan, Proposal, plan_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Our marks on the nodes."""
+
+    cordoned: Mapping[str, str]  # nodes that we cordoned and that still are: host to the id of the action
+    undone: frozenset[str] = field(default_factory=frozenset)  # actions undone by hand, as far as nodes show it
+
+
+class Nodes(Protocol):
+    """The nodes of one orchestrator.
+
+    All its methods raise `ServiceUnavailable` where that does not answer, and `ServiceRefused` where it refuses us.
+    """
+
+    def marked(self) -> Marked:
+        """Return what we did to nodes before, from the nodes themselves."""
+
+    def obstacle(self, host: str) -> str | None:
+        """Return why a node can't be cordoned by us: there is none of that name, or somebody else cordoned it."""
+
+    def cordon(self, one: Proposal) -> str | None:
+        """Let no new work onto a node, and mark it as ours.
+
+        Returns
+        -------
+        str
+            Why nothing was done: no such node, or somebody else cordoned it. None: it is done.
+        """
+
+    def release(self, host: str, why: str) -> str | None:
+        """Give a node back, if it is still cordoned and the mark is still ours; returns as `cordon` does."""
+
+    def accuse(self, accused: Mapping[str, Proposal]) -> None:
+        """Let just these nodes show that they are suspected; does nothing where nodes can't show it."""
+
+
+LOOK_S: Final = 60.0
+"""Seconds between two looks at the nodes without a new message: time to live runs out, and people change nodes."""
+
+AWAY_S: Final = 10.0
+"""Seconds until an orchestrator that did not answer is asked again."""
+
+END_S: Final = 60.0
+"""Seconds in which somebody who acts once must have the topic to itself."""
+
+_POLL_S: Final = 0.5
+_LIMIT: Final = "as many nodes as --most-nodes are cordoned by us already"
+_WHY_LEFT: Final = {
+    "improbable": "its probability is below --least-probability",
+    "expired": "its time to live is over",
+    "future": "it says a time that lies in the future",
+    "unusable": "the host was not announced, or its name is no node's",
+    "done": "it was done before, and undone by somebody",
+}
+
+
+@dataclass(slots=True)
+class Actor:
+    """One consumer: what it knows of incidents, and what it did."""
+
+    nodes: Nodes
+    limits: ActingLimits
+    is_acting: bool  # False: it only prints what it would do
+    say: Callable[[str], None]  # takes a line about each thing once
+    now_ns: Callable[[], int] = time.time_ns
+    _messages: dict[str, ActionsMessage] = field(default_factory=dict)
+    _done: set[str] = field(default_factory=set)
+    _said: set[str] = field(default_factory=set)
+    _is_away: bool = False
+
+    def take(self, polled: Polled) -> bool:
+        """Take in what came; return whether it may change what is to be done."""
+        if polled.is_new_owner:
+            self._messages.clear()
+        for message in polled.messages:
+            self._take_message(message)
+        return polled.is_new_owner or bool(polled.messages)
+
+    def try_to_act(self) -> bool:
+        """Do what is to be done now, or say once that the orchestrator is away; return whether it was there."""
+        try:
+            self.act()
+        except ServiceUnavailable as error:
+            self._say_away(f"waiting    {error}; asking every {AWAY_S:g} s")
+            return False
+        if self._is_away:
+            self.say("going on   it answers again")
+        self._is_away = False
+        return True
+
+    def act(self) -> None:
+        """Do what is to be done now.
+
+        Raises
+        ------
+        ServiceUnavailable, ServiceRefused
+            If the orchestrator does not answer, or refuses us: what is not done is to be done by another call.
+        """
+        marked = self.nodes.marked()
+        plan = plan_nodes(self._messages, marked.cordoned, self._done | marked.undone, self.limits, self.now_ns())
+        for host, why in plan.release.items():
+            self._release(host, why, marked.cordoned[host])
+        free = plan.free
+        for one in plan.cordon:
+            free -= self._cordon(one, is_free=free > 0)
+        if self.is_acting:
+            self.nodes.accuse(plan.accused)
+        self._say_left(plan)
+
+    def _take_message(self, message: Message) -> None:
+        try:
+            found = decode_actions(message.value())
+        except RecordError as error:
+            self._say_once(f"skipped    message at offset {message.offset()}: {error}")
+            return
+        if newer(self._messages, found):
+            self._messages[found.verdict_id] = found
+
+    def _cordon(self, one: Proposal, *, is_free: bool) -> bool:
+        """Cordon a node, or say what is in the way; return whether it takes one of the places."""
+        obstacle = self.nodes.obstacle(one.host) if is_free else _LIMIT
+        if obstacle is None and self.is_acting:
+            obstacle = self.nodes.cordon(one)
+        if obstacle is not None:
+            self._say_once(f"left       {one.host}: {obstacle}  [{one.message.verdict_id}]")
+            return False
+        if self.is_acting:
+            self._done.add(one.action.action_id)
+        verb = "cordoned " if self.is_acting else "would cordon "
+        self._say_once(f"{verb}  {one.host}: {one.action.reason}{_cost(one)}  [{one.message.verdict_id}]")
+        return True
+
+    def _release(self, host: str, why: str, action_id: str) -> None:
+        if not self.is_acting:
+            self._say_once(f"would release  {host}: {why}")
+            return
+        left = self.nodes.release(host, why)
+        self._done.discard(action_id)
+        self._said = {line for line in self._said if f" {host}: " not in line}  # what happens to it now is news
+        self.say(f"released   {host}: {why}" if left is None else f"left       {host}: {left}")
+
+    def _say_left(self, plan: NodePlan) -> None:
+        for one, reason in plan.left:
+            self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
+
+    def _say_away(self, line: str) -> None:
+        if not self._is_away:
+            self.say(line)
+        self._is_away = True
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.say(line)
+
+
+def _cost(one: Proposal) -> str:
+    hourly = one.action.gpu_hours_lost_per_hour
+    return "" if hourly is None else f", {hourly:.3g} GPU-hours lost an hour"
+
+
+def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
+    """Act on what the topic says, for ever, or, with `is_ending`, once on all that stands there.
+
+    An orchestrator that does not answer is asked again; one that refuses us ends it.
+
+    Raises
+    ------
+    ServiceRefused, ServiceUnavailable
+        If Kafka or the orchestrator refuses us. With `is_ending` also if the orchestrator does not answer, or if
+        another member of the group has the topic.
+    """
+    began_s, next_s = time.monotonic(), 0.0
+    while True:
+        polled = feed.poll(_POLL_S)
+        if is_ending and not polled.is_current and time.monotonic() > began_s + END_S:
+            raise ServiceUnavailable(f"the topic actions must be ours and read within {END_S:g} s; got less. Does "
+                                     "another consumer of the same group act?")  # fmt: skip
+        next_s = 0.0 if actor.take(polled) else next_s
+        if not polled.is_current or time.monotonic() < next_s:
+            continue
+        if is_ending:
+            return actor.act()
+        next_s = time.monotonic() + (LOOK_S if actor.try_to_act() else AWAY_S)

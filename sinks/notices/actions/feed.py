@@ -1,0 +1,152 @@
+"""The topic `actions` as a consumer of it reads it: alone in its group, and knowing when it has caught up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from irregulars.errors import ServiceUnavailable, TopicMismatch
+from irregulars.kafka.broker import client_config, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.kafka.topic_admin import partitions_there
+from irregulars.kafka.topics import TopicSettings
+
+_SESSION_MS: Final = 10_000
+_MOST_BATCH: Final = 500
+_ASK_AGAIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """New messages of the topic, in order."""
+
+    messages: tuple[Message, ...]
+    is_current: bool  # all partitions are ours and were read to their end: only then what is known is the whole truth
+    is_new_owner: bool = False  # the topic was given to us since the last poll, and is read anew: forget all before
+
+
+class ActionFeed:
+    """Reads the topic: as a member of a consumer group, of which one has the topic at a time, or as a bystander.
+
+    The topic has one partition: of several consumers that are started one acts, and another takes over from it.
+
+    Parameters
+    ----------
+    group
+        Name of the group. One for each orchestrator: two of them must not act for one another.
+    is_from_start
+        Read all messages that are kept each time, and commit nothing: for who works out the present from all of them.
+        Else go on behind the last message that `commit` was called for.
+    is_member
+        Whether it joins the group. Who only looks must not: the one that acts would lose the topic to it.
+    timeout_s
+        How long the broker may take to answer at the start.
+    tell
+        Takes a line when the broker is away later on, and one when it is back.
+
+    Raises
+    ------
+    ServiceUnavailable, ServiceRefused
+        If the broker does not answer, or refuses us.
+    TopicMismatch
+        If there is no topic ``actions``, or it has several partitions.
+    """
+
+    def __init__(
+        self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], group: str, *,
+        is_from_start: bool, is_member: bool = True, timeout_s: float = 10.0, tell: Callable[[str], object] = str,
+    ) -> None:  # fmt: skip
+        self._bootstrap: Final = bootstrap
+        self._is_from_start: Final = is_from_start
+        self._partitions: Final = _partitions(bootstrap, topics, security, timeout_s)
+        self._unread: set[int] | None = None  # None: the topic is not ours
+        self._is_new_owner = False
+        self._tell: Final = tell
+        self._ask_at_s: float | None = None  # when to ask a broker that may be away; None: it is there
+        self._is_away = False
+        self._consumer: Final = new_consumer(client_config(bootstrap, security) | {
+            "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
+            "auto.offset.reset": "earliest", "session.timeout.ms": _SESSION_MS,
+            "error_cb": self._note_error,
+        })  # fmt: skip
+        name = topics.name("actions")
+        if is_member:
+            self._consumer.subscribe([name], on_assign=self._assigned, on_revoke=self._revoked)
+        else:
+            self._assigned(self._consumer, [TopicPartition(name, number) for number in sorted(self._partitions)])
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Return what came within `timeout_s`; raises as the class does."""
+        messages = []
+        for one in self._consumer.consume(_MOST_BATCH, timeout_s):
+            error = one.error()
+            if error is None:
+                messages.append(one)
+            elif error.code() == KafkaError._PARTITION_EOF and self._unread is not None:
+                self._unread.discard(one.partition() or 0)
+            elif error.code() != KafkaError._PARTITION_EOF and (error.fatal() or not error.retriable()):
+                raise service_error(error, self._bootstrap) or ServiceUnavailable(str(error))
+        self._look_for_broker()
+        is_new, self._is_new_owner = self._is_new_owner, False
+        return Polled(tuple(messages), self._unread is not None and not self._unread, is_new)
+
+    def commit(self, message: Message) -> None:
+        """Note that all up to a message is done with; raises as the class does."""
+        try:
+            self._consumer.commit(message=message, asynchronous=False)
+        except KafkaException as error:
+            raise service_error(error.args[0], self._bootstrap) from error
+
+    def close(self) -> None:
+        """Leave the group: another consumer takes over at once."""
+        self._consumer.close()
+
+    def _note_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._ask_at_s is None:
+            self._ask_at_s = time.monotonic()
+
+    def _look_for_broker(self) -> None:
+        """Ask a broker that may be away: one connection that fails, as over IPv6 first, is no reason to say so.
+
+        And where no message waits, nothing else tells that it is back.
+        """
+        if self._ask_at_s is None or time.monotonic() < self._ask_at_s:
+            return
+        self._ask_at_s = time.monotonic() + _ASK_AGAIN_S
+        try:
+            self._consumer.list_topics(timeout=1.0)
+        except KafkaException:
+            if not self._is_away:
+                self._is_away = True
+                self._tell(f"Kafka at {self._bootstrap} does not answer: nothing new is read until it does")
+            return
+        self._ask_at_s = None
+        if self._is_away:
+            self._is_away = False
+            self._tell(f"Kafka at {self._bootstrap} answers again")
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if self._is_from_start:
+            for one in partitions:
+                one.offset = OFFSET_BEGINNING
+        consumer.assign(partitions)
+        self._is_new_owner = True
+        ours = {one.partition for one in partitions}
+        self._unread = ours if ours == self._partitions else None
+
+    def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._unread = None
+        consumer.unassign()
+
+
+def _partitions(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], timeout_s: float) -> set[int]:
+    name = topics.name("actions")
+    found = set(partitions_there(bootstrap, topics, security, ("actions",), timeout_s)["actions"])
+    if len(found) != 1:
+        raise TopicMismatch(f"topic {name} must have one partition; got {len(found)} (Kafka at {bootstrap}): of "
+                            "two consumers none would know all. Delete it; irregulars topics create")  # fmt: skip
+    return found

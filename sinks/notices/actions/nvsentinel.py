@@ -1,0 +1,220 @@
+"""NVSentinel's health events of the actions of an incident, given to a file, standard output or an HTTP endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import IO, Any, Final
+from urllib.parse import urlsplit
+
+from confluent_kafka import Message
+
+from irregulars.errors import InputError, RecordError, ServiceRefused, ServiceUnavailable
+from irregulars.messages.judgements import Suspect
+from irregulars.printing import json_text, printable
+from irregulars.sinks.notices.actions.actions import Action, ActionsMessage, decode_actions
+from irregulars.sinks.notices.actions.feed import ActionFeed
+
+EVENT_TYPE: Final = "com.nvidia.nvsentinel.health.v1"
+CHECK: Final = "IrregularsStraggler"
+AGENT: Final = "irregulars"
+
+_COMPONENTS: Final = {"gpu": "GPU", "nic": "NIC", "host": "Node"}
+_TESTS: Final = {"gpu": "RUN_DCGMEUD", "nic": "CONTACT_SUPPORT", "host": "CONTACT_SUPPORT"}
+"""What NVSentinel calls the next step: DCGM's diagnostics for a GPU; a NIC or a host is for people."""
+
+
+def health_events(
+    message: ActionsMessage, cluster: str, least_probability: float, now_ns: int, *, is_executed: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield an event for each host that is to be cordoned, or no more.
+
+    Parameters
+    ----------
+    least_probability
+        Below this nobody is told that a device is unhealthy, 0 to 1. That it is healthy again is always told.
+    now_ns
+        The time now, ns since the epoch: what may not be begun any more is not told.
+    is_executed
+        Whether NVSentinel may cordon, drain or repair by these events; else it only stores them.
+    """
+    for one in message.actions:
+        if one.action == "cordon" and one.suspect.host is not None and _counts(one, least_probability, now_ns):
+            yield _event(message, one, one.suspect.host, cluster, now_ns, is_executed)
+
+
+def _counts(one: Action, least_probability: float, now_ns: int) -> bool:
+    if one.state == "withdrawn":
+        return True
+    return one.suspect.probability >= least_probability and (one.expires_at_ns or 0) >= now_ns
+
+
+def _event(
+    message: ActionsMessage, one: Action, host: str, cluster: str, now_ns: int, is_executed: bool
+) -> dict[str, Any]:
+    is_healthy = one.state == "withdrawn"
+    at = _timestamp(now_ns if message.time_ns is None else message.time_ns)
+    code = f"IRREGULARS_{message.kind.upper()}"
+    action = "NONE" if is_healthy else _TESTS.get(one.suspect.device, "CONTACT_SUPPORT")
+    event = {
+        "version": 1, "agent": AGENT, "componentClass": _COMPONENTS.get(one.suspect.device, "Node"),
+        "checkName": CHECK, "isFatal": False, "isHealthy": is_healthy,
+        "message": f"[{code}] {one.reason} - RecommendedAction: {action}", "recommendedAction": action,
+        "errorCode": [] if is_healthy else [code], "entitiesImpacted": _entities(one.suspect),
+        "metadata": _metadata(message, one), "generatedTimestamp": at, "nodeName": host,
+        "quarantineOverrides": None, "drainOverrides": None,
+        "processingStrategy": "EXECUTE_REMEDIATION" if is_executed else "STORE_ONLY",
+    }  # fmt: skip
+    return {
+        "specversion": "1.0", "id": f"{one.action_id}/{message.revision}/{one.state}", "type": EVENT_TYPE,
+        "source": f"nvsentinel://{cluster}/healthevents", "time": at, "datacontenttype": "application/json",
+        "data": {"metadata": {"cluster": cluster}, "healthEvent": event},
+    }  # fmt: skip
+
+
+def _entities(suspect: Suspect) -> list[dict[str, str]]:
+    found = []
+    if suspect.device == "gpu" and suspect.gpu is not None:
+        found.append({"entityType": "GPU", "entityValue": str(suspect.gpu)})
+    if suspect.device == "nic" and suspect.nic is not None:
+        found.append({"entityType": "NIC", "entityValue": suspect.nic})
+    return found
+
+
+def _metadata(message: ActionsMessage, one: Action) -> dict[str, str]:
+    """Return what else is known, as texts: its type is a map of them."""
+    found = {
+        "verdict_id": message.verdict_id, "revision": str(message.revision), "job": message.job,
+        "action_id": one.action_id, "probability": f"{one.suspect.probability:.4f}",
+    }  # fmt: skip
+    if one.gpu_hours_lost is not None:
+        found["gpu_hours_lost"] = f"{one.gpu_hours_lost:.6g}"
+    return found
+
+
+def _timestamp(time_ns: int) -> str:
+    whole_s, rest_ns = divmod(time_ns, 10**9)
+    return f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
+
+
+Write = Callable[[Sequence[Mapping[str, Any]]], None]
+"""Returns when all events are where they belong; raises `ServiceUnavailable` or `ServiceRefused`."""
+
+AWAY_S: Final = 5.0
+_POLL_S: Final = 0.5
+_READ_S: Final = 20.0
+
+
+def run_health_events(
+    feed: ActionFeed, write: Write, cluster: str, least_probability: float, *, is_executed: bool, is_ending: bool
+) -> None:
+    """Give the events of each message, and only then note that it is done with.
+
+    Parameters
+    ----------
+    is_ending
+        Stop at the newest message, instead of waiting for more; and do not wait for an endpoint that is away.
+
+    Raises
+    ------
+    ServiceRefused, ServiceUnavailable
+        If Kafka or the endpoint refuses us; with `is_ending` also if the endpoint does not answer.
+    """
+    while True:
+        polled = feed.poll(_POLL_S)
+        for message in polled.messages:
+            events = _events(message, cluster, least_probability, is_executed)
+            if events:
+                _deliver(write, events, is_waiting=not is_ending)
+            feed.commit(message)
+        if is_ending and polled.is_current:
+            return
+
+
+def _events(message: Message, cluster: str, least_probability: float, is_executed: bool) -> list[dict[str, Any]]:
+    try:
+        found = decode_actions(message.value())
+    except RecordError as error:
+        print(f"irregulars: message at offset {message.offset()} skipped: {printable(error)}", file=sys.stderr)
+        return []
+    return list(health_events(found, cluster, least_probability, time.time_ns(), is_executed=is_executed))
+
+
+def _deliver(write: Write, events: Sequence[Mapping[str, Any]], *, is_waiting: bool) -> None:
+    is_told = False
+    while True:
+        try:
+            return write(events)
+        except ServiceUnavailable as error:
+            if not is_waiting:
+                raise
+            if not is_told:
+                print(f"irregulars: {printable(error)}; trying until it does", file=sys.stderr)
+            is_told = True
+            time.sleep(AWAY_S)
+
+
+@contextmanager
+def open_output(place: str) -> Iterator[Write]:
+    """Open where events go: ``-`` is standard output, ``http://…`` or ``https://…`` an endpoint, else a file.
+
+    Raises
+    ------
+    InputError
+        If the file can't be written, or the address is none.
+    """
+    if place == "-":
+        yield lambda events: _print(sys.stdout, events)
+    elif "://" in place:
+        yield _endpoint(place)
+    else:
+        with _appended(place) as file:
+            yield lambda events: _print(file, events)
+
+
+def _appended(place: str) -> IO[str]:
+    try:
+        descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--output must be a file that can be written; got {error} ({place!r})") from error
+    return os.fdopen(descriptor, "a", encoding="utf-8")
+
+
+def _print(file: IO[str], events: Sequence[Mapping[str, Any]]) -> None:
+    for event in events:
+        print(json_text(event), file=file)
+    file.flush()
+
+
+def _endpoint(url: str) -> Write:
+    import urllib3
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise InputError(f"--output must be http://… or https://…, without credentials; got {parts.scheme}://…")
+    pool = urllib3.PoolManager(timeout=_READ_S, retries=False)
+    headers = {"Content-Type": "application/cloudevents+json"}
+    where = f"{parts.scheme}://{parts.netloc}"  # what stands behind may be a secret
+
+    def post(events: Sequence[Mapping[str, Any]]) -> None:
+        for event in events:
+            try:
+                body = json.dumps(event).encode()
+                answer = pool.request("POST", url, body=body, headers=headers, redirect=False)
+            except urllib3.exceptions.HTTPError as error:
+                raise ServiceUnavailable(f"{where} must take events; got {type(error).__name__}") from error
+            _require_taken(answer.status, where)
+
+    return post
+
+
+def _require_taken(status: int, where: str) -> None:
+    if 200 <= status < 300:
+        return
+    kind = ServiceUnavailable if status == 429 or status >= 500 else ServiceRefused
+    raise kind(f"{where} must take events; got status {status}")

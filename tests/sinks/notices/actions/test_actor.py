@@ -1,0 +1,194 @@
+"""What a consumer does with messages, whenever it dies and whatever comes twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Message
+
+from irregulars.errors import ServiceUnavailable
+from irregulars.messages.judgements import Verdict
+from irregulars.sinks.notices.actions.actions import HOUR_NS, encode_actions
+from irregulars.sinks.notices.actions.actor import Actor
+from irregulars.sinks.notices.actions.feed import Polled
+from irregulars.sinks.notices.actions.node_plan import ActingLimits
+from tests.sinks.notices.actions.memory_nodes import MemoryNodes, Received
+from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
+
+RECOVERED: dict[str, Any] = {"state": "closed", "close_reason": "recovered", "event": "closed", "revision": 9}
+
+
+def on(host: str, verdict_id: str = "v1", **changes: Any) -> Verdict:
+    return replace(VERDICT, verdict_id=verdict_id, suspects=(replace(GPU, host=host),), **changes)
+
+
+class Scene:
+    """Nodes, and a consumer that can be killed."""
+
+    def __init__(self, *hosts: str, most: int = 1, is_acting: bool = True) -> None:
+        self.nodes = MemoryNodes(dict.fromkeys(hosts))
+        self.lines: list[str] = []
+        self.now_ns = NOW_NS
+        self._told: list[bytes] = []
+        self._options = (ActingLimits(most), is_acting)
+        self.restart()
+
+    def restart(self) -> None:
+        limits, is_acting = self._options
+        self.actor = Actor(self.nodes, limits, is_acting, self.lines.append, lambda: self.now_ns)
+        self._take(self._told)
+
+    def tell(self, *verdicts: Verdict) -> None:
+        events = {"open": "opened", "closed": "resolved"}
+        new = [encode_actions(notice_of(one, events[one.state])) for one in verdicts]  # type: ignore[arg-type]
+        self._told += new
+        self._take(new)
+
+    def say(self, data: bytes) -> None:
+        self._take([data])
+
+    def _take(self, values: list[bytes]) -> None:
+        messages = tuple(cast(Message, Received(value)) for value in values)
+        self.actor.take(Polled(messages, is_current=True))
+
+
+def test_without_do_it_nothing_is_touched_and_all_is_said_once() -> None:
+    scene = Scene("node-1", is_acting=False)
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.actor.act()
+    assert (scene.nodes.calls, scene.nodes.accused, len(scene.lines)) == ([], [], 1)
+    assert scene.lines[0] == (
+        "would cordon   node-1: slow rank in llama: GPU 0 on node-1 (rank 8, NIC mlx5_1), 95% sure, "
+        "32 GPU-hours lost an hour  [v1]"
+    )
+
+
+def test_the_same_messages_twice_and_a_death_in_between_do_nothing_twice() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"), on("node-1"))
+    scene.actor.act()
+    scene.restart()
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+    scene.tell(on("node-1", **RECOVERED))
+    scene.restart()
+    scene.actor.act()
+    scene.restart()
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1", "release node-1"]
+
+
+def test_a_node_is_given_back_also_by_a_consumer_that_never_saw_it_cordoned() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.now_ns += 48 * HOUR_NS
+    scene.tell(on("node-1", **RECOVERED))
+    scene.restart()
+    scene.actor.act()
+    assert scene.nodes.owners == {"node-1": None}
+
+
+def test_an_older_revision_that_comes_late_does_not_cordon_again() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1", **RECOVERED), on("node-1"))
+    scene.actor.act()
+    assert scene.nodes.calls == []
+
+
+def test_at_most_so_many_nodes_are_cordoned_and_the_next_when_one_is_free() -> None:
+    scene = Scene("node-1", "node-2", most=1)
+    scene.tell(on("node-1", "v1", delta=3.0), on("node-2", "v2"))
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+    assert "left       node-2: as many nodes as --most-nodes are cordoned by us already  [v2]" in scene.lines
+    assert scene.nodes.accused == ["node-1", "node-2"]
+    scene.tell(on("node-1", "v1", **RECOVERED))
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1", "release node-1", "cordon node-2"]
+
+
+def test_what_somebody_gives_back_by_hand_is_not_taken_again() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.nodes.owners["node-1"] = None
+    scene.tell(replace(on("node-1"), revision=2, lost_s=2e4))
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+    assert "left       node-1: it was done before, and undone by somebody  [v1]" in scene.lines
+
+
+def test_a_device_that_is_accused_again_after_we_gave_it_back_is_taken_again() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.tell(on("node-2", revision=2))  # the verdict changes to a device of another host …
+    scene.actor.act()
+    scene.tell(on("node-1", revision=3))  # … and back
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1", "release node-1", "cordon node-1"]
+    assert len([line for line in scene.lines if line.startswith("cordoned")]) == 2
+
+
+def test_a_node_of_somebody_else_is_left_and_said_once() -> None:
+    scene = Scene("node-1")
+    scene.nodes.owners["node-1"] = "ada"
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    scene.actor.act()
+    assert (scene.nodes.calls, scene.lines) == ([], ["left       node-1: it is ada's  [v1]"])
+
+
+@pytest.mark.parametrize("is_acting", [True, False])
+def test_a_node_that_is_not_ours_to_take_keeps_no_other_from_being_taken(is_acting: bool) -> None:
+    """Else one that a person drained, and that costs most, would hold the only place for as long as it is accused."""
+    scene = Scene("node-1", "node-2", most=1, is_acting=is_acting)
+    scene.nodes.owners["node-1"] = "ada"
+    scene.tell(on("node-1", "v1", delta=9.0), on("node-2", "v2"))
+    scene.actor.act()
+    assert scene.nodes.calls == (["cordon node-2"] if is_acting else [])
+    assert [line.split(":")[0] for line in scene.lines] == [
+        "left       node-1", "cordoned   node-2" if is_acting else "would cordon   node-2",
+    ]  # fmt: skip
+
+
+def test_an_orchestrator_that_is_away_is_asked_again_for_what_is_not_done() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.nodes.away = 2
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailable):
+            scene.actor.act()
+    scene.actor.act()
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
+def test_that_an_orchestrator_is_away_is_said_once_and_that_it_is_back() -> None:
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.nodes.away = 3
+    assert [scene.actor.try_to_act() for _ in range(5)] == [False, False, False, True, True]
+    assert [line[:11].strip() for line in scene.lines] == ["waiting", "cordoned", "going on"]
+
+
+def test_a_message_that_cannot_be_read_is_said_and_passed_over() -> None:
+    scene = Scene("node-1")
+    scene.say(b"?")
+    scene.tell(on("node-1"))
+    scene.actor.act()
+    assert scene.lines[0].startswith("skipped    message at offset 7: message must be JSON")
+    assert scene.nodes.calls == ["cordon node-1"]
+
+
+def test_a_new_owner_of_the_topic_forgets_what_it_knew() -> None:
+    """It reads all anew: what was deleted meanwhile must not count."""
+    scene = Scene("node-1")
+    scene.tell(on("node-1"))
+    scene.actor.take(Polled((), is_current=False, is_new_owner=True))
+    scene.actor.act()
+    assert scene.nodes.calls == []

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from time import time_ns
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Message
+
+from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
+from irregulars.messages.judgements import Verdict
+from irregulars.sinks.notices.actions.actions import HOUR_NS, decode_actions, encode_actions, remember
+from irregulars.sinks.notices.actions.feed import ActionFeed, Polled
+from irregulars.sinks.notices.actions.nvsentinel import health_events, open_output, run_health_events
+from irregulars.sinks.notices.notice import Notice
+from tests.sinks.notices.actions.memory_nodes import Received
+from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
+
+
+@dataclass
+class MemoryFeed:
+    """The topic in memory, read once to its end."""
+
+    values: list[bytes]
+    committed: int = 0
+
+    def poll(self, _timeout_s: float) -> Polled:
+        values, self.values = self.values, []
+        return Polled(tuple(cast(Message, Received(one)) for one in values), is_current=True)
+
+    def commit(self, _message: Message) -> None:
+        self.committed += 1
+
+
+@dataclass
+class Endpoint:
+    """An HTTP endpoint that answers with the next of these statuses, and then with 202."""
+
+    statuses: list[int] = field(default_factory=list)
+    taken: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    found = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status = found.statuses.pop(0) if found.statuses else 202
+            if status == 202:
+                found.taken.append((self.headers["Content-Type"], body))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    found.url = f"http://127.0.0.1:{server.server_address[1]}/secret-path"
+    yield found
+    server.shutdown()
+    thread.join(10)
+    server.server_close()
+
+
+def feed_of(*values: bytes) -> MemoryFeed:
+    return MemoryFeed(list(values))
+
+
+def run(feed: MemoryFeed, place: str) -> None:
+    with open_output(place) as write:
+        run_health_events(cast(ActionFeed, feed), write, "west", 0.9, is_executed=False, is_ending=True)
+
+
+def message(revision: int = 1) -> bytes:
+    return encode_actions(notice_of(replace(VERDICT, revision=revision, time_ns=time_ns())))
+
+
+def test_events_stand_in_a_file_of_ours_one_a_line(tmp_path: Path) -> None:
+    place = tmp_path / "events.jsonl"
+    feed = feed_of(message(), b"?", message(2))
+    run(feed, str(place))
+    run(feed_of(message(3)), str(place))
+    events = [json.loads(line) for line in place.read_text().splitlines()]
+    assert [one["data"]["healthEvent"]["metadata"]["revision"] for one in events] == ["1", "2", "3"]
+    assert feed.committed == 3  # what can't be read is done with too
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+
+
+def test_an_endpoint_gets_cloud_events(endpoint: Endpoint) -> None:
+    run(feed_of(message()), endpoint.url)
+    ((kind, event),) = endpoint.taken
+    assert (kind, event["type"]) == ("application/cloudevents+json", "com.nvidia.nvsentinel.health.v1")
+
+
+def test_an_endpoint_that_is_away_is_tried_until_it_answers(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("irregulars.sinks.notices.actions.nvsentinel.AWAY_S", 0.01)
+    endpoint.statuses = [503, 429]
+    feed = feed_of(message())
+    with open_output(endpoint.url) as write, pytest.raises(ServiceRefused, match="got status 400"):
+        _run_until_refused(feed, write, endpoint)
+    assert (len(endpoint.taken), feed.committed) == (1, 1)
+    assert capsys.readouterr().err.count("must take events; got status 503; trying until it does") == 1
+
+
+def _run_until_refused(feed: MemoryFeed, write: Any, endpoint: Endpoint) -> None:
+    """Give one message, and when it is taken another, which is refused."""
+    poll = feed.poll
+
+    def then_refused(timeout_s: float) -> Polled:
+        if feed.committed:
+            endpoint.statuses, feed.values = [400], [message(2)]
+        return poll(timeout_s)
+
+    feed.poll = then_refused  # type: ignore[method-assign]
+    run_health_events(cast(ActionFeed, feed), write, "west", 0.9, is_executed=False, is_ending=False)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(503, ServiceUnavailable), (404, ServiceRefused), (302, ServiceRefused)]
+)
+def test_what_was_not_taken_is_not_noted_as_done_and_no_path_is_shown(
+    endpoint: Endpoint, status: int, error: type[Exception]
+) -> None:
+    endpoint.statuses = [status]
+    feed = feed_of(message())
+    with pytest.raises(error, match=f"must take events; got status {status}") as caught:
+        run(feed, endpoint.url)
+    assert feed.committed == 0
+    assert "secret-path" not in str(caught.value)
+
+
+def test_an_address_that_nobody_listens_at_is_away() -> None:
+    with pytest.raises(ServiceUnavailable, match=r"http://127.0.0.1:1 must take events; got \w+"):
+        run(feed_of(message()), "http://127.0.0.1:1/x")
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("/nowhere/at/all", "--output must be a file that can be written; got .*No such file"),
+        ("ftp://x/y", "--output must be http://… or https://…"),
+        ("https://me:secret@x/y", "without credentials"),
+    ],
+)
+def test_a_place_that_cannot_be_one_is_refused(place: str, text: str) -> None:
+    with pytest.raises(InputError, match=text) as caught, open_output(place):
+        pass
+    assert "secret" not in str(caught.value)
+
+
+FIELDS = {
+    "version", "agent", "componentClass", "checkName", "isFatal", "isHealthy", "message", "recommendedAction",
+    "errorCode", "entitiesImpacted", "metadata", "generatedTimestamp", "nodeName", "quarantineOverrides",
+    "drainOverrides", "processingStrategy",
+}  # fmt: skip
+"""Those of ``HealthEvent`` in NVSentinel's health_event.proto, as protobuf writes them in JSON."""
+
+
+def events_of(notice: Notice, now_ns: int = NOW_NS, **options: Any) -> list[dict[str, Any]]:
+    return list(health_events(decode_actions(encode_actions(notice)), "west", 0.9, now_ns, **options))
+
+
+def of(verdict: Verdict) -> list[dict[str, Any]]:
+    return [one["data"]["healthEvent"] for one in events_of(notice_of(verdict))]
+
+
+def test_an_accused_gpu_is_unhealthy_and_only_stored() -> None:
+    (event,) = events_of(notice_of())
+    assert (event["specversion"], event["type"]) == ("1.0", "com.nvidia.nvsentinel.health.v1")
+    assert (event["source"], event["data"]["metadata"]) == ("nvsentinel://west/healthevents", {"cluster": "west"})
+    health = event["data"]["healthEvent"]
+    assert set(health) == FIELDS
+    assert (health["nodeName"], health["componentClass"], health["isHealthy"]) == ("node-1", "GPU", False)
+    assert (health["processingStrategy"], health["isFatal"]) == ("STORE_ONLY", False)
+    assert health["entitiesImpacted"] == [{"entityType": "GPU", "entityValue": "0"}]
+    assert health["message"].startswith("[IRREGULARS_SLOW_RANK] slow rank in llama: GPU 0 on node-1")
+    assert health["message"].endswith(" - RecommendedAction: RUN_DCGMEUD")
+    assert event["time"] == health["generatedTimestamp"] == "2026-11-18T11:06:40.000000000Z"
+    assert all(isinstance(value, str) for value in health["metadata"].values())
+    json.dumps(event, allow_nan=False)
+
+
+def test_only_who_is_asked_to_lets_nvsentinel_act() -> None:
+    (event,) = events_of(notice_of(), is_executed=True)
+    assert event["data"]["healthEvent"]["processingStrategy"] == "EXECUTE_REMEDIATION"
+
+
+def test_a_nic_is_named_as_one() -> None:
+    (health,) = of(replace(VERDICT, kind="slow_nic", suspects=(replace(GPU, device="nic"),)))
+    assert (health["componentClass"], health["recommendedAction"]) == ("NIC", "CONTACT_SUPPORT")
+    assert health["entitiesImpacted"] == [{"entityType": "NIC", "entityValue": "mlx5_1"}]
+
+
+def test_a_withdrawn_accusation_makes_the_device_healthy_again() -> None:
+    actions = decode_actions(encode_actions(notice_of())).actions
+    closed = replace(VERDICT, revision=2, state="closed", close_reason="recovered", event="closed")
+    (event,) = events_of(notice_of(closed, "resolved", remember(actions)), now_ns=NOW_NS + 99 * HOUR_NS)
+    health = event["data"]["healthEvent"]
+    assert (health["isHealthy"], health["recommendedAction"], health["errorCode"]) == (True, "NONE", [])
+    assert (health["nodeName"], health["checkName"]) == ("node-1", "IrregularsStraggler")
+
+
+@pytest.mark.parametrize("kind", ["slow_link", "slow_communicator", "slow_stage", "imbalance"])
+def test_kinds_that_accuse_no_host_give_no_event(kind: str) -> None:
+    assert of(replace(VERDICT, kind=kind)) == []
+
+
+def test_what_is_improbable_or_over_or_has_no_host_gives_no_event() -> None:
+    assert of(replace(VERDICT, suspects=(replace(GPU, probability=0.8),))) == []
+    assert of(replace(VERDICT, suspects=(replace(GPU, host=None),))) == []
+    assert events_of(notice_of(), now_ns=NOW_NS + 2 * HOUR_NS) == []
+
+
+def test_the_same_message_gives_the_same_event_under_the_same_id() -> None:
+    assert events_of(notice_of()) == events_of(notice_of())
+    later = events_of(notice_of(replace(VERDICT, revision=2)))
+    assert later[0]["id"] != events_of(notice_of())[0]["id"]
