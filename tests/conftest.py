@@ -20,9 +20,9 @@ from irregulars.infra.services.demo_database import DemoDatabase
 from tests.apache_kafka.broker import KafkaBroker
 from tests.services import SCRATCH, SharedBroker
 
-# An example, and drawing it, may be slow where much else runs. Each run draws others: 40 of them keep the whole suite
+# An example, and drawing it, may be slow where much else runs. Each run draws others: 25 of them keep the whole suite
 # within its time, and `HYPOTHESIS_PROFILE=thorough make test` tries 200.
-for name, examples in {"usual": 40, "thorough": 200}.items():
+for name, examples in {"usual": 25, "thorough": 200}.items():
     hypothesis.settings.register_profile(
         name, deadline=None, max_examples=examples, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )

@@ -38,31 +38,31 @@ _UNMOVED = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_each_reads_merged_rows_and_is_bounded(name: str) -> None:
+def test_each_reads_merged_rows_and_is_bounded() -> None:
     """FINAL everywhere, but for the largest, the smallest and sets: copies of a row do not change them."""
-    sql = SHIPPED[name].sql
     tables = "|".join((*TABLES, "transfers", "verdict_revisions", "accused", "incidents"))
-    reads = [line for line in sql.splitlines() if re.search(rf"FROM ({tables})\b", line)]
-    assert reads
-    assert all(_UNMOVED.search(line) for line in reads)
-    assert "LIMIT {limit:UInt32}" in sql
+    for name in SHIPPED:
+        sql = SHIPPED[name].sql
+        reads = [line for line in sql.splitlines() if re.search(rf"FROM ({tables})\b", line)]
+        assert reads, name
+        assert all(_UNMOVED.search(line) for line in reads), name
+        assert "LIMIT {limit:UInt32}" in sql, name
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_none_reads_all_rows_of_a_job_to_find_its_newest_attempt(name: str) -> None:
+def test_none_reads_all_rows_of_a_job_to_find_its_newest_attempt() -> None:
     newest = re.compile(r"SELECT attempt FROM \w+ WHERE job = \{job:String\} ORDER BY attempt DESC LIMIT 1")
-    sql = SHIPPED[name].sql
-    assert "{attempt:" not in sql or (newest.search(sql) and "max(attempt)" not in sql)
+    for name in SHIPPED:
+        sql = SHIPPED[name].sql
+        assert "{attempt:" not in sql or (newest.search(sql) and "max(attempt)" not in sql), name
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_each_says_what_it_answers(name: str) -> None:
-    investigation = SHIPPED[name]
-    assert investigation.title
-    assert investigation.description.endswith((".", "?"))
-    assert investigation.empty.endswith((".", ")"))
-    assert all(parameter.description for parameter in investigation.parameters)
+def test_each_says_what_it_answers() -> None:
+    for name in SHIPPED:
+        investigation = SHIPPED[name]
+        assert investigation.title, name
+        assert investigation.description.endswith((".", "?")), name
+        assert investigation.empty.endswith((".", ")")), name
+        assert all(parameter.description for parameter in investigation.parameters), name
 
 
 def test_defaults_are_added_to_what_is_given_as_text() -> None:
@@ -116,16 +116,15 @@ def test_the_newest_job_is_left_to_the_database_where_none_is_given() -> None:
     assert bind(RANK_OPERATORS, {"rank": 3, "iteration": "7"})["iteration"] == 7
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_no_question_sets_a_setting_which_users_with_readonly_1_may_not(name: str) -> None:
-    assert "SETTINGS" not in SHIPPED[name].sql
+def test_no_question_sets_a_setting_which_users_with_readonly_1_may_not() -> None:
+    assert [name for name in SHIPPED if "SETTINGS" in SHIPPED[name].sql] == []
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_ranges_that_are_half_open_say_so(name: str) -> None:
-    shown = SHIPPED[name].sql.rpartition("\nSELECT\n")[2]
-    if "past_last_iteration" in shown:
-        assert "half-open" in SHIPPED[name].description
+def test_ranges_that_are_half_open_say_so() -> None:
+    for name in SHIPPED:
+        shown = SHIPPED[name].sql.rpartition("\nSELECT\n")[2]
+        if "past_last_iteration" in shown:
+            assert "half-open" in SHIPPED[name].description, name
 
 
 def test_every_theme_has_a_question() -> None:

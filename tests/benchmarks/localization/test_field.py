@@ -65,7 +65,7 @@ def test_clocks_resolutions_and_shapes_of_faults_are_mixed() -> None:
             assert len({case.shape for case in cases if case.kind == kind}) >= 4
 
 
-@pytest.mark.parametrize("case", ALL[::3], ids=lambda case: f"{case.split}-{case.job_shape}-{case.kind}")
+@pytest.mark.parametrize("case", ALL[::9], ids=lambda case: f"{case.split}-{case.job_shape}-{case.kind}")
 def test_every_fault_has_a_place_that_is_logged(case: FieldCase) -> None:
     engine = Engine(case.settings())
     fault = next(field_fault(case, engine))

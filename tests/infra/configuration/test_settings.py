@@ -204,10 +204,10 @@ def test_the_limits_of_severity_have_the_defaults_of_the_core_and_reach_both_mon
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Settings) if one.name.endswith("_s")])
-@pytest.mark.parametrize("value", [1e308, 1e10, float("inf"), float("nan"), 10**400])
-def test_seconds_that_no_clock_counts_are_refused(name: str, value: float) -> None:
-    with pytest.raises(InputError, match=rf"^{name} must be a number .*1e9; got "):
-        Settings(**{name: value})
+def test_seconds_that_no_clock_counts_are_refused(name: str) -> None:
+    for value in (1e308, 1e10, float("inf"), float("nan"), 10**400):
+        with pytest.raises(InputError, match=rf"^{name} must be a number .*1e9; got "):
+            Settings(**{name: value})
 
 
 def test_the_longest_seconds_fit_a_time_of_day_in_nanoseconds() -> None:
