@@ -39,7 +39,7 @@ from irregulars.infra.commands.traces.analyze import analyze
 from irregulars.infra.commands.traces.import_trace import import_trace
 from irregulars.infra.commands.traces.replay import replay
 from irregulars.infra.commands.traces.show import show
-from irregulars.infra.commands.traces.simulate import simulate
+from irregulars.infra.commands.traces.simulate import print_keys, simulate
 from irregulars.infra.commands.up import up
 from irregulars.infra.commands.worker import worker
 from irregulars.printing import printable, say
@@ -76,6 +76,13 @@ class _Group(TyperGroup):
 class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         return spare_models(super().get_params(ctx))
+
+
+class _Simulate(_Command):
+    """Its help ends with the keys of ``--set``."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        print_keys(formatter)
 
 
 class _Commands(_Group):
@@ -190,7 +197,6 @@ for one in (
     demo,
     analyze,
     show,
-    simulate,
     up,
     worker,
     agent,
@@ -206,6 +212,7 @@ for one in (
 ):
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
+app.command(cls=_Simulate)(simulate)
 app.command("settings", cls=_Command)(show_settings)
 app.command("node-check", cls=_Command)(node_check)
 app.add_typer(act, name="act", cls=_Group)

@@ -47,7 +47,7 @@ from tests.benchmarks.prepared_load import prepare, send
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import wait_until
 
-_SHAPES: Final = {64: "--dp 2 --pp 4 --tp 8", 256: "--dp 8 --pp 4 --tp 8", 1024: "--dp 32 --pp 4 --tp 8"}
+_SHAPES: Final = {ranks: f"--set dp={dp} --set pp=4 --set tp=8" for ranks, dp in ((64, 2), (256, 8), (1024, 32))}
 _FAULTS: Final = (
     "slow_nic:rank={},from=20,to=45,excess=0.5",
     "slow_rank:rank={},from=20,to=45,excess=0.3",

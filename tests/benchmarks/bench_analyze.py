@@ -28,12 +28,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 SIMULATED: Final = {
-    "64 ranks, link": "--dp 4 --pp 4 --tp 4 --iterations 60 --fault slow_link:src=3,dst=19,from=30,to=50,excess=0.3",
-    "256 ranks, rank": "--dp 16 --pp 4 --tp 4 --iterations 60 --fault slow_rank:rank=5,from=30,to=50,excess=0.3",
-    "256 ranks, healthy": "--dp 32 --pp 1 --tp 8 --iterations 80",
-    "384 ranks, untidy": "--dp 12 --pp 4 --tp 8 --iterations 50 --preset untidy --clock per_host "
+    "64 ranks, link": "--set dp=4 --set pp=4 --set tp=4 --iterations 60 "
+    "--fault slow_link:src=3,dst=19,from=30,to=50,excess=0.3",
+    "256 ranks, rank": "--set dp=16 --set pp=4 --set tp=4 --iterations 60 "
+    "--fault slow_rank:rank=5,from=30,to=50,excess=0.3",
+    "256 ranks, healthy": "--set dp=32 --set pp=1 --set tp=8 --iterations 80",
+    "384 ranks, untidy": "--set dp=12 --set pp=4 --set tp=8 --iterations 50 --preset untidy --preset off_clocks "
     "--fault slow_nic:rank=17,from=25,to=45,excess=0.3",
-    "1024 ranks, NIC": "--dp 32 --pp 4 --tp 8 --iterations 40 --fault slow_nic:rank=17,from=20,to=35,excess=0.3",
+    "1024 ranks, NIC": "--set dp=32 --set pp=4 --set tp=8 --iterations 40 "
+    "--fault slow_nic:rank=17,from=20,to=35,excess=0.3",
 }
 """Arguments of ``irregulars simulate``."""
 

@@ -40,7 +40,7 @@ from tests.apache_kafka.broker import KafkaBroker
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMMAND: Final = [sys.executable, "-m", "irregulars"]
-SHAPES: Final = {64: "--dp 2 --pp 4 --tp 8", 256: "--dp 8 --pp 4 --tp 8", 1024: "--dp 32 --pp 4 --tp 8"}
+SHAPES: Final = {ranks: f"--set dp={dp} --set pp=4 --set tp=8" for ranks, dp in ((64, 2), (256, 8), (1024, 32))}
 FRESH_S: Final = 15.0
 QUIET_S: Final = 30.0
 QUIET_RATIO: Final = 0.05

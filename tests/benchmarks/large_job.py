@@ -33,10 +33,10 @@ from tests.integration.pipelines import COMMAND, Pipeline, Process
 from tests.integration.test_end_to_end import stored_verdicts
 
 _SHAPES: Final = {
-    256: "--dp 16 --pp 4 --tp 4",
-    1024: "--dp 32 --pp 8 --tp 4",
-    4096: "--dp 64 --pp 16 --tp 4",
-    8192: "--dp 128 --pp 8 --tp 8",
+    256: "--set dp=16 --set pp=4 --set tp=4",
+    1024: "--set dp=32 --set pp=8 --set tp=4",
+    4096: "--set dp=64 --set pp=16 --set tp=4",
+    8192: "--set dp=128 --set pp=8 --set tp=8",
 }
 _AS_SHIPPED: Final = {"snapshot_s": Settings().snapshot_s, "session_s": Settings().session_s}
 _PAUSE_S: Final = 0.2
@@ -65,7 +65,7 @@ class Outcome:
 def simulate(ranks: int, iterations: int, out: Path) -> None:
     """Write the trace of a job in which one rank turns slow half-way."""
     slow = f"--fault slow_rank:rank=5,from={iterations // 2},to={iterations * 7 // 8},excess=0.3"
-    own = f"{_SHAPES[ranks]} --micro-batches 4 --iterations {iterations} {slow} --json"
+    own = f"{_SHAPES[ranks]} --set micro_batches=4 --iterations {iterations} {slow} --json"
     subprocess.run([*COMMAND, "simulate", str(out), *shlex.split(own)], check=True, stdout=subprocess.DEVNULL)
 
 

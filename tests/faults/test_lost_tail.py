@@ -131,7 +131,7 @@ def test_replay_and_agent_go_on_and_the_verdicts_are_right(kafka_broker: KafkaBr
     pipeline = Pipeline(kafka_broker.bootstrap, DatabaseSettings("http://127.0.0.1:1"), tmp_path, partitions=1)
     topic = pipeline.bus.topics.name("commops")
     job = tmp_path / "job"
-    simulate = "simulate --shape ddp --dp 8 --preset tidy --fault slow_rank:rank=3,from=70,to=90,excess=0.3"
+    simulate = "simulate --shape ddp --set dp=8 --preset tidy --fault slow_rank:rank=3,from=70,to=90,excess=0.3"
     subprocess.run([*COMMAND, *simulate.split(), "--iterations", "120", str(job)], check=True)
     file = tmp_path / "agent.toml"
     file.write_text(

@@ -27,7 +27,7 @@ DEFAULTS = Settings()
 PARTITIONS = TopicSettings().partitions
 ITERATIONS = 100
 SPEED = 0.15  # a minute and a half: a worker joins and another is killed while the job runs
-JOB = "--dp 8 --pp 4 --tp 8 --micro-batches 2"  # 256 ranks on 32 hosts, whose rows come as bundles
+JOB = "--set dp=8 --set pp=4 --set tp=8 --set micro_batches=2"  # 256 ranks on 32 hosts, whose rows come as bundles
 
 
 @pytest.fixture

@@ -1,16 +1,17 @@
 """How untidy simulated jobs are: in one place for the demo, the tests, the benchmarks and the command line.
 
-===========  =========================================================================================================
-``default``  what `SimulatorSettings` says: noise of single operators
-``tidy``     no noise of work and transfers, no drift: any crude rule detects effects
-``suite``    the noise of the simulated suite: gaps 3 %, transfers 10 %, one in 200 transfers takes several times its
-             length, 10 % drift; and otherwise as untidy as recordings are: ranks and hosts of different speed,
-             micro-batches of different weight, transfers that hang and are nobody's fault
-``field``    reality as a whole: times to the microsecond, durations on another clock, slow phases of hosts, heavy
-             tails of sequences and pauses, iterations that compile and warm up; healthy times vary by 1 to 8 %
-``untidy``   the suite, and what makes recordings hard to read besides: buckets on a second stream, rooted
-             operators, a barrier that nobody logged, rows lost in bursts, and rows that come twice
-===========  =========================================================================================================
+==============  ======================================================================================================
+``default``     what `SimulatorSettings` says: noise of single operators
+``tidy``        no noise of work and transfers, no drift: any crude rule detects effects
+``suite``       the noise of the simulated suite: gaps 3 %, transfers 10 %, one in 200 transfers takes several times
+                its length, 10 % drift; and otherwise as untidy as recordings are: ranks and hosts of different speed,
+                micro-batches of different weight, transfers that hang and are nobody's fault
+``field``       reality as a whole: times to the microsecond, durations on another clock, slow phases of hosts, heavy
+                tails of sequences and pauses, iterations that compile and warm up; healthy times vary by 1 to 8 %
+``untidy``      the suite, and what makes recordings hard to read besides: buckets on a second stream, rooted
+                operators, a barrier that nobody logged, rows lost in bursts, and rows that come twice
+``off_clocks``  clocks of hosts are milliseconds apart and drift; a job may have it besides another preset
+==============  ======================================================================================================
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ FIELD: Final[Mapping[str, Any]] = {
     "connect_ms": 20.0, "time_resolution_ns": 1000, "elapsed_clock_ppm": 5.0, "shared_clock_error_us": 20.0,
     "is_launched_ahead": True,
 }  # fmt: skip
+OFF_CLOCKS: Final[Mapping[str, Any]] = {"clock": "per_host", "clock_offset_ms": 5.0, "clock_drift_ppm": 5.0}
+"""Clocks of every other case of the suite."""
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "default": {}, "tidy": TIDY, "suite": SUITE, "untidy": UNTIDY, "field": FIELD,
+    "default": {}, "tidy": TIDY, "suite": SUITE, "untidy": UNTIDY, "field": FIELD, "off_clocks": OFF_CLOCKS,
 }  # fmt: skip
 
 _SPREADS: Final = (
@@ -58,9 +61,6 @@ _SIZES: Final = (0.5, 1.5)
 _ITERATION_SPREADS: Final = (0.004, 0.045)  # the other sorts add 1 to 3 %
 _RESOLUTIONS_NS: Final = (1_000, 10_000, 1)
 _FIELD: Final = 71  # apart from the generators of a job
-
-OFF_CLOCKS: Final[Mapping[str, Any]] = {"clock": "per_host", "clock_offset_ms": 5.0, "clock_drift_ppm": 5.0}
-"""Clocks of every other case of the suite."""
 
 
 def with_preset(settings: SimulatorSettings, name: str) -> SimulatorSettings:

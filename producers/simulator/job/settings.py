@@ -38,6 +38,8 @@ class SimulatorSettings(RealitySettings):
 
     Parameters
     ----------
+    job, attempt
+        Name of the job, and which start of it this is, from 1.
     dp, pp, tp, cp, ep, shards
         Sizes of the parallel dimensions: replicas of the data, pipeline stages, tensor, context and expert parallel
         ranks, and shards of the optimizer's state inside a replica group. The world has their product of ranks;

@@ -30,6 +30,7 @@ from irregulars.messages.judgements import decode_verdict
 from irregulars.messages.opinions import encode_opinion
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.messages.threshold_changes import FIXED, LIVE, ThresholdChange, encode_change
+from irregulars.producers.simulator.job.assignments import described_keys
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.investigations import THEMES, Investigation, shipped_investigations
 from irregulars.sinks.notices.actions.actions import encode_actions
@@ -319,6 +320,11 @@ def fixed_thresholds() -> str:
     return table(("setting", "why not"), list(FIXED.items()))
 
 
+def keys_of_simulate() -> str:
+    rows = [(keys.replace(", ", "`, `"), text) for keys, text in described_keys()]
+    return table(("key and default", "meaning"), rows)
+
+
 def questions() -> str:
     """The questions of `irregulars sql`, by theme, each with its parameters."""
     lines = []
@@ -365,6 +371,7 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "fields of alerts": partial(fields, "alerts", "verdicts"),
     "fields of actions": partial(fields, "actions"),
     "fields of an action": action_fields,
+    "keys of simulate": keys_of_simulate,
     "questions": questions,
     "commands": commands,
     "analysis": analysis,

@@ -1,21 +1,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
-from itertools import chain
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from irregulars.producers.simulator.job.reality import RealitySettings
+from irregulars.producers.simulator.job.assignments import described_keys
+from irregulars.producers.simulator.job.presets import with_preset
 from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.job.shapes import with_shape
 from irregulars.producers.simulator.logs import source
 from irregulars.producers.trace.directory import read_trace
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
-SMALL = ("--dp", "2", "--pp", "2", "--tp", "2", "--iterations", "12")
+
+def sets(**values: object) -> list[str]:
+    return [text for key, value in values.items() for text in ("--set", f"{key}={value}")]
+
+
+SMALL = (*sets(dp=2, pp=2, tp=2), "--iterations", "12")
 
 
 def test_it_writes_a_trace_that_reads_back_with_its_truth(run: Run, tmp_path: Path) -> None:
@@ -29,58 +37,41 @@ def test_it_writes_a_trace_that_reads_back_with_its_truth(run: Run, tmp_path: Pa
 
 def test_its_truth_is_json_if_wanted_and_nothing_else(run: Run) -> None:
     faults = ("--fault", "slow_rank:rank=5,from=2,to=4,factor=3", "--fault", "hang:rank=1,from=9")
-    status, out, _ = run("simulate", "out", *SMALL, *faults, "--clock", "per_host", "--json")
+    status, out, _ = run("simulate", "out", *SMALL, *faults, "--preset", "off_clocks", "--json")
     label = json.loads(out)
     assert status == 0
     assert [fault["kind"] for fault in label["faults"]] == ["slow_rank", "hang"]
 
 
-def test_flags_reach_the_job(run: Run, tmp_path: Path) -> None:
-    flags = ("--cp", "2", "--ep", "2", "--shards", "2", "--logged", "tp_leaders", "--preset", "untidy")
-    times = ("--workload", "3:1.5", "--evaluate-every", "5", "--checkpoint-every", "4", "--unmarked")
-    assert run("simulate", "out", *SMALL, *flags, *times)[0] == 0
+def test_settings_reach_the_job_after_its_shape_and_presets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[SimulatorSettings] = []
+    monkeypatch.setattr(source, "simulate_trace", lambda _, job, **__: jobs.append(job) or {})
+    own = sets(dp=16, unlogged_ratio=0.25, logged="some_hosts", is_launched_ahead="false", hidden="tp,barrier",
+               workload_changes="3:1.5,9:1", clock_drift_ppm=7)  # fmt: skip
+    presets = ("--preset", "field", "--preset", "off_clocks")
+    assert run("simulate", "out", "--shape", "fsdp", *presets, "--iterations", "4", "--seed", "3", *own)[0] == 0
+    wanted = with_preset(with_preset(with_shape(SimulatorSettings(), "fsdp"), "field"), "off_clocks")
+    assert jobs == [replace(
+        wanted, iterations=4, seed=3, dp=16, unlogged_ratio=0.25, logged="some_hosts", is_launched_ahead=False,
+        hidden=("tp", "barrier"), workload_changes=((3, 1.5), (9, 1.0)), clock_drift_ppm=7.0,
+    )]  # fmt: skip
+
+
+def test_a_trace_has_the_ranks_that_are_wanted(run: Run, tmp_path: Path) -> None:
+    ramp = ("--fault", "slow_rank:rank=3,from=1,factor=2,shape=ramp,over=3")
+    own = sets(cp=2, ep=2, shards=2, logged="tp_leaders", checkpoint_every=4, is_checkpoint_marked="false")
+    assert run("simulate", "out", *SMALL, *own, *ramp)[0] == 0
     job = json.loads((tmp_path / "out" / "job.json").read_text())
     assert job["world_size"] == 64
     assert job["logged_ranks"] == list(range(0, 64, 2))
     assert {"cp", "ep"} <= {one["kind"] for one in job["communicators"].values()}
 
 
-NOVELTIES = {
-    "gradient_sync": ("--gradient-sync", "fsdp"), "gradient_buckets": ("--buckets", 3), "fsdp_units": ("--units", 2),
-    "cp_exchange": ("--cp-exchange", "ring"), "expert_spread_ratio": ("--expert-spread-ratio", 0.2),
-    "expert_work_ratio": ("--expert-work-ratio", 0.4), "is_gradient_overlapped": ("--overlapped", True),
-    "is_launched_ahead": ("--queued", True), "gpus_per_nic": ("--gpus-per-nic", 2),
-    "gpus_per_host": ("--gpus-per-host", 4), "is_nic_contended": ("--contended", True),
-    "host_phase_ratio": ("--host-phase-ratio", 0.04), "host_phase_iterations": ("--host-phase-iterations", 9.0),
-    "iteration_spread_ratio": ("--iteration-spread-ratio", 0.02), "micro_batch_tail": ("--micro-batch-tail", 4.0),
-    "replica_spread_ratio": ("--replica-spread-ratio", 0.02), "stalls_per_iteration": ("--stalls-per-iteration", 0.1),
-    "micro_batch_spread_ratio": ("--micro-batch-spread-ratio", 0.12), "pause_ms": ("--pause-ms", 2.0),
-    "pause_probability": ("--pause-probability", 0.01), "pause_tail_index": ("--pause-tail-index", 1.5),
-    "warmup_iterations": ("--warmup-iterations", 3), "warmup_ratio": ("--warmup-ratio", 0.5),
-    "compile_ms": ("--compile-ms", 100.0), "connect_ms": ("--connect-ms", 5.0),
-    "time_resolution_ns": ("--time-resolution-ns", 1000), "elapsed_clock_ppm": ("--elapsed-clock-ppm", 5.0),
-    "shared_clock_error_us": ("--shared-clock-error-us", 20.0), "logged": ("--logged", "some_ranks"),
-    "unlogged_ratio": ("--unlogged-ratio", 0.25),
-}  # fmt: skip
-
-
-def test_every_novelty_has_a_flag_that_reaches_the_job(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs: list[SimulatorSettings] = []
-    monkeypatch.setattr(source, "simulate_trace", lambda _, job, **__: jobs.append(job) or {})
-    texts = [[flag] if value is True else [flag, str(value)] for flag, value in NOVELTIES.values()]
-    status, _, err = run("simulate", "out", *SMALL, "--cp", "2", "--ep", "2", *chain.from_iterable(texts))
-    assert (status, err) == (0, "")
-    assert {name: getattr(jobs[0], name) for name in NOVELTIES} == {n: value for n, (_, value) in NOVELTIES.items()}
-    assert NOVELTIES.keys() >= {field.name for field in fields(RealitySettings)}
-
-
-def test_a_shape_and_the_field_are_a_start_that_flags_change(run: Run, tmp_path: Path) -> None:
-    start = ("--shape", "fsdp", "--preset", "field", "--dp", "16", "--iterations", "4", "--unlogged-ratio", "0.5")
-    ramp = ("--fault", "slow_rank:rank=3,from=1,factor=2,shape=ramp,over=3", "--logged", "some_ranks")
-    assert run("simulate", "out", *start, *ramp)[0] == 0
-    job = json.loads((tmp_path / "out" / "job.json").read_text())
-    assert job["world_size"] == 16
-    assert len(job["logged_ranks"]) == 8
+def test_every_setting_is_a_key_that_the_help_lists(run: Run) -> None:
+    _, out, _ = run("simulate", "--help")
+    listed = {pair.partition("=")[0] for keys, _ in described_keys() for pair in keys.split(", ")}
+    assert listed == {field.name for field in fields(SimulatorSettings)} - {"faults"}
+    assert all(re.search(rf"\b{key}=", out) for key in listed)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +79,18 @@ def test_a_shape_and_the_field_are_a_start_that_flags_change(run: Run, tmp_path:
     [
         (("--fault", "slow_gpu:rank=1"), "fault must begin with one of slow_rank"),
         (("--fault", "slow_rank:rank=8,factor=2"), "rank must be below 8; got 8 (fault slow_rank)"),
-        (("--preset", "wild"), "preset must be one of default, tidy, suite, untidy, field; got 'wild'"),
+        (("--preset", "wild"), "preset must be one of default, tidy, suite, untidy, field, off_clocks; got 'wild'"),
         (("--shape", "sphere"), "shape must be one of pipeline, ddp, fsdp"),
-        (("--clock", "gps"), "clock must be one of shared, per_host; got 'gps'"),
-        (("--workload", "3"), "workload must be ITERATION:FACTOR, as 80:1.5; got '3'"),
-        (("--chunks", "2"), "pp must be 3 or more where model_chunks is above 1; got 2"),
+        (sets(clock="gps"), "clock must be one of shared, per_host; got 'gps'"),
+        (sets(workload_changes="3"), "workload_changes must be pairs ITERATION:FACTOR, as 80:1.5; got '3'"),
+        (sets(dp="two"), "dp must be an integer; got 'two' (--set dp=two)"),
+        (sets(microbatches=2), "got 'microbatches' (--set microbatches=2); did you mean micro_batches?"),
+        (sets(faults="hang:rank=1"), "got 'faults' (--set faults=hang:rank=1); it is given by --fault"),
+        (("--set", "dp"), "a setting of the job must be KEY=VALUE; got 'dp' (--set)"),
+        (sets(model_chunks=2), "pp must be 3 or more where model_chunks is above 1; got 2"),
     ],
 )
-def test_a_job_that_can_not_be_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_a_job_that_can_not_be_is_one_line(run: Run, arguments: Sequence[str], message: str) -> None:
     status, out, err = run("simulate", "out", *SMALL, *arguments)
     assert status == 2
     assert not out
