@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from irregulars.infra.runs.simulated_run import PublishedRun
     from irregulars.messages.judgements import Verdict
     from irregulars.producers.publishing.agent import AgentSettings
-    from irregulars.producers.simulator.job.settings import SimulatorSettings
+    from irregulars.producers.simulator.settings import SimulatorSettings
 
 JOB: Final = "demo"
 FAULT: Final = "slow_nic:rank=17,from=60,factor=12"
@@ -136,8 +136,8 @@ class _Scene:
 
 def _simulated_scene(fault: str, iterations: int) -> _Scene:
     from irregulars.infra.runs.simulated_run import SimulatedRun
-    from irregulars.producers.simulator.job.faults import parse_fault
-    from irregulars.producers.simulator.job.settings import SimulatorSettings
+    from irregulars.producers.simulator.faults import parse_fault
+    from irregulars.producers.simulator.settings import SimulatorSettings
 
     job = SimulatorSettings(
         job=JOB, iterations=iterations, faults=(parse_fault(fault),), recorded_after_hang_s=_HANGS_S
@@ -149,9 +149,9 @@ def _simulated_scene(fault: str, iterations: int) -> _Scene:
 
 def require_possible(job: SimulatorSettings) -> None:
     """Raise `InputError` unless each fault names what the job has, and begins before its end."""
-    from irregulars.producers.simulator.job.network import Network
-    from irregulars.producers.simulator.job.topology import Topology
-    from irregulars.producers.simulator.run.effects import check_place
+    from irregulars.producers.simulator.effects import check_place
+    from irregulars.producers.simulator.network import Network
+    from irregulars.producers.simulator.topology import Topology
 
     topology = Topology(job)
     network = Network(topology)

@@ -11,8 +11,8 @@ from irregulars.messages.records import Batch
 from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
 from irregulars.producers.publishing.delegating_source import PassingSource
 from irregulars.producers.publishing.sources import Record, Source
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import SimulatorSource
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import SimulatorSource
 
 _STOP_S: Final = 20.0
 

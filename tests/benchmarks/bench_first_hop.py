@@ -33,8 +33,8 @@ from irregulars.messages.evidence import Evidence, Membership, decode_evidence
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import encode_batch
 from irregulars.producers.publishing.bundling import Bundler, encode_together
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import published_ns, read_trace, trace_batches
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from irregulars.messages import records
 from irregulars.messages.records import decode_batch, encode_batch
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.simulation import Simulation
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import Simulation
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.bench_ring
 
 Prints a Markdown table. One all_reduce runs in a ring whose member 3 sends over a link of a quarter of the rate of
-the others (`producers.simulator.run.chunked_ring`); the counters of all NICs are read each so many times what the
+the others (`tests.benchmarks.chunked_ring`); the counters of all NICs are read each so many times what the
 slow link needs for a step. Not a test: `tests/detectors/test_ring_experiment.py` holds what must be so.
 """
 
@@ -17,7 +17,7 @@ from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.nics.behaviour_patterns import Executions, Intervals, merge_executions, statistics
 from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
 from irregulars.detectors.nics.steadiness import steady_ends, swings_of
-from irregulars.producers.simulator.run.chunked_ring import Ring
+from tests.benchmarks.chunked_ring import Ring
 
 Array = np.ndarray
 

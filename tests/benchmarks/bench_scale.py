@@ -35,9 +35,9 @@ from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import Batch, decode_batch, encode_batch
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.simulation import Simulation
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import Simulation
 from irregulars.streams.local_pipeline import LocalPipeline, OperatorLog
 from irregulars.streams.snapshots.records import draft_of, encode_part
 from irregulars.streams.worker.running import share_the_interpreter

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from irregulars.producers.simulator.job.faults import Fault
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.simulation import Simulation
-from irregulars.producers.simulator.run.engine import Engine
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import Simulation
 
 ABNORMAL_RATIO = 1.1
 LEAST_DELTA = 1.04

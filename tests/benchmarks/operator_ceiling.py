@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from irregulars.producers.simulator.logs.incidents import abnormal_operators
-from irregulars.producers.simulator.run.effects import Effects, Faults
-from irregulars.producers.simulator.run.engine import Engine, Run
+from irregulars.producers.simulator.effects import Effects, Faults
+from irregulars.producers.simulator.engine import Engine, Run
+from tests.benchmarks.incidents import abnormal_operators
 from tests.benchmarks.operator_cases import LEAST_DELTA, Case, find_strength
 
 _DRAWS = 150

@@ -28,9 +28,9 @@ from irregulars.infra.backtesting.recorded import find_recordings, read_faults
 from irregulars.infra.backtesting.scoring import Counts, Fault, count_job, total
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.messages.records import Batch
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.streams.local_pipeline import LocalPipeline

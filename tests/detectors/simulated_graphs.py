@@ -8,7 +8,7 @@ import numpy as np
 
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.messages.records import UNKNOWN
-from irregulars.producers.simulator.logs.incidents import Incident
+from tests.benchmarks.incidents import Incident
 
 _KEY = ("rank", "iteration", "communicator", "operator", "peer", "sequence")
 

@@ -17,10 +17,10 @@ from irregulars.infra.runs.analysis import analyze
 from irregulars.kafka.topics import SENDING, rank_key
 from irregulars.messages.records import encode_batch
 from irregulars.producers.publishing.agent import Agent
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.incidents import Incidents
+from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
+from tests.benchmarks.incidents import Incidents
 from tests.integration.pipelines import Pipeline
 from tests.integration.worker_runs import Bus, Job, wait_until
 

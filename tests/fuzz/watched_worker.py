@@ -18,8 +18,8 @@ from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.messages.opinions import Opinion, encode_opinion
 from irregulars.messages.records import Batch, encode_batch
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.settings import SimulatorSettings
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.moved_times import moved, span_ns
 from irregulars.sinks.connection import DatabaseSettings

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from irregulars.detectors.plugins.checks import CHECKS
 from irregulars.detectors.plugins.protocol import COLUMNS
-from irregulars.producers.simulator.job.presets import PRESETS
-from irregulars.producers.simulator.job.reality import RealitySettings
-from irregulars.producers.simulator.job.shapes import SHAPES
+from irregulars.producers.simulator.presets import PRESETS, SHAPES
+from irregulars.producers.simulator.settings import RealitySettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "infra" / "docs"

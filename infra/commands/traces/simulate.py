@@ -13,7 +13,7 @@ from irregulars.printing import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from irregulars.producers.simulator.job.settings import SimulatorSettings
+    from irregulars.producers.simulator.settings import SimulatorSettings
 
 _FAULT_HELP = (
     "What goes wrong: KIND:KEY=VALUE,…; may stand several times. Kinds: slow_rank, slow_host, slow_stage, slow_nic, "
@@ -64,11 +64,9 @@ def simulate(
     """
     from dataclasses import replace
 
-    from irregulars.producers.simulator.job.assignments import with_values
-    from irregulars.producers.simulator.job.faults import parse_fault
-    from irregulars.producers.simulator.job.presets import with_preset
-    from irregulars.producers.simulator.job.settings import SimulatorSettings
-    from irregulars.producers.simulator.job.shapes import with_shape
+    from irregulars.producers.simulator.faults import parse_fault
+    from irregulars.producers.simulator.presets import with_preset, with_shape, with_values
+    from irregulars.producers.simulator.settings import SimulatorSettings
 
     job = with_shape(SimulatorSettings(iterations=iterations, seed=seed), shape)
     for preset in presets or ():
@@ -84,7 +82,7 @@ def simulate(
 
 def print_keys(formatter: Any) -> None:
     """Add the keys of ``--set`` to the help of the command."""
-    from irregulars.producers.simulator.job.assignments import described_keys
+    from irregulars.producers.simulator.presets import described_keys
 
     with formatter.section("Keys of --set, with their defaults"):
         formatter.write_dl(list(described_keys()), col_max=34)
@@ -95,7 +93,7 @@ def _write(out: Path, job: SimulatorSettings, console: Console) -> dict[str, Any
     from rich.progress import Progress
 
     from irregulars.errors import InputError
-    from irregulars.producers.simulator.logs.source import simulate_trace
+    from irregulars.producers.simulator.source import simulate_trace
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(_size(job), total=job.iterations)

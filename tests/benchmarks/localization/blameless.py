@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from irregulars.producers.simulator.job.presets import OFF_CLOCKS, with_preset
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.incidents import Incidents
+from irregulars.producers.simulator.presets import OFF_CLOCKS, with_preset
+from irregulars.producers.simulator.settings import SimulatorSettings
+from tests.benchmarks.incidents import Incidents
 from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.scoring import accusations, is_hang_right
 from tests.benchmarks.localization.topologies import SEEDS

@@ -17,17 +17,17 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.producers.simulator.job.faults import Fault
-from irregulars.producers.simulator.job.presets import field_case, spread_of_micro_batches
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.job.shapes import with_shape
-from irregulars.producers.simulator.logs.incidents import Incident, Incidents
-from irregulars.producers.simulator.run.effects import fault_ranks
-from irregulars.producers.simulator.run.engine import Engine
+from irregulars.producers.simulator.effects import fault_ranks
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.presets import with_shape
+from irregulars.producers.simulator.settings import SimulatorSettings
+from tests.benchmarks.incidents import Incident, Incidents
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.scoring import accusations
 from tests.benchmarks.localization.topologies import SEEDS
+from tests.benchmarks.simulated_cases import field_case, spread_of_micro_batches
 
 STRENGTHS: Final = (0.1, 0.3, 1.0)
 ITERATIONS: Final = 60
@@ -86,7 +86,7 @@ class FieldCase:
     Parameters
     ----------
     job_shape
-        One of `producers.simulator.job.shapes.SHAPES`.
+        One of `producers.simulator.presets.SHAPES`.
     kind, excess
         Of the fault.
     number

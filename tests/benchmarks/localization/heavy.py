@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from irregulars.producers.simulator.job.presets import with_preset
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.incidents import Incidents
+from irregulars.producers.simulator.presets import with_preset
+from irregulars.producers.simulator.settings import SimulatorSettings
+from tests.benchmarks.incidents import Incidents
 from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.topologies import SEEDS
 

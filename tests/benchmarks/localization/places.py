@@ -17,8 +17,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.producers.simulator.job.faults import Fault
-from irregulars.producers.simulator.run.engine import Engine
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.faults import Fault
 
 Ints = NDArray[np.int64]
 

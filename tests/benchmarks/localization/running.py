@@ -15,10 +15,10 @@ from irregulars.messages.evidence import Evidence, Membership, encode_evidence
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.records import Batch, encode_batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from irregulars.producers.simulator.job.faults import Fault
-from irregulars.producers.simulator.logs.incidents import Incident, Incidents
+from irregulars.producers.simulator.faults import Fault
 from irregulars.streams.local_pipeline import LocalPipeline, OperatorLog, in_one_piece
 from irregulars.streams.monitor_settings import MonitorSettings
+from tests.benchmarks.incidents import Incident, Incidents
 from tests.benchmarks.localization.cases import BEFORE, Case
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.scoring import Truth, device_of, score

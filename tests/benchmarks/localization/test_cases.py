@@ -7,10 +7,10 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from irregulars.producers.simulator.job.presets import SUITE
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.incidents import Incidents
-from irregulars.producers.simulator.run.engine import Engine
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.presets import SUITE
+from irregulars.producers.simulator.settings import SimulatorSettings
+from tests.benchmarks.incidents import Incidents
 from tests.benchmarks.localization.blameless import FURTHER, draw_blameless, draw_further
 from tests.benchmarks.localization.blameless import KINDS as BLAMELESS
 from tests.benchmarks.localization.cases import (

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from irregulars.producers.simulator.job.shapes import SHAPES
-from irregulars.producers.simulator.run.effects import fault_ranks
-from irregulars.producers.simulator.run.engine import Engine
+from irregulars.producers.simulator.effects import fault_ranks
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.presets import SHAPES
 from tests.benchmarks.localization.blameless import draw_blameless, draw_further
 from tests.benchmarks.localization.cases import draw_cases
 from tests.benchmarks.localization.field import (

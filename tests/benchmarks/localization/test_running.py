@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from irregulars.infra.runs.analysis import analyze
-from irregulars.producers.simulator.job.presets import suite_case
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.incidents import Incident, Incidents
+from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.trace.directory import read_trace
+from tests.benchmarks.incidents import Incident, Incidents
 from tests.benchmarks.localization.processes import fork
 from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
 from tests.benchmarks.localization.scoring import Truth
+from tests.benchmarks.simulated_cases import suite_case
 
 SETTINGS = suite_case(SimulatorSettings(dp=4, pp=2, tp=8, iterations=34, seed=8, bandwidth_period_ms=50.0), 1)
 

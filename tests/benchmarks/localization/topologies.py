@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from irregulars.producers.simulator.job.presets import suite_case
-from irregulars.producers.simulator.job.settings import MIB, SimulatorSettings
+from irregulars.producers.simulator.settings import MIB, SimulatorSettings
+from tests.benchmarks.simulated_cases import suite_case
 
 SPLITS: Final = ("development", "test")
 SIZES: Final = (512, 1024, 2048, 8192)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.presets import OFF_CLOCKS, with_preset
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.presets import OFF_CLOCKS, with_preset
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import simulate_trace
 from tests.benchmarks.metamorphic.recording import Recording, read_recording
 
 _CLUSTER: Final[Mapping[str, Any]] = {"gpus_per_host": 4, "hosts_per_switch": 2, "micro_batches": 4, "iterations": 80}

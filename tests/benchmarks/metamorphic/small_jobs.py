@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from irregulars.messages.records import SCHEMAS
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.presets import with_preset
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.presets import with_preset
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import simulate_trace
 from tests.benchmarks.metamorphic.changed import Changed, Given
 from tests.benchmarks.metamorphic.changes import CHANGES
 from tests.benchmarks.metamorphic.recording import Recording, read_recording

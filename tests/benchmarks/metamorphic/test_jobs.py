@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.producers.simulator.run.calibration import calibrated
+from irregulars.producers.simulator.truth import calibrated
 from tests.benchmarks.metamorphic.jobs import JOBS
 from tests.benchmarks.metamorphic.running import check
 

@@ -9,8 +9,8 @@ from irregulars.detectors.abnormal_operators.replay import MOST_ROUNDS, abnormal
 from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.abnormal_operators.usual_pieces import learn_usual_pieces
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.incidents import Incident, Incidents
+from irregulars.producers.simulator.settings import SimulatorSettings
+from tests.benchmarks.incidents import Incident, Incidents
 from tests.detectors.operator_graphs import at, graph_of, logged_graph, row
 from tests.detectors.recorded_operators import read_operators
 from tests.detectors.simulated_graphs import graph_of_iterations

@@ -30,7 +30,7 @@ from irregulars.messages.judgements import decode_verdict
 from irregulars.messages.opinions import encode_opinion
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.messages.threshold_changes import FIXED, LIVE, ThresholdChange, encode_change
-from irregulars.producers.simulator.job.assignments import described_keys
+from irregulars.producers.simulator.presets import described_keys
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.investigations import THEMES, Investigation, shipped_investigations
 from irregulars.sinks.notices.actions.actions import encode_actions

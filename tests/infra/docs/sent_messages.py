@@ -12,9 +12,9 @@ from irregulars.messages.announcements import Heartbeat, SourceProgress, encode_
 from irregulars.messages.evidence import decode_evidence, encode_evidence
 from irregulars.messages.judgements import encode_verdict
 from irregulars.messages.records import SCHEMAS, encode_batch
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.sinks.alerts import alert_of

@@ -10,8 +10,8 @@ import pytest
 
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import RECV, SEND, Batch
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import SimulatorSource
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import SimulatorSource
 
 TIDY = {
     "gap_noise_ratio": 0.0,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from irregulars.messages.records import OPERATOR_CODES
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.job.topology import Topology
-from irregulars.producers.simulator.run.engine import Engine
-from irregulars.producers.simulator.run.untidiness import Untidiness
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.topology import Topology
+from irregulars.producers.simulator.untidiness import Untidiness
 from tests.producers.simulator.conftest import record
 
 Tidy = Callable[..., SimulatorSettings]

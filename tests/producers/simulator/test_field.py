@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.presets import field_case, with_preset
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.job.shapes import SHAPES, with_shape
-from irregulars.producers.simulator.job.topology import Topology
-from irregulars.producers.simulator.run.engine import Engine
-from irregulars.producers.simulator.run.untidiness import Untidiness, autocorrelated
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.presets import SHAPES, with_preset, with_shape
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.topology import Topology
+from irregulars.producers.simulator.untidiness import Untidiness, autocorrelated
+from tests.benchmarks.simulated_cases import field_case
 from tests.producers.simulator.conftest import record
 
 Tidy = Callable[..., SimulatorSettings]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from irregulars.producers.simulator.job.presets import with_preset
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.run.engine import Engine
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.presets import with_preset
+from irregulars.producers.simulator.settings import SimulatorSettings
 
 SIX: dict[str, Any] = {
     "dp": 2, "pp": 2, "tp": 2, "cp": 2, "ep": 2, "shards": 2, "rank_order": "tp-cp-ep-pp-dp", "micro_batches": 6,
@@ -29,7 +29,7 @@ SIX: dict[str, Any] = {
 def test_iterations_take_what_they_took(
     preset: str, shape: dict[str, Any], second_ns: float, fourth_ns: float
 ) -> None:
-    """The figures are of the commit before any of `producers.simulator.job.reality` came."""
+    """The figures are of the commit before any of `producers.simulator.settings` came."""
     engine = Engine(with_preset(SimulatorSettings(iterations=4, seed=3, **shape), preset))
     times_ns = [engine.advance().elapsed_ns for _ in range(4)]
     assert times_ns[1::2] == pytest.approx([second_ns, fourth_ns], abs=1.0)

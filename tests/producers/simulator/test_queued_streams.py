@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from irregulars.messages.records import OPERATOR_CODES
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.settings import MIB, SimulatorSettings
-from irregulars.producers.simulator.job.shapes import SHAPES
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.presets import SHAPES
+from irregulars.producers.simulator.settings import MIB, SimulatorSettings
 from tests.producers.simulator.conftest import Recorded, record
 
 Tidy = Callable[..., SimulatorSettings]

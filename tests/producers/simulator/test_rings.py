@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from irregulars.messages.records import RECV, SEND
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.program.schedule import ring_pairs
-from irregulars.producers.simulator.run.engine import Engine
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.schedule import ring_pairs
+from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.producers.simulator.conftest import record
 
 Tidy = Callable[..., SimulatorSettings]

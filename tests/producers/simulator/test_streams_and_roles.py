@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from irregulars.messages.records import OPERATOR_CODES, Batch
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import SimulatorSource
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import SimulatorSource
 from tests.producers.simulator.conftest import Recorded, record
 
 Tidy = Callable[..., SimulatorSettings]

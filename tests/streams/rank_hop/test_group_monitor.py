@@ -17,8 +17,8 @@ from irregulars.messages.announcements import Announcement, Communicator, Heartb
 from irregulars.messages.bundles import MAX_GROUP_RANKS, bundle_of, decode_rows, encode_bundle
 from irregulars.messages.evidence import CLASS_COLUMNS, Evidence
 from irregulars.messages.records import UNKNOWN, Batch
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.logs.source import simulate_trace
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings

@@ -14,11 +14,11 @@ from irregulars.messages.evidence import decode_evidence, encode_evidence
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from irregulars.producers.simulator.job.faults import parse_fault
-from irregulars.producers.simulator.job.presets import OFF_CLOCKS
-from irregulars.producers.simulator.job.settings import RECORDED_START_NS, SimulatorSettings
-from irregulars.producers.simulator.logs.label import measure
-from irregulars.producers.simulator.logs.simulation import Simulation
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.presets import OFF_CLOCKS
+from irregulars.producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
+from irregulars.producers.simulator.source import Simulation
+from irregulars.producers.simulator.truth import measure
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.local_pipeline import LocalPipeline
 from irregulars.streams.monitor_settings import MonitorSettings

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.producers.simulator.job.assignments import described_keys
-from irregulars.producers.simulator.job.presets import with_preset
-from irregulars.producers.simulator.job.settings import SimulatorSettings
-from irregulars.producers.simulator.job.shapes import with_shape
-from irregulars.producers.simulator.logs import source
+from irregulars.producers.simulator import source
+from irregulars.producers.simulator.presets import described_keys, with_preset, with_shape
+from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.trace.directory import read_trace
 from tests.infra.test_cli import Run, run
 

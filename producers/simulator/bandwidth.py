@@ -1,0 +1,134 @@
+"""What the counters of the NICs show, made of the transfers that cross them.
+
+Bytes of a flow are spread evenly over the time that it takes. A sample is the mean rate over the period before it,
+as a reader of counters gets it; hosts read theirs at different moments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.producers.simulator.engine import Engine, Run
+from irregulars.producers.simulator.plan import Plan
+from irregulars.producers.simulator.settings import NS_PER_MS
+from irregulars.producers.simulator.topology import Ints
+
+Floats = NDArray[np.float64]
+_NS_PER_S: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples of all NICs: ``time_ns``, ``tx_bytes_per_s``, ``rx_bytes_per_s``, each of shape ``(nics, samples)``.
+
+    ``number`` is how many samples each NIC had before.
+    """
+
+    number: int
+    time_ns: Floats
+    tx_bytes_per_s: Floats
+    rx_bytes_per_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossings:
+    """Each hop of each flow of a plan, with the NICs at its two ends."""
+
+    flow: Ints
+    transfer: Ints
+    sent_bytes: Floats
+    is_scaled: NDArray[np.bool_]
+    nics: tuple[Ints, Ints]
+
+    @classmethod
+    def of(cls, engine: Engine, plan: Plan) -> _Crossings:
+        network, flows, nic = engine.network, plan.flows, engine.topology.nic
+        paths = np.arange(len(network.is_between_hosts))
+        first = np.searchsorted(network.hop_path, paths)
+        counts = np.searchsorted(network.hop_path, paths, side="right") - first
+        flow, hop = _spread(first[flows.path], counts[flows.path])
+        return cls(
+            flow=flow,
+            transfer=flows.transfer[flow],
+            sent_bytes=flows.wire_bytes[flow] * network.hop_load[hop],
+            is_scaled=flows.is_scaled[flow],
+            nics=(nic[network.hop_source[hop]], nic[network.hop_destination[hop]]),
+        )
+
+
+class BandwidthSampler:
+    """Turns transfers into samples.
+
+    Parameters
+    ----------
+    engine
+        The job whose runs come to `add`, each once and in order.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        topology = engine.topology
+        self._crossings = {id(plan): _Crossings.of(engine, plan) for plan in engine.plans.values()}
+        self._workload_factor = engine.settings.workload_factor
+        self._period_ns = engine.settings.bandwidth_period_ms * NS_PER_MS
+        self._phase_ns = self._period_ns * topology.nic_host / len(topology.nic_host)
+        self._taken = 0
+        self._sent = np.zeros((2, len(topology.nic_host), 0))
+
+    def add(self, run: Run) -> None:
+        """Count the bytes of one iteration."""
+        found = self._crossings[id(run.plan)]
+        begin_ns, length_ns = run.begin_ns[found.transfer], run.flow_ns[found.flow]
+        sent_bytes = found.sent_bytes * np.where(found.is_scaled, self._workload_factor(run.iteration), 1.0)
+        happens = np.isfinite(begin_ns + length_ns)
+        begin_ns, length_ns, sent_bytes = begin_ns[happens], length_ns[happens], sent_bytes[happens]
+        self._reserve(float((begin_ns + length_ns).max(initial=0.0)))
+        for direction, nic in enumerate(found.nics):
+            self._sent[direction] += self._binned(nic[happens], begin_ns, length_ns, sent_bytes)
+
+    def take(self, until_ns: float) -> Samples:
+        """Give the samples up to a moment before which no further transfer will begin; each sample once."""
+        count = max(int((until_ns - self._phase_ns.max(initial=0.0)) // self._period_ns) + 1 - self._taken, 0)
+        self._reserve(until_ns)
+        number = self._taken
+        time_ns = self._phase_ns[:, None] + np.arange(number, number + count) * self._period_ns
+        rates = self._sent[:, :, :count] * (_NS_PER_S / self._period_ns)
+        self._sent = self._sent[:, :, count:]
+        self._taken += count
+        return Samples(number, time_ns, rates[0], rates[1])
+
+    def _reserve(self, until_ns: float) -> None:
+        wanted = int(until_ns // self._period_ns) + 2 - self._taken - self._sent.shape[2]
+        if wanted > 0:
+            self._sent = np.pad(self._sent, ((0, 0), (0, 0), (0, wanted)))
+
+    def _binned(self, nic: Ints, begin_ns: Floats, length_ns: Floats, sent_bytes: Floats) -> Floats:
+        """Bytes of each NIC in each period that was not taken yet; a transfer may reach over several."""
+        period_ns, phase_ns = self._period_ns, self._phase_ns[nic]
+        first = np.ceil((begin_ns - phase_ns) / period_ns).astype(np.int64)
+        last = np.ceil((begin_ns + length_ns - phase_ns) / period_ns).astype(np.int64)
+        flow, period = _spread(first, last - first + 1)
+        edge_ns = phase_ns[flow] + period * period_ns
+        inside_ns = np.minimum(begin_ns[flow] + length_ns[flow], edge_ns) - np.maximum(
+            begin_ns[flow], edge_ns - period_ns
+        )
+        sent = sent_bytes[flow] * np.maximum(inside_ns, 0) / length_ns[flow]
+        shape = self._sent.shape[1:]
+        place = nic[flow] * shape[1] + period - self._taken
+        binned = np.bincount(place, sent, minlength=shape[0] * shape[1])
+        return np.asarray(binned.reshape(shape), dtype=np.float64)
+
+
+def _spread(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Count up from each `first` so many times: which one it was, and the number.
+
+    >>> owner, number = _spread(np.array([5, 9]), np.array([2, 1]))
+    >>> owner.tolist(), number.tolist()
+    ([0, 0, 1], [5, 6, 9])
+    """
+    owner = np.repeat(np.arange(len(first)), counts)
+    begins = np.cumsum(counts) - counts
+    return owner, first[owner] + np.arange(len(owner)) - begins[owner]

@@ -1,0 +1,181 @@
+"""What faults do in one iteration: longer work, standstill, heavier micro-batches, slower devices.
+
+Nothing else is touched: the waiting follows in the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.errors import InputError
+from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.network import Network, NetworkState, state_of
+from irregulars.producers.simulator.noise import fault_generator
+from irregulars.producers.simulator.settings import NS_PER_MS
+from irregulars.producers.simulator.topology import Ints, Topology
+
+Floats = NDArray[np.float64]
+_DEVICES = {"slow_nic": "nic", "slow_link": "link", "slow_switch": "switch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Effects of all faults in one iteration; None: none of this sort.
+
+    Attributes
+    ----------
+    work_factor, stall_ns
+        Per rank.
+    load
+        Array ``(replicas, micro-batches)``: weight of each micro-batch.
+    network
+        State of the network.
+    hangs
+        The faults that stop a rank.
+    """
+
+    work_factor: Floats | None = None
+    stall_ns: Floats | None = None
+    load: Floats | None = None
+    network: NetworkState | None = None
+    hangs: tuple[Fault, ...] = ()
+
+
+NO_EFFECTS = Effects()
+
+
+class Faults:
+    """Some faults, checked against a cluster.
+
+    Parameters
+    ----------
+    faults
+        By number: what a fault draws depends on it.
+
+    Raises
+    ------
+    InputError
+        If a fault names what the cluster does not have, or a link over which nothing travels, or if its strength is
+        not known yet.
+    """
+
+    def __init__(self, topology: Topology, network: Network, faults: Mapping[int, Fault]) -> None:
+        self._topology = topology
+        self._faults = dict(faults)
+        for fault in self._faults.values():
+            check_place(fault, topology, network)
+            if not fault.is_calibrated:
+                raise InputError(
+                    f"excess must be calibrated before a job runs; got {fault.excess!r} (fault {fault.kind})"
+                )
+
+    def effects(self, iteration: int) -> Effects:
+        """Return what the faults do in this iteration."""
+        active = [(n, fault) for n, fault in self._faults.items() if fault.is_active(iteration)]
+        if not active:
+            return NO_EFFECTS
+        strengths = [(fault, *self._strength(n, fault, iteration)) for n, fault in active]
+        uneven = [(n, fault) for n, fault in active if fault.kind == "uneven_data"]
+        return Effects(
+            work_factor=self._work_factor(strengths),
+            stall_ns=self._stall_ns(strengths),
+            load=self._load(uneven, iteration) if uneven else None,
+            network=self._network(strengths),
+            hangs=tuple(fault for _, fault in active if fault.kind == "hang"),
+        )
+
+    def _strength(self, number: int, fault: Fault, iteration: int) -> tuple[float, float]:
+        """Factor and added milliseconds; a fluctuating fault has any part of its strength."""
+        part = fault.part(iteration)
+        if fault.shape == "fluctuating":
+            part = float(fault_generator(self._topology.settings, number, iteration).random())
+        if part == 1:
+            return fault.factor, fault.add_ms
+        return 1 + (fault.factor - 1) * part, fault.add_ms * part
+
+    def _work_factor(self, strengths: Sequence[tuple[Fault, float, float]]) -> Floats:
+        result = np.ones(self._topology.world_size)
+        for fault, factor, _ in strengths:
+            if fault.kind in ("slow_rank", "slow_host", "slow_stage"):
+                result[fault_ranks(fault, self._topology)] *= factor
+        return result
+
+    def _stall_ns(self, strengths: Sequence[tuple[Fault, float, float]]) -> Floats:
+        result = np.zeros(self._topology.world_size)
+        for fault, _, add_ms in strengths:
+            if fault.kind in ("slow_rank", "slow_host"):
+                result[fault_ranks(fault, self._topology)] += add_ms * NS_PER_MS
+        return result
+
+    def _load(self, uneven: Sequence[tuple[int, Fault]], iteration: int) -> Floats:
+        settings = self._topology.settings
+        load = np.ones((settings.replicas, settings.micro_batches))
+        for number, fault in uneven:
+            sigma = float(np.sqrt(np.log1p(fault.spread**2)))
+            generator = fault_generator(settings, number, iteration)
+            load *= generator.lognormal(-(sigma**2) / 2, sigma, load.shape)
+        return load
+
+    def _network(self, strengths: Sequence[tuple[Fault, float, float]]) -> NetworkState | None:
+        slow = [
+            (_DEVICES[fault.kind], _device(fault, self._topology), factor, add_ms)
+            for fault, factor, add_ms in strengths
+            if fault.kind in _DEVICES
+        ]
+        return state_of(self._topology, slow) if slow else None
+
+
+def fault_ranks(fault: Fault, topology: Topology) -> Ints:
+    """All ranks that a fault sits on: none for ``uneven_data``; of a link the sender first."""
+    match fault.kind:
+        case "slow_rank" | "hang":
+            return np.array([fault.rank])
+        case "slow_host":
+            return np.flatnonzero(topology.host == topology.find_host(str(fault.host)))
+        case "slow_stage":
+            return np.sort(topology.grid[fault.stage].ravel())
+        case "slow_nic":
+            return np.flatnonzero(topology.nic == topology.nic[fault.rank])
+        case "slow_link":
+            return np.array([fault.rank, fault.peer])
+        case "slow_switch":
+            return np.flatnonzero(topology.switch == topology.find_switch(str(fault.switch)))
+        case _:
+            return np.empty(0, dtype=np.int64)
+
+
+def _device(fault: Fault, topology: Topology) -> tuple[int, ...]:
+    if fault.kind == "slow_link":
+        return int(fault.rank or 0), int(fault.peer or 0)
+    if fault.kind == "slow_nic":
+        return (int(topology.nic[fault.rank]),)
+    return (topology.find_switch(str(fault.switch)),)
+
+
+def check_place(fault: Fault, topology: Topology, network: Network) -> None:
+    """Raise `InputError` unless the cluster has what the fault names."""
+    for name, value, limit in (
+        ("rank", fault.rank, topology.world_size),
+        ("dst", fault.peer, topology.world_size),
+        ("stage", fault.stage, topology.settings.pp),
+    ):
+        if value is not None and value >= limit:
+            raise InputError(f"{name} must be below {limit}; got {value!r} (fault {fault.kind})")
+    fault_ranks(fault, topology)  # finds the host or the switch, or says that there is none
+    if fault.kind == "slow_link":
+        _check_link(int(fault.rank or 0), int(fault.peer or 0), network)
+    if fault.kind == "slow_nic" and not np.any(topology.nic[network.hop_source] == topology.nic[fault.rank]):
+        raise InputError(f"slow_nic must name a rank that talks to another host; got {fault.rank!r} (fault slow_nic)")
+
+
+def _check_link(source: int, destination: int, network: Network) -> None:
+    if not network.has_link(source, destination):
+        reached = sorted(set(network.hop_destination[network.hop_source == source].tolist()))
+        raise InputError(
+            f"slow_link must name two ranks on different hosts that exchange data; got src={source}, "
+            f"dst={destination} (rank {source} sends to {reached or 'no other host'})"
+        )

@@ -1,0 +1,214 @@
+"""How long a transfer takes: latency, and bytes over the slowest device that it crosses.
+
+A *path* is what a communicator or an ordered pair of ranks uses: the numbers of communicators come first, then each
+rank as the sender down the pipeline, then each rank as the receiver up the pipeline, then, where keys and values go
+round, each rank as the sender to the next in its context parallel group, then the one that leads nowhere and takes no
+time. Between hosts a path consists of
+*hops*, from one NIC to another. A collective over several hosts runs one ring per NIC, as NCCL builds them (members
+of equal place on their hosts form a ring, and the bytes are split between the rings); inside a host it uses NVLink
+and crosses no NIC. Ranks that share a NIC transfer at the same time and get their part of its rate, unless it is told
+who really does (`producers.simulator.engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
+from irregulars.producers.simulator.topology import AXES, Ints, Topology
+
+Floats = NDArray[np.float64]
+_NS_PER_S = 1e9
+
+
+def wire_factor(operator: str, ranks: int) -> float:
+    """Bytes that a member of a ring sends per byte of payload (nccl-tests, PERFORMANCE.md).
+
+    >>> wire_factor("all_reduce", 4)
+    1.5
+    """
+    if operator in ("send", "recv"):
+        return 1.0
+    return (2 if operator == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def ring_path(topology: Topology) -> int:
+    """Path of rank 0 to the next in its context parallel group; those of the other ranks follow."""
+    return len(topology.groups.communicators) + 2 * topology.world_size
+
+
+def nowhere_path(topology: Topology) -> int:
+    """The path that takes no time: the last one."""
+    return ring_path(topology) + (topology.world_size if topology.settings.cp_exchange == "ring" else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkState:
+    """What is wrong with the network in one iteration: factors on the time per byte, and added delays.
+
+    ``nic`` and ``switch`` are ``(factor, delay_ns)`` per device, ``links`` holds ``(source, destination, factor,
+    delay_ns)``.
+    """
+
+    nic: tuple[Floats, Floats]
+    switch: tuple[Floats, Floats]
+    links: tuple[tuple[int, int, float, float], ...] = ()
+
+
+class Network:
+    """Paths and hops of one job.
+
+    Attributes
+    ----------
+    hop_path, hop_source, hop_destination
+        Per hop: its path, and the ranks whose NICs it joins. Sorted by path.
+    hop_load
+        Per hop: part of a flow's bytes that it carries.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        settings = topology.settings
+        hops = _collective_hops(topology) + _pair_hops(topology) + _round_hops(topology)
+        count = nowhere_path(topology) + 1
+        order = np.argsort(np.concatenate([h.path for h in hops]), kind="stable")
+        self.hop_path = np.concatenate([h.path for h in hops])[order]
+        self.hop_source = np.concatenate([h.source for h in hops])[order]
+        self.hop_destination = np.concatenate([h.destination for h in hops])[order]
+        self.hop_load = np.concatenate([h.load for h in hops])[order]
+        self.is_between_hosts = np.bincount(self.hop_path, minlength=count) > 0
+        self._latency_ns = self._steps(count) * np.where(
+            self.is_between_hosts, settings.network_latency_us * NS_PER_US, settings.nvlink_latency_us * NS_PER_US
+        )
+        self._latency_ns[-1] = 0.0
+        self._nvlink_ns_per_byte = np.where(self._uses_nvlink(count), _NS_PER_S / settings.nvlink_bytes_per_s, 0.0)
+
+    def has_link(self, source: int, destination: int) -> bool:
+        """Say whether any transfer of the job goes from this rank's NIC to that one's."""
+        return bool(np.any((self.hop_source == source) & (self.hop_destination == destination)))
+
+    def path_times(self, state: NetworkState | None = None) -> tuple[Floats, Floats]:
+        """Latency in ns, and ns per byte, of each path; `state` None: all is well."""
+        hop_ns_per_byte, delay_ns = self.hop_times(state)
+        ns_per_byte, latency_ns = self._nvlink_ns_per_byte.copy(), self._latency_ns.copy()
+        if len(self.hop_path):
+            paths, offsets = np.unique(self.hop_path, return_index=True)
+            ns_per_byte[paths] = np.maximum(ns_per_byte[paths], np.maximum.reduceat(hop_ns_per_byte, offsets))
+            latency_ns[paths] += np.maximum.reduceat(delay_ns, offsets)
+        return latency_ns, ns_per_byte
+
+    def hop_times(self, state: NetworkState | None = None) -> tuple[Floats, Floats]:
+        """Give the ns per byte of a flow, and the delay in ns, of each hop."""
+        factor, delay_ns = self._hop_state(state)
+        s = self._topology.settings
+        return np.asarray(self.hop_load * factor * _NS_PER_S * _sharers(s) / s.nic_bytes_per_s), delay_ns
+
+    def _hop_state(self, state: NetworkState | None) -> tuple[Floats, Floats]:
+        factor, delay_ns = np.ones(len(self.hop_path)), np.zeros(len(self.hop_path))
+        if state is None:
+            return factor, delay_ns
+        for devices, (slow, late) in ((self._topology.nic, state.nic), (self._topology.switch, state.switch)):
+            source, destination = devices[self.hop_source], devices[self.hop_destination]
+            factor *= np.maximum(slow[source], slow[destination])
+            delay_ns += np.maximum(late[source], late[destination])
+        for link_source, link_destination, slow_link, late_link in state.links:
+            on_link = (self.hop_source == link_source) & (self.hop_destination == link_destination)
+            factor[on_link] *= slow_link
+            delay_ns[on_link] += late_link
+        return factor, delay_ns
+
+    def _steps(self, count: int) -> Floats:
+        """Rounds of messages: the depth of a tree over the members, 1 for a pair."""
+        steps = np.ones(count)
+        for number, communicator in enumerate(self._topology.groups.communicators):
+            steps[number] = np.ceil(np.log2(len(communicator.ranks)))
+        return steps
+
+    def _uses_nvlink(self, count: int) -> NDArray[np.bool_]:
+        uses = ~self.is_between_hosts
+        for number, communicator in enumerate(self._topology.groups.communicators):
+            hosts = self._topology.host[list(communicator.ranks)]
+            uses[number] = len(np.unique(hosts)) < len(hosts)
+        return np.asarray(uses[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class _Hops:
+    path: Ints
+    source: Ints
+    destination: Ints
+    load: Floats
+
+    @classmethod
+    def make(cls, path: int | Ints, source: Ints, destination: Ints, load: float) -> _Hops:
+        return cls(np.broadcast_to(path, source.shape), source, destination, np.full(source.shape, load))
+
+
+def _sharers(settings: SimulatorSettings) -> int:
+    if settings.is_nic_contended:
+        return 1  # they are in each other's way when they do transfer at the same time
+    return min(settings.gpus_per_nic, settings.gpus_per_host)
+
+
+def _collective_hops(topology: Topology) -> list[_Hops]:
+    return [
+        _ring_hops(number, communicator.ranks, topology.host)
+        for number, communicator in enumerate(topology.groups.communicators)
+        if communicator.kind != "pp"  # pipeline groups hold pairs only
+    ]
+
+
+def _ring_hops(path: int, ranks: Sequence[int], host: Ints) -> _Hops:
+    members = np.array(ranks)
+    _, first, counts = np.unique(host[members], return_index=True, return_counts=True)
+    if len(first) == 1:
+        first, counts = first[:0], np.ones(1, dtype=np.int64)
+    rings = int(counts.min())
+    grid = members[np.add.outer(first, np.arange(rings))]  # members are in order of rank, and so of host
+    return _Hops.make(path, grid.ravel(), np.roll(grid, -1, axis=0).ravel(), 1 / rings)
+
+
+def _pair_hops(topology: Topology) -> list[_Hops]:
+    """One hop for each ordered pair of neighbours in the pipeline that live on different hosts."""
+    stages = topology.settings.pp if topology.settings.model_chunks > 1 else topology.settings.pp - 1
+    lower = topology.grid[:stages].ravel()
+    upper = np.roll(topology.grid, -1, axis=0)[:stages].ravel()
+    is_far = topology.host[lower] != topology.host[upper]
+    lower, upper = lower[is_far], upper[is_far]
+    down = len(topology.groups.communicators)
+    up = down + topology.world_size
+    return [_Hops.make(down + lower, lower, upper, 1.0), _Hops.make(up + lower, upper, lower, 1.0)]
+
+
+def _round_hops(topology: Topology) -> list[_Hops]:
+    """One hop from each rank to the next in its context parallel group, where keys and values go round."""
+    if topology.settings.cp_exchange != "ring" or topology.settings.cp == 1:
+        return []
+    source = topology.grid.ravel()
+    target = np.roll(topology.grid, -1, axis=AXES.index("cp")).ravel()
+    is_far = topology.host[source] != topology.host[target]
+    return [_Hops.make(ring_path(topology) + source[is_far], source[is_far], target[is_far], 1.0)]
+
+
+def state_of(topology: Topology, devices: Sequence[tuple[str, Sequence[int], float, float]]) -> NetworkState:
+    """Combine slow devices.
+
+    Parameters
+    ----------
+    devices
+        ``(kind, where, factor, add_ms)``; kind ``nic`` and ``switch`` have one index, ``link`` has both ranks.
+    """
+    nics, switches = len(topology.nic_host), int(topology.switch[-1]) + 1
+    arrays = {"nic": (np.ones(nics), np.zeros(nics)), "switch": (np.ones(switches), np.zeros(switches))}
+    links = []
+    for kind, where, factor, add_ms in devices:
+        if kind == "link":
+            links.append((where[0], where[1], factor, add_ms * NS_PER_MS))
+        else:
+            arrays[kind][0][where[0]] *= factor
+            arrays[kind][1][where[0]] += add_ms * NS_PER_MS
+    return NetworkState(arrays["nic"], arrays["switch"], tuple(links))

@@ -1,0 +1,313 @@
+"""Runs as the batches that the ranks of a real job would send.
+
+Times as logs give them: starts and durations, rounded apart and taken on clocks that are not the same.
+
+What happens to rows between the rank and the reader: some never arrive, some arrive twice.
+
+An exporter that can't keep up drops rows in bursts. Drawn per iteration from the seed, and so the same for a run and
+its healthy twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header
+from irregulars.producers.simulator.bandwidth import Samples
+from irregulars.producers.simulator.engine import Engine, Run
+from irregulars.producers.simulator.noise import (
+    clock_drifts_ratio,
+    clock_offsets_ns,
+    delivery_generator,
+    elapsed_drifts_ratio,
+)
+from irregulars.producers.simulator.plan import OperatorRows, Plan
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.topology import Ints
+
+Bools = NDArray[np.bool_]
+
+
+def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -> tuple[Bools | None, Bools | None]:
+    """Return which rows of an iteration arrive, and which of these arrive twice; None: all, and none."""
+    if not (settings.loss_ratio or settings.repeat_ratio):
+        return None, None
+    generator = delivery_generator(settings, iteration)
+    count = len(rows.step)
+    comes = ~_lost(settings, rows, generator) if settings.loss_ratio else np.ones(count, dtype=np.bool_)
+    again = (generator.random(count) < settings.repeat_ratio) & comes
+    return comes, again
+
+
+def _lost(settings: SimulatorSettings, rows: OperatorRows, generator: np.random.Generator) -> Bools:
+    """Bursts begin anywhere, and end with the rank's rows of the iteration at the latest."""
+    count = len(rows.step)
+    burst_rows = max(settings.loss_burst_rows, 1.0)
+    begins = np.flatnonzero(generator.random(count) < settings.loss_ratio / burst_rows)
+    ends = begins + generator.geometric(1 / burst_rows, len(begins))
+    ends = np.minimum(ends, rows.first[np.searchsorted(rows.first, begins, side="right")])
+    edges = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(edges, begins, 1)
+    np.add.at(edges, ends, -1)
+    return np.cumsum(edges)[:-1] > 0
+
+
+Floats = NDArray[np.float64]
+
+
+class MeasuredTime:
+    """What a job's logs show of true times.
+
+    Kineto writes microseconds (``libkineto`` until 2024; nanoseconds since), NCCL Inspector whole microseconds, and
+    some trainers hundredths of a millisecond. Start and duration are rounded each by itself, so an operator may seem
+    to end after the next one of its stream began.
+    """
+
+    def __init__(self, settings: SimulatorSettings) -> None:
+        self._resolution_ns = int(settings.time_resolution_ns)
+        self._drift = elapsed_drifts_ratio(settings)
+
+    def starts_ns(self, times_ns: Ints) -> Ints:
+        """Round starts, ns."""
+        step_ns = self._resolution_ns
+        return times_ns if step_ns == 1 else (times_ns + step_ns // 2) // step_ns * step_ns
+
+    def elapsed_ns(self, lengths_ns: Floats, rank: int) -> Floats:
+        """Durations as the rank's own clock gives them, rounded; NaN stays NaN."""
+        step_ns, drift = self._resolution_ns, float(self._drift[rank])
+        if step_ns == 1 and not drift:
+            return lengths_ns
+        return np.asarray(np.rint(lengths_ns * (1 + drift) / step_ns) * step_ns)
+
+    def watermark_ns(self, last_ns: int, length_ns: float) -> int:
+        """Up to when nothing comes after a run of some length: its end, and by what rows may show it later."""
+        step_ns, drift = self._resolution_ns, float(np.abs(self._drift).max())
+        return last_ns if step_ns == 1 and not drift else last_ns + step_ns + int(np.ceil(drift * length_ns))
+
+
+class JobRows:
+    """Makes batches of the runs of one job.
+
+    Parameters
+    ----------
+    engine
+        The job.
+    start_ns
+        When it starts, ns since the epoch.
+    """
+
+    def __init__(self, engine: Engine, start_ns: int) -> None:
+        self._engine = engine
+        topology = engine.topology
+        hosts = int(topology.host[-1]) + 1
+        self._zero_ns = start_ns + clock_offsets_ns(engine.settings, hosts)[topology.host]
+        self._drift = clock_drifts_ratio(engine.settings, hosts)[topology.host]
+        self._measured = MeasuredTime(engine.settings)
+        self._ranks = np.flatnonzero(topology.is_logged).tolist()
+        self._names = [
+            tuple(topology.groups.communicators[c].id for c in topology.groups.of_rank(rank))
+            for rank in range(topology.world_size)
+        ]
+        self._counts = _Counts(engine)
+        self._published = {schema: np.zeros(topology.world_size, dtype=np.int64) for schema in SCHEMAS}
+
+    def commops(self, runs: Sequence[Run]) -> Iterator[Batch]:
+        """Yield one batch per logged rank with the operators of consecutive runs."""
+        for batch, _ in self.judged_commops(runs, ()):
+            yield batch
+
+    def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools]) -> Iterator[tuple[Batch, Bools]]:
+        """Yield batches of operators, and what is true of each of their rows.
+
+        Parameters
+        ----------
+        truths
+            Per run: a value for each row of its plan. Empty: False for all.
+        """
+        pairs = list(zip(runs, truths or [np.zeros(len(run.plan.rows.step), dtype=np.bool_) for run in runs],
+                         strict=True))  # fmt: skip
+        for _, own in groupby(pairs, key=lambda pair: id(pair[0].plan)):
+            some, truth = zip(*own, strict=True)
+            yield from self._commops(list(some), np.array(truth))
+
+    def _commops(self, runs: Sequence[Run], truths: Bools) -> Iterator[tuple[Batch, Bools]]:
+        plan, settings = runs[0].plan, self._engine.settings
+        rows, seats = plan.rows, self._engine.topology.seat
+        iterations = np.array([run.iteration for run in runs])
+        before = [self._counts.before(plan, run.iteration) for run in runs]
+        scale = np.array([settings.workload_factor(run.iteration) for run in runs])
+        sizes = np.where(rows.is_scaled, np.rint(scale[:, None] * rows.size_bytes), rows.size_bytes)
+        sizes = self._sizes_of_experts(plan, runs, sizes)
+        starts_ns, elapsed_ns, ways = _operators(settings, runs)
+        for rank in self._ranks:
+            own = rows.of_seat(int(seats[rank]))
+            count = own.stop - own.start
+            started_ns = self._local_ns(rank, starts_ns[:, own])
+            columns: dict[str, np.ndarray] = {
+                "communicator": np.tile(rows.local_communicator[own], len(runs)),
+                "operator": np.tile(rows.operator[own], len(runs)),
+                "sequence": np.stack([one[own] for one in before]).ravel() + np.tile(rows.ordinal[own], len(runs)),
+                "peer": np.tile(rows.peer[own], len(runs)),
+                "start_ns": self._measured.starts_ns(started_ns).ravel(),
+                "elapsed_ns": self._measured.elapsed_ns(elapsed_ns[:, own], rank).ravel(),
+                "size_bytes": sizes[:, own].ravel(),
+                "iteration": np.repeat(iterations, count),
+            }
+            truth = truths[:, own].ravel()
+            if ways is not None:
+                index = np.concatenate([np.flatnonzero(way[:, own]) for way in ways])
+                columns, truth = {name: column[index] for name, column in columns.items()}, truth[index]
+            last_ns = self._watermark_ns(runs[-1], rank, columns)
+            yield self._batch("commops", rank, last_ns, columns, self._names[rank]), truth
+
+    def _sizes_of_experts(self, plan: Plan, runs: Sequence[Run], sizes: Floats) -> Floats:
+        """What experts send back grows with what they get; what they are sent does not say for whom it is."""
+        if runs[0].expert_load is None:
+            return sizes
+        rows, topology = plan.rows, self._engine.topology
+        is_back = (rows.operator == OPERATOR_CODES["all_to_all"]) & (rows.ordinal % 2 == 0)
+        place = topology.seat[plan.step_rank[rows.step]] % topology.stage_ranks
+        loads = np.array([run.expert_load for run in runs])[:, place]
+        return np.where(is_back, np.rint(sizes * loads), sizes)
+
+    def skip(self, runs: Sequence[Run]) -> None:
+        """Count the rows of operators and of iterations as sent, without making them; no run may be hung."""
+        for run in runs:
+            rows = run.plan.rows
+            comes, again = delivered(self._engine.settings, rows, run.iteration)
+            sent = np.ones(len(rows.step), dtype=np.int64) if comes is None else comes.astype(np.int64)
+            if again is not None:
+                sent += again
+            before = np.concatenate([[0], np.cumsum(sent)])[rows.first]
+            self._published["commops"] += np.diff(before)[self._engine.topology.seat]
+            self._published["iterations"] += 1
+
+    def iterations(self, runs: Sequence[Run]) -> Iterator[Batch]:
+        """Yield one batch per logged rank with the rows of consecutive iterations which it ended."""
+        ended = [run for run in runs if not run.is_hung]
+        if not ended:
+            return
+        unknown = np.full(len(ended), np.nan)
+        phases = np.array([run.phase for run in ended], dtype=np.uint8)
+        tokens = np.array([self._tokens(run.iteration) for run in ended])
+        starts_ns = _whole_ns([run.start_ns for run in ended])
+        ends_ns = _whole_ns([run.end_ns for run in ended])
+        for rank in self._ranks:
+            columns = {
+                "iteration": np.array([run.iteration for run in ended]),
+                "start_ns": self._measured.starts_ns(self._local_ns(rank, starts_ns[:, rank])),
+                "elapsed_ns": self._measured.elapsed_ns((ends_ns - starts_ns)[:, rank].astype(np.float64), rank),
+                "phase": phases,
+                "loss": unknown,
+                "grad_norm": unknown,
+                "tokens": tokens,
+            }
+            last_ns = int(self._local_ns(rank, ends_ns[-1:, rank])[0])
+            watermark_ns = self._measured.watermark_ns(last_ns, ended[-1].elapsed_ns)
+            yield self._batch("iterations", rank, watermark_ns, columns)
+
+    def bandwidth(self, samples: Samples) -> Iterator[Batch]:
+        """Yield one batch per NIC, as its first logged rank; nothing if there is no sample."""
+        topology = self._engine.topology
+        count = samples.time_ns.shape[1]
+        times_ns = _whole_ns(samples.time_ns)
+        for nic, rank in enumerate(topology.nic_rank.tolist() if count else ()):
+            if rank < 0:
+                continue
+            time_ns = self._local_ns(rank, times_ns[nic])
+            columns = {
+                "time_ns": time_ns,
+                "path": np.full(count, PATHS.index("nic"), dtype=np.uint8),
+                "device": np.zeros(count, dtype=np.uint16),
+                "tx_bytes_per_s": samples.tx_bytes_per_s[nic],
+                "rx_bytes_per_s": samples.rx_bytes_per_s[nic],
+            }
+            yield self._batch("bandwidth", rank, int(time_ns[-1]), columns, (topology.nic_name(nic),))
+
+    def _tokens(self, iteration: int) -> float:
+        settings = self._engine.settings
+        planned = settings.micro_batches * settings.tokens_per_micro_batch
+        return float(np.rint(planned * settings.workload_factor(iteration)))
+
+    def _local_ns(self, rank: int, times_ns: Ints) -> Ints:
+        """What the clock of a rank's host shows at these times since the start of the job."""
+        drift = float(self._drift[rank])
+        shown_ns = times_ns + int(self._zero_ns[rank])
+        return shown_ns + np.rint(drift * times_ns).astype(np.int64) if drift else shown_ns
+
+    def _watermark_ns(self, run: Run, rank: int, columns: dict[str, np.ndarray]) -> int | None:
+        if not run.is_hung:
+            last_ns = int(self._local_ns(rank, _whole_ns(run.end_ns[rank : rank + 1]))[0])
+            return self._measured.watermark_ns(last_ns, run.elapsed_ns)
+        # It waits, and so all that it did before has been written.
+        return int(columns["start_ns"].max()) if len(columns["start_ns"]) else None
+
+    def _batch(
+        self,
+        schema: str,
+        rank: int,
+        watermark_ns: int | None,
+        columns: dict[str, np.ndarray],
+        names: tuple[str, ...] = (),
+    ) -> Batch:
+        settings, published = self._engine.settings, self._published[schema]
+        header = Header(schema, settings.job, settings.attempt, rank, int(published[rank]), watermark_ns, names)
+        batch = Batch(header, columns)
+        published[rank] += len(batch)
+        return batch
+
+
+class _Counts:
+    """How many operators of each series came in the iterations before one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._every = engine.settings.evaluate_every
+        plans = list(engine.plans.values())
+        self._per_turn = {id(plan): [_in_series_of(plan, turn) for turn in plans] for plan in plans}
+
+    def before(self, plan: Plan, iteration: int) -> Ints:
+        """For each row of a plan: operators of its series before this iteration."""
+        evaluations = iteration // self._every if self._every else 0
+        turns = (iteration - evaluations, evaluations)
+        return sum((count * per for count, per in zip(turns, self._per_turn[id(plan)], strict=False)),
+                   start=np.zeros(1, dtype=np.int64))  # fmt: skip
+
+
+def _in_series_of(plan: Plan, turn: Plan) -> Ints:
+    """For each row of one plan: how many operators its series has in an iteration of another."""
+    if plan is turn:
+        return plan.rows.per_iteration
+    series, first = np.unique(turn.rows.series, return_index=True)
+    place = np.minimum(np.searchsorted(series, plan.rows.series), len(series) - 1)
+    return np.where(series[place] == plan.rows.series, turn.rows.per_iteration[first][place], 0)
+
+
+def _operators(settings: SimulatorSettings, runs: Sequence[Run]) -> tuple[Ints, Floats, tuple[Bools, Bools] | None]:
+    """Starts, elapsed times (NaN: not ended), and what is sent: the rows that come, and those that come once more.
+
+    The last is None where all rows come once.
+    """
+    rows = runs[0].plan.rows
+    arrival_ns = np.array([run.arrival_ns[rows.step] for run in runs])
+    departure_ns = np.array([run.departure_ns[rows.step] for run in runs])
+    ways = [delivered(settings, rows, run.iteration) for run in runs]
+    if not any(run.is_hung for run in runs):
+        starts_ns = _whole_ns(arrival_ns)
+        elapsed_ns = (_whole_ns(departure_ns) - starts_ns).astype(np.float64)
+        comes, again = (None if way[0] is None else np.array(way) for way in zip(*ways, strict=True))
+        return starts_ns, elapsed_ns, None if comes is None or again is None else (comes, again)
+    is_entered, is_left = np.isfinite(arrival_ns), np.isfinite(departure_ns)
+    starts_ns = _whole_ns(np.where(is_entered, arrival_ns, 0.0))
+    ends_ns = _whole_ns(np.where(is_left, departure_ns, 0.0))
+    elapsed_ns = np.where(is_left, ends_ns - starts_ns, np.nan)
+    comes = np.array([x if way is None else x & way for x, (way, _) in zip(is_entered, ways, strict=True)])
+    again = np.array([np.zeros_like(x) if way is None else x & way for x, (_, way) in zip(comes, ways, strict=True)])
+    return starts_ns, elapsed_ns, (comes, again)
+
+
+def _whole_ns(times_ns: Sequence[Floats] | Floats) -> NDArray[np.int64]:
+    return np.rint(np.asarray(times_ns)).astype(np.int64)

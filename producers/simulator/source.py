@@ -1,0 +1,268 @@
+"""The simulated job as a source of records, and as a trace directory with its truth.
+
+A job that runs, and what its ranks send: announcements, then batches, a part of the job at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
+from irregulars.producers.publishing.batches import take_rows
+from irregulars.producers.simulator.bandwidth import BandwidthSampler
+from irregulars.producers.simulator.engine import Engine, Run
+from irregulars.producers.simulator.rows import JobRows
+from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
+from irregulars.producers.simulator.truth import calibrated, measure
+from irregulars.producers.trace.writer import write_trace
+
+
+def sources_of(settings: SimulatorSettings) -> tuple[str, ...]:
+    """Schemas of the rows that a job sends."""
+    return ("commops", "iterations", *(("bandwidth",) if settings.bandwidth_period_ms else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some consecutive iterations: when they are over on all ranks (ns since the epoch), and what was sent.
+
+    ``past`` is the iteration after them.
+    """
+
+    due_ns: int
+    past: int
+    batches: Iterator[Batch]
+
+
+class Simulation:
+    """Runs one job once.
+
+    Parameters
+    ----------
+    settings
+        The job.
+    start_ns
+        When it starts, ns since the epoch.
+
+    Raises
+    ------
+    InputError
+        If a fault does not fit the cluster.
+    """
+
+    def __init__(self, settings: SimulatorSettings, start_ns: int) -> None:
+        settings = calibrated(settings)
+        self._settings, self._start_ns = settings, start_ns
+        self._last: Run | None = None
+        self._engine = Engine(settings)
+        self._sampler = BandwidthSampler(self._engine) if settings.bandwidth_period_ms else None
+        self._rows = JobRows(self._engine, start_ns)
+
+    def announcements(self, recorded_until_ns: int | None = None) -> Iterator[Announcement]:
+        """Yield the announcement of each rank."""
+        return self._engine.topology.announcements(sources_of(self._settings), recorded_until_ns)
+
+    @property
+    def recorded_until_ns(self) -> int | None:
+        """When recording ended, ns since the epoch, if the job came to a standstill; known when all parts are out."""
+        if self._last is None or not self._last.is_hung:
+            return None
+        return self._start_ns + round(self._last.last_ns + self._settings.recorded_after_hang_s * NS_PER_S)
+
+    def parts(self, *, max_span_s: float, max_rows: int) -> Iterator[Part]:
+        """Yield the job in parts of at least one iteration, which end at a span of time or a number of operators.
+
+        A part must be used up before the next one is asked for: one part is in memory at a time.
+        """
+        iterations_at_most = max(max_rows // len(self._engine.plan.rows.step), 1)
+        runs: list[Run] = []
+        while not self._is_over:
+            runs.append(self._advance())
+            span_ns = runs[-1].last_ns - float(runs[0].start_ns.min())
+            if self._is_over or len(runs) >= iterations_at_most or span_ns >= max_span_s * NS_PER_S:
+                yield Part(self._start_ns + round(runs[-1].last_ns), self._engine.iteration, self._batches(runs))
+                runs = []
+
+    @property
+    def _is_over(self) -> bool:
+        return self._engine.iteration >= self._settings.iterations or self._engine.is_hung
+
+    def _advance(self) -> Run:
+        run = self._last = self._engine.advance()
+        if self._sampler:
+            self._sampler.add(run)
+        return run
+
+    def _batches(self, runs: list[Run]) -> Iterator[Batch]:
+        yield from self._rows.commops(runs)
+        if self._sampler:
+            yield from self._rows.bandwidth(self._sampler.take(self._sampled_ns(runs[-1])))
+        yield from self._rows.iterations(runs)
+
+    def _sampled_ns(self, run: Run) -> float:
+        """Until when the counters are final: the next iteration may begin on a rank before this one ends on all."""
+        if self._is_over:  # to the first sample after the end, on each NIC
+            return run.last_ns + 2 * self._settings.bandwidth_period_ms * NS_PER_MS
+        return float(run.end_ns.min())
+
+
+_BATCH_SPAN_S: Final = 1.0
+_BATCH_ROWS: Final = 1_000_000  # of all ranks: bounds the memory of large jobs
+_TRACE_ROWS: Final = 4_000_000
+_POSITION: Final = "records="
+
+
+class SimulatorSource:
+    """A `Source` of all that the ranks of one simulated job send.
+
+    First come the announcements, then batches of about a second of the job each.
+
+    Parameters
+    ----------
+    settings
+        The job.
+    start_ns
+        When it starts, ns since the epoch.
+    now_ns
+        A clock in ns since the epoch: records come when their time has come. None: as fast as they are asked for.
+    position
+        What `position` returned: go on after it. The job is run again up to there; nothing is stored.
+
+    Raises
+    ------
+    InputError
+        If a fault does not fit the cluster, or `position` is no position of a simulator.
+    """
+
+    def __init__(
+        self,
+        settings: SimulatorSettings,
+        *,
+        start_ns: int = RECORDED_START_NS,
+        now_ns: Callable[[], int] | None = None,
+        position: str | None = None,
+    ) -> None:
+        self._now_ns = now_ns
+        self._simulation = Simulation(settings, start_ns)
+        self._records = _records(self._simulation, start_ns)
+        self._is_closed = False
+        self._next = next(self._records, None)
+        self._cut = 0  # rows of the next batch that were polled already
+        self._polled = 0
+        self._skip(position)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True when the job has ended and everything was polled, or after `close`.
+
+        A job that hangs stays silent, but not ended, as long as its settings say.
+        """
+        if self._next is not None or self._is_closed or self._now_ns is None:
+            return self._next is None
+        silent_until_ns = self._simulation.recorded_until_ns
+        return silent_until_ns is None or self._now_ns() >= silent_until_ns
+
+    def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
+        """Return the next announcements and rows whose time has come; ``()``: nothing yet, or nothing any more."""
+        now_ns = None if self._now_ns is None else self._now_ns()
+        polled: list[Announcement | Batch] = []
+        room = max_records
+        while room > 0 and self._next is not None and (now_ns is None or now_ns >= self._next[0]):
+            before = self._polled
+            polled.append(self._take(self._next[1], room))
+            room -= self._polled - before
+        return tuple(polled)
+
+    def position(self) -> str:
+        """Return where a new source of the same settings would go on after the last record polled."""
+        return f"{_POSITION}{self._polled}"
+
+    def close(self) -> None:
+        """End the job; nothing is polled after it."""
+        self._next, self._records, self._is_closed = None, iter(()), True
+
+    def _skip(self, position: str | None) -> None:
+        wanted = _records_before(position)
+        while self._polled < wanted and self._next is not None:
+            self._take(self._next[1], wanted - self._polled)
+        if self._polled < wanted:
+            raise InputError(
+                f"position must lie in the job, which has {self._polled} records; got {position!r} "
+                "(simulator source): the settings must be those that it was made with"
+            )
+
+    def _take(self, record: Announcement | Batch, most: int) -> Announcement | Batch:
+        """Take one record, or as many rows of it as there is room for."""
+        length = len(record) if isinstance(record, Batch) else 1
+        first, past = self._cut, min(self._cut + most, length)
+        self._polled += past - first
+        self._cut = past if past < length else 0
+        if past == length:
+            self._next = next(self._records, None)
+        return take_rows(record, first, past) if isinstance(record, Batch) and past - first < length else record
+
+
+def simulate_trace(
+    directory: Path | str,
+    settings: SimulatorSettings,
+    *,
+    start_ns: int = RECORDED_START_NS,
+    on_part: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Write the whole job as a trace directory (contract, section 1), with ``label.json``.
+
+    Memory does not grow with the number of iterations; for many incidents of one job see
+    `tests.benchmarks.incidents`.
+
+    Parameters
+    ----------
+    on_part
+        Is told now and then how many iterations are written.
+
+    Returns
+    -------
+    dict
+        What stands in ``label.json``.
+
+    Raises
+    ------
+    InputError
+        If a fault does not fit the cluster.
+    OSError
+        If the directory can't be written.
+    """
+    truth = measure(settings)
+    simulation = Simulation(truth.settings, start_ns)
+    announcements = simulation.announcements(truth.recorded_until_ns(start_ns))
+    write_trace(directory, announcements, _told(simulation, on_part or (lambda _: None)))
+    (Path(directory) / "label.json").write_text(json.dumps(truth.label, indent=1) + "\n", encoding="utf-8")
+    return truth.label
+
+
+def _told(simulation: Simulation, on_part: Callable[[int], None]) -> Iterator[Batch]:
+    for part in simulation.parts(max_span_s=float("inf"), max_rows=_TRACE_ROWS):
+        yield from part.batches
+        on_part(part.past)
+
+
+def _records(simulation: Simulation, start_ns: int) -> Iterator[tuple[int, Announcement | Batch]]:
+    """All records with the time at which they come, in ns since the epoch."""
+    announced = ((start_ns, announcement) for announcement in simulation.announcements())
+    parts = simulation.parts(max_span_s=_BATCH_SPAN_S, max_rows=_BATCH_ROWS)
+    return chain(announced, ((part.due_ns, batch) for part in parts for batch in part.batches))
+
+
+def _records_before(position: str | None) -> int:
+    if position is None:
+        return 0
+    count = position.removeprefix(_POSITION)
+    if not (position.startswith(_POSITION) and count.isascii() and count.isdigit()):
+        raise InputError(f"position must be {_POSITION}N; got {position!r} (simulator source)")
+    return int(count)

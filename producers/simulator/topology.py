@@ -1,0 +1,311 @@
+"""Where the ranks of a simulated job live, and which groups they form.
+
+Ranks follow Megatron's order. With ``tp-cp-ep-dp-pp``, the default,
+``rank = ((((stage * dp + replica) * shards + shard) * ep + expert) * cp + context) * tp + tensor``; with
+``tp-cp-ep-pp-dp`` the stage comes between the shard and the expert. Hosts are filled in order of rank.
+
+A rank's *seat* is where it sits in the grid: stages in order, and in each stage the same order of coordinates. In
+the default order, the seat is the rank.
+
+The communicators of a simulated job.
+
+===========  =====================================================  ==========================================
+group        its ranks differ in                                    exists where
+===========  =====================================================  ==========================================
+``world``    everything                                             always
+``tp``       tp                                                     tp > 1
+``cp``       cp                                                     cp > 1
+``ep``       ep                                                     ep > 1
+``dp``       dp, shards, ep, cp: dense gradients                    shards = 1
+``shard``    shards, ep, cp: dense gradients and parameters         shards > 1
+``replica``  dp: shards of gradients between the optimizer's copies  shards > 1 and dp > 1
+``edp``      dp, shards, cp: gradients of experts                   ep > 1
+``pp``       pp                                                     pp > 1
+``emb``      pp, first and last stage only                          tied embeddings and pp > 2
+===========  =====================================================  ==========================================
+
+Kinds are those of the contract: the four groups that carry gradients are ``dp``, ``emb`` is ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Communicator, Ranks, ranks_to_runs
+from irregulars.producers.simulator.noise import logging_generator
+from irregulars.producers.simulator.settings import SimulatorSettings
+
+Ints = NDArray[np.int64]
+
+AXES: Final = ("pp", "dp", "shards", "ep", "cp", "tp")
+"""Order of the axes of the grid of ranks."""
+
+VARYING: Final[Mapping[str, tuple[str, ...]]] = {
+    "world": AXES, "tp": ("tp",), "cp": ("cp",), "ep": ("ep",), "dp": ("dp", "shards", "ep", "cp"),
+    "shard": ("shards", "ep", "cp"), "replica": ("dp",), "edp": ("dp", "shards", "cp"), "pp": ("pp",), "emb": ("pp",),
+}  # fmt: skip
+"""Axes along which the ranks of a group differ, in the order in which a rank lists its communicators."""
+
+_KINDS: Final = {"shard": "dp", "replica": "dp", "edp": "dp", "emb": "unknown"}
+_LETTERS: Final = {"pp": "p", "dp": "d", "shards": "s", "ep": "e", "cp": "c", "tp": "t"}
+_ALWAYS_NAMED: Final = frozenset({"pp", "dp", "tp"})
+
+
+def sizes_of(settings: SimulatorSettings) -> tuple[int, ...]:
+    """Shape of the grid of ranks."""
+    return tuple(getattr(settings, axis) for axis in AXES)
+
+
+def has_group(settings: SimulatorSettings, group: str) -> bool:
+    """Say whether ranks of this job form such groups, of two ranks or more."""
+    size = int(np.prod([getattr(settings, axis) for axis in VARYING[group]]))
+    match group:
+        case "dp":
+            return size > 1 and settings.shards == 1
+        case "shard" | "replica":
+            return size > 1 and settings.shards > 1
+        case "edp":
+            return size > 1 and settings.ep > 1
+        case "emb":
+            return settings.has_tied_embeddings and settings.pp > 1
+        case _:
+            return size > 1
+
+
+def along(grid: Ints, group: str) -> Ints:
+    """Give the members of each group of one sort, a row for each, of an array in the shape of the grid.
+
+    >>> along(np.arange(8).reshape(2, 1, 1, 1, 1, 4), "pp").tolist()
+    [[0, 4], [1, 5], [2, 6], [3, 7]]
+    """
+    moved = [axis for axis, name in enumerate(AXES) if name in VARYING[group]]
+    fixed = [axis for axis in range(len(AXES)) if axis not in moved]
+    width = int(np.prod([grid.shape[axis] for axis in moved]))
+    rows = grid.transpose(*fixed, *moved).reshape(-1, width)
+    return rows[:, [0, -1]] if group == "emb" else rows
+
+
+class Groups:
+    """Communicators by index, in the order of `VARYING`.
+
+    Attributes
+    ----------
+    communicators
+        All of them; the index in this tuple is the communicator's number in the simulator.
+    numbers
+        By group, per rank: the number of its communicator, -1 where it has none.
+    """
+
+    def __init__(self, settings: SimulatorSettings, grid: Ints) -> None:
+        self._found: list[Communicator] = []
+        self.numbers: dict[str, Ints] = {}
+        for group in VARYING:
+            self.numbers[group] = self._add(settings, grid, group)
+        self.communicators = tuple(self._found)
+
+    def of_rank(self, rank: int) -> list[int]:
+        """Numbers of the communicators that a rank is in; the order is that of its batches' `names`."""
+        return [int(numbers[rank]) for numbers in self.numbers.values() if numbers[rank] >= 0]
+
+    def local_codes(self) -> dict[str, Ints]:
+        """By group, per rank: the place of its communicator in what `of_rank` returns."""
+        exists = np.stack(list(self.numbers.values())) >= 0
+        return dict(zip(self.numbers, np.cumsum(exists, axis=0) - 1, strict=True))
+
+    def _add(self, settings: SimulatorSettings, grid: Ints, group: str) -> Ints:
+        numbers = np.full(grid.size, -1)
+        if not has_group(settings, group):
+            return numbers
+        members = np.sort(along(grid, group), axis=1)
+        first = len(self._found)
+        numbers[members] = first + np.arange(len(members))[:, None]
+        self._found += [
+            Communicator(name, _KINDS.get(group, group), tuple(ranks))
+            for name, ranks in zip(_names(settings, group), members.tolist(), strict=True)
+        ]
+        return numbers
+
+
+def _names(settings: SimulatorSettings, group: str) -> list[str]:
+    """Name each group by the coordinates that its ranks share; those of dimensions that are not used are left out."""
+    fixed = [axis for axis in AXES if axis not in VARYING[group]]
+    places = product(*(range(getattr(settings, axis)) for axis in fixed))
+    shown = [axis in _ALWAYS_NAMED or getattr(settings, axis) > 1 for axis in fixed]
+    return [
+        "_".join([group, *(f"{_LETTERS[axis]}{x}" for axis, x, is_shown in zip(fixed, place, shown, strict=True)
+                           if is_shown)])
+        for place in places
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The cluster and the groups of one job.
+
+    Attributes
+    ----------
+    host, gpu, nic, switch
+        Per rank: index of its host, of its GPU inside the host, of its NIC and of its leaf switch.
+    nic_host
+        Per NIC: its host.
+    """
+
+    settings: SimulatorSettings
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.settings.world_size
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks of one pipeline stage."""
+        return self.settings.stage_ranks
+
+    @cached_property
+    def grid(self) -> Ints:
+        """All ranks, as an array with the axes of `producers.simulator.topology.AXES`."""
+        pp, *inner = sizes_of(self.settings)
+        ranks = np.arange(self.world_size)
+        if self.settings.rank_order == "tp-cp-ep-dp-pp":
+            return ranks.reshape(pp, *inner)
+        dp, shards, *rest = inner
+        return ranks.reshape(dp, shards, pp, *rest).transpose(2, 0, 1, 3, 4, 5)
+
+    @cached_property
+    def rank_of_seat(self) -> Ints:
+        """Which rank sits where."""
+        return self.grid.ravel()
+
+    @cached_property
+    def seat(self) -> Ints:
+        """Seat of each rank."""
+        return np.argsort(self.rank_of_seat)
+
+    @cached_property
+    def is_logged(self) -> NDArray[np.bool_]:
+        """Whether a rank writes what it does."""
+        if self.settings.logged == "all":
+            return np.ones(self.world_size, dtype=np.bool_)
+        if self.settings.logged == "tp_leaders":
+            is_leader = np.zeros(self.world_size, dtype=np.bool_)
+            is_leader[self.grid[..., 0]] = True
+            return is_leader
+        units = self.host if self.settings.logged == "some_hosts" else np.arange(self.world_size)
+        count = int(units[-1]) + 1
+        order = logging_generator(self.settings).permutation(count)
+        return np.isin(units, order[: max(round(count * (1 - self.settings.unlogged_ratio)), 1)])
+
+    @cached_property
+    def host(self) -> Ints:
+        """Host of each rank."""
+        return np.arange(self.world_size) // self.settings.gpus_per_host
+
+    @cached_property
+    def gpu(self) -> Ints:
+        """Local GPU of each rank."""
+        return np.arange(self.world_size) % self.settings.gpus_per_host
+
+    @cached_property
+    def nic(self) -> Ints:
+        """NIC of each rank."""
+        return self.host * self._nics_per_host + self.gpu // self.settings.gpus_per_nic
+
+    @cached_property
+    def nic_host(self) -> Ints:
+        """Host of each NIC."""
+        return np.arange(int(self.nic[-1]) + 1) // self._nics_per_host
+
+    @cached_property
+    def nic_rank(self) -> Ints:
+        """For each NIC the first logged rank that uses it: the one that reports its traffic; -1: none does."""
+        ranks = np.flatnonzero(self.is_logged)
+        nics, first = np.unique(self.nic[ranks], return_index=True)
+        result = np.full(len(self.nic_host), -1)
+        result[nics] = ranks[first]
+        return result
+
+    @cached_property
+    def switch(self) -> Ints:
+        """Leaf switch of each rank."""
+        return self.host // self.settings.hosts_per_switch
+
+    @property
+    def _nics_per_host(self) -> int:
+        return -(-self.settings.gpus_per_host // self.settings.gpus_per_nic)
+
+    def host_name(self, host: int) -> str:
+        """Name of a host."""
+        return f"node-{host}"
+
+    def nic_name(self, nic: int) -> str:
+        """Name of a NIC, unique in its host."""
+        return f"mlx5_{nic % self._nics_per_host}"
+
+    def switch_name(self, switch: int) -> str:
+        """Name of a leaf switch."""
+        return f"leaf-{switch}"
+
+    def find_host(self, name: str) -> int:
+        """Index of a host that is given by name or index; raises `InputError`."""
+        return _find(name, "host", "node-", int(self.host[-1]) + 1)
+
+    def find_switch(self, name: str) -> int:
+        """Index of a switch that is given by name or index; raises `InputError`."""
+        return _find(name, "switch", "leaf-", int(self.switch[-1]) + 1)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The communicators of the job."""
+        return Groups(self.settings, self.grid)
+
+    def announcements(self, sources: Sequence[str], recorded_until_ns: int | None = None) -> Iterator[Announcement]:
+        """Yield the announcement of each rank, in order of rank.
+
+        Parameters
+        ----------
+        sources
+            Schemas that the job sends; of a shared NIC only its first rank sends ``bandwidth``.
+        recorded_until_ns
+            When recording ended, ns since the epoch, if that is known.
+        """
+        s = self.settings
+        logged_ranks = int(np.count_nonzero(self.is_logged))
+        # As runs: 100,000 ranks that each list all others would be ten thousand million numbers to encode.
+        communicators = [replace(one, ranks=Ranks(ranks_to_runs(one.ranks))) for one in self.groups.communicators]
+        for rank in range(self.world_size):
+            nic = int(self.nic[rank])
+            is_logged = bool(self.is_logged[rank])
+            own = tuple(x for x in sources if is_logged and (x != "bandwidth" or self.nic_rank[nic] == rank))
+            yield Announcement(
+                job=s.job,
+                attempt=s.attempt,
+                rank=rank,
+                world_size=self.world_size,
+                logged_ranks=logged_ranks,
+                communicators=tuple(communicators[c] for c in self.groups.of_rank(rank)),
+                sources=own,
+                is_logged=is_logged,
+                clock=s.clock,
+                host=self.host_name(int(self.host[rank])),
+                gpu=int(self.gpu[rank]),
+                nic=self.nic_name(nic),
+                switch=self.switch_name(int(self.switch[rank])),
+                lost_rows=None if s.loss_ratio else 0,  # an exporter that counted its losses would have none
+                recorded_until_ns=recorded_until_ns,
+            )
+
+
+def _find(name: str, what: str, prefix: str, count: int) -> int:
+    digits = name.removeprefix(prefix)
+    if not (digits.isascii() and digits.isdigit() and int(digits) < count):
+        raise InputError(f"{what} must be {prefix}0 to {prefix}{count - 1}, or its number; got {name!r} (fault)")
+    return int(digits)

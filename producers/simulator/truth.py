@@ -1,0 +1,309 @@
+"""The truth about a simulated job, in the form of a recording's ``label.json``.
+
+Find the strength of a fault with which the mean iteration gets longer by the wanted share.
+
+Tried out on the job itself: iterations in the range of the fault are run with it, each from where the healthy run
+began it, and the strength is searched by false position. The time of an iteration is a maximum of sums in which the
+strength stands at most linearly, and so grows with it, slowly at first (the rank was not the last one) and then
+evenly: a few steps suffice. First on two iterations, then on all that act, so that noise has its part in both.
+Iterations in which the job compiles and warms up are left out: they are many times as long, and a fault hides there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.errors import InputError
+from irregulars.producers.simulator.effects import Faults, check_place, fault_ranks
+from irregulars.producers.simulator.engine import Engine, Run
+from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.settings import NS_PER_S, SimulatorSettings
+from irregulars.producers.simulator.topology import Topology
+
+TOLERANCE_RATIO: Final = 0.02
+"""The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so."""
+
+_MOST_TRIALS: Final = 24
+_MOST_STEPS: Final = 12
+_HASTE: Final = 1.5  # the more often the bracket was too small, the faster it grows
+_COLD_STEP: Final = 2.0
+_WARM_STEP: Final = 1.1
+# A longer range is sampled evenly; small jobs, whose iterations differ most, can afford more.
+_FEWEST_ITERATIONS, _MOST_ITERATIONS, _SAMPLED_STEPS = 24, 64, 5_000_000
+_FIRST_GUESS: Final = {"factor": 0.5, "add_ms": 10.0, "spread": 0.1}
+
+
+class Calibration:
+    """Finds strengths for the faults of one healthy job.
+
+    Parameters
+    ----------
+    engine
+        The job, without faults.
+    healthy
+        Gives its run of an iteration.
+    """
+
+    def __init__(self, engine: Engine, healthy: Callable[[int], Run]) -> None:
+        self._engine, self._healthy = engine, healthy
+
+    def fit(self, fault: Fault, number: int = 0) -> Fault:
+        """Return the fault with the strength that gives its `excess`, or as it is if it has a strength.
+
+        Parameters
+        ----------
+        number
+            Its place among the faults of the job: what it draws depends on it.
+
+        Raises
+        ------
+        InputError
+            If it does not fit the cluster, acts in no iteration, or no strength gives the excess.
+        """
+        check_place(fault, self._engine.topology, self._engine.network)
+        if fault.is_calibrated:
+            return fault
+        first, past = fault.iterations(self._engine.settings.iterations)
+        warm_from = self._engine.settings.warm_from
+        active = _spread(range(max(first, warm_from) if warm_from < past else first, past), self._sample_size())
+        if not active:
+            span = f"{first} to {past}"
+            raise InputError(f"excess must be wanted of iterations that are run; got {span} (fault {fault.kind})")
+        strength = _FIRST_GUESS[fault.by]
+        for iterations, step in ((_spread(active, 2), _COLD_STEP), (active, _WARM_STEP)):
+            excess_at = partial(self._excess, fault, number, iterations)
+            strength = _solve(excess_at, fault.excess, strength, step, fault)
+        return fault.with_strength(strength)
+
+    def _sample_size(self) -> int:
+        wanted = _SAMPLED_STEPS // len(self._engine.plan.step_rank)
+        return min(max(wanted, _FEWEST_ITERATIONS), _MOST_ITERATIONS)
+
+    def _excess(self, fault: Fault, number: int, iterations: Sequence[int], strength: float) -> float:
+        """Mean excess of these iterations at a strength, over the same iterations without any fault."""
+        faults = Faults(self._engine.topology, self._engine.network, {number: fault.with_strength(strength)})
+        usual_ns = sum(self._healthy(n).elapsed_ns for n in iterations)
+        slow_ns = sum(
+            self._engine.run(n, self._healthy(n).start_ns, faults.effects(n)).elapsed_ns for n in iterations
+        )
+        return slow_ns / usual_ns - 1
+
+
+def calibrated(settings: SimulatorSettings) -> SimulatorSettings:
+    """Return settings in which each fault has a strength. Each is calibrated alone, on the job without any fault."""
+    if all(fault.is_calibrated for fault in settings.faults):
+        return settings
+    engine = Engine(replace(settings, faults=()))
+    runs: list[Run] = []
+
+    def healthy(iteration: int) -> Run:
+        while len(runs) <= iteration:
+            runs.append(engine.advance())
+        return runs[iteration]
+
+    calibration = Calibration(engine, healthy)
+    fitted = tuple(calibration.fit(fault, number) for number, fault in enumerate(settings.faults))
+    return replace(settings, faults=fitted)
+
+
+def _solve(excess_at: Callable[[float], float], wanted: float, guess: float, step: float, fault: Fault) -> float:
+    """Illinois form of false position on a function that grows, from a guess and by how much it may be wrong."""
+    near = TOLERANCE_RATIO * wanted
+    (low, low_miss), (high, high_miss) = _bracket(lambda at: excess_at(at) - wanted, guess, step, near, fault)
+    found, miss = (low, low_miss) if abs(low_miss) < abs(high_miss) else (high, high_miss)
+    side = 0
+    for _ in range(_MOST_TRIALS if abs(miss) > near else 0):
+        found = (low * high_miss - high * low_miss) / (high_miss - low_miss)
+        miss = excess_at(found) - wanted
+        if abs(miss) <= near:
+            break
+        if miss > 0:
+            high, high_miss, low_miss, side = found, miss, low_miss / 2 if side > 0 else low_miss, 1
+        else:
+            low, low_miss, high_miss, side = found, miss, high_miss / 2 if side < 0 else high_miss, -1
+    return found
+
+
+def _bracket(
+    miss_at: Callable[[float], float], guess: float, step: float, near: float, fault: Fault
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Two strengths, of which one gives too little and the other enough; twice the same if it is near enough."""
+    at, miss = guess, miss_at(guess)
+    grow = step if miss < 0 else 1 / step
+    for _ in range(_MOST_STEPS):
+        if abs(miss) <= near:
+            return (at, miss), (at, miss)
+        other = at * grow
+        other_miss = miss_at(other)
+        if (miss < 0) != (other_miss < 0):
+            return ((at, miss), (other, other_miss)) if miss < 0 else ((other, other_miss), (at, miss))
+        at, miss, grow = other, other_miss, grow**_HASTE
+    rule = f"excess must be one that {fault.kind} can cause"
+    raise InputError(f"{rule}; got {fault.excess!r} (not reached with {fault.by} at {at:.3g})")
+
+
+def _spread(iterations: Sequence[int], most: int) -> list[int]:
+    """At most so many of them, evenly.
+
+    >>> _spread(range(10), 3)
+    [0, 4, 9]
+    """
+    count = len(iterations)
+    if count <= most:
+        return list(iterations)
+    return [iterations[round(n * (count - 1) / (most - 1))] for n in range(most)]
+
+
+Floats = NDArray[np.float64]
+
+VERDICT_OF: Final = {
+    "slow_rank": "slow_rank", "slow_host": "slow_rank", "slow_stage": "slow_stage", "slow_nic": "slow_nic",
+    "slow_link": "slow_link", "slow_switch": "slow_communicator", "uneven_data": "imbalance", "hang": "hang",
+}  # fmt: skip
+"""The kind of verdict that is right for a kind of fault."""
+
+# Of normal noise: the median of |x - y| of two values is 0.954 of its standard deviation.
+_STD_OF_MEDIAN_STEP: Final = 1 / 0.954
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What a job is, with the strengths of its faults, and what becomes of it.
+
+    Attributes
+    ----------
+    label
+        See `label_of`.
+    hung_ns
+        Since the start of the job: when the last rank came to a standstill; None if the job does not hang.
+    """
+
+    settings: SimulatorSettings
+    label: dict[str, Any]
+    hung_ns: float | None
+
+    def recorded_until_ns(self, start_ns: int) -> int | None:
+        """When recording of a job that started then ends, ns since the epoch; None if it does not hang."""
+        if self.hung_ns is None:
+            return None
+        return start_ns + round(self.hung_ns + self.settings.recorded_after_hang_s * NS_PER_S)
+
+
+def measure(settings: SimulatorSettings) -> Truth:
+    """Run a job twice, with and without its faults, and tell what was injected and what it did.
+
+    Raises
+    ------
+    InputError
+        If a fault does not fit the cluster, or can't cause the excess that is wanted.
+    """
+    settings = calibrated(settings)
+    topology = Topology(settings)
+    if not settings.faults:
+        return Truth(settings, label_of(settings, topology, np.empty(0), np.empty(0)), None)
+    measured_s, hung_ns = _run(settings)
+    healthy_s, _ = _run(replace(settings, faults=()))
+    return Truth(settings, label_of(settings, topology, healthy_s[: len(measured_s)], measured_s), hung_ns)
+
+
+def label(settings: SimulatorSettings) -> dict[str, Any]:
+    """Return what `measure` tells."""
+    return measure(settings).label
+
+
+def label_of(
+    settings: SimulatorSettings, topology: Topology, healthy_s: Floats, measured_s: Floats
+) -> dict[str, Any]:
+    """Describe what was injected, and what it did.
+
+    Parameters
+    ----------
+    healthy_s, measured_s
+        Time of each iteration without and with the faults.
+
+    Returns
+    -------
+    dict
+        The keys of a recording's label for the first fault; ``faults`` has the same for each of them, with
+        ``excess_ratio``: by how much the iterations in its range took longer than in the same run without any fault,
+        those left out in which the job warms up.
+        ``hard``: that is less than the spread of healthy iterations.
+    """
+    common = {"world_size": settings.world_size, "dims": _dims(settings)}
+    if not settings.faults:
+        return _nothing() | common
+    warm_from = settings.warm_from
+    found = [
+        _described(fault, topology) | _measured(fault, healthy_s, measured_s, warm_from) for fault in settings.faults
+    ]
+    return found[0] | common | {"faults": found}
+
+
+def _dims(settings: SimulatorSettings) -> dict[str, int]:
+    further = {axis: getattr(settings, axis) for axis in ("cp", "ep", "shards")}
+    return {"dp": settings.dp, "pp": settings.pp, "tp": settings.tp} | {k: v for k, v in further.items() if v > 1}
+
+
+def _nothing() -> dict[str, Any]:
+    empty = dict.fromkeys(("rank", "peer", "communicator", "switch"))
+    return {"kind": "none", **empty, "ranks": [], "iterations": [0, 0], "hard": False}
+
+
+def _described(fault: Fault, topology: Topology) -> dict[str, Any]:
+    ranks = fault_ranks(fault, topology).tolist()
+    is_link, is_switch = fault.kind == "slow_link", fault.kind == "slow_switch"
+    return {
+        "kind": VERDICT_OF[fault.kind],
+        "rank": ranks[0] if ranks else None,
+        "peer": fault.peer,
+        "ranks": ranks,
+        "communicator": _shared_communicator(ranks, topology) if is_link else None,
+        "switch": topology.switch_name(topology.find_switch(str(fault.switch))) if is_switch else None,
+        "iterations": list(fault.iterations(topology.settings.iterations)),
+        "fault": fault.kind,
+        "shape": fault.shape,
+        "factor": fault.factor,
+        "add_ms": fault.add_ms,
+        "spread": fault.spread,
+        "wanted_excess_ratio": fault.excess or None,
+    }
+
+
+def _shared_communicator(ranks: list[int], topology: Topology) -> str | None:
+    """Smallest communicator that both ends of a link are in: the one whose transfers it carries."""
+    both = [c for c in topology.groups.communicators if set(ranks) <= set(c.ranks)]
+    return min(both, key=lambda c: len(c.ranks)).id if both else None
+
+
+def _measured(fault: Fault, healthy_s: Floats, measured_s: Floats, warm_from: int) -> dict[str, Any]:
+    first, past = fault.iterations(len(healthy_s))
+    span = slice(max(first, warm_from) if warm_from < past else first, past)
+    if fault.kind == "hang":
+        return {"iterations": [fault.first, fault.first + 1], "excess_ratio": None, "hard": False}
+    if not (len(healthy_s[span]) and np.isfinite(measured_s[span]).all()):
+        return {"excess_ratio": 0.0, "hard": True}
+    excess = float(measured_s[span].mean() / healthy_s[span].mean() - 1)
+    return {"excess_ratio": excess, "hard": excess < _noise_ratio(healthy_s)}
+
+
+def _noise_ratio(times_s: Floats) -> float:
+    """Spread of healthy iterations from one to the next: neither a drift nor a few long ones are part of it."""
+    steps_s = np.abs(np.diff(times_s))
+    return float(_STD_OF_MEDIAN_STEP * np.median(steps_s) / np.median(times_s)) if len(steps_s) else 0.0
+
+
+def _run(settings: SimulatorSettings) -> tuple[Floats, float | None]:
+    """Times of the iterations, and when the job hung."""
+    engine, times_s = Engine(settings), []
+    while engine.iteration < settings.iterations:
+        run = engine.advance()
+        times_s.append(run.elapsed_ns / NS_PER_S)
+        if run.is_hung:
+            return np.array(times_s), run.last_ns
+    return np.array(times_s), None

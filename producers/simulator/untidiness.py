@@ -1,0 +1,197 @@
+"""Differences between the ranks, hosts, data and transfers of a healthy job, beyond the noise of single operators.
+
+Drawn from the seed alone, for the whole run at once or per iteration, so that any iteration can be run by itself and
+a run with faults has the same.
+
+The slow start of a job: connecting, compiling and warming up in its first iterations.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.producers.simulator.calls import has_expert_work
+from irregulars.producers.simulator.noise import untidiness_generator, warm_up_generator
+from irregulars.producers.simulator.settings import NS_PER_MS, SimulatorSettings
+from irregulars.producers.simulator.topology import Ints, Topology
+
+Floats = NDArray[np.float64]
+
+_COMPILED: Final = (1.0, 0.2)
+"""How much is compiled in the first and the second iteration, relative to ``compile_ms``."""
+
+_COMPILE_SPREAD: Final = 0.15  # caches, and CPUs that others use too
+
+
+class WarmUp:
+    """The beginning of one job."""
+
+    def __init__(self, settings: SimulatorSettings) -> None:
+        self._settings = settings
+
+    def work_factor(self, iteration: int) -> float:
+        """Factor on all work: falls evenly to 1."""
+        count = self._settings.warmup_iterations
+        return 1 + self._settings.warmup_ratio * max(count - iteration, 0) / count if count else 1.0
+
+    def compile_ns(self, iteration: int) -> Floats | None:
+        """Per rank: how long it compiles before its first forward; None: nobody does."""
+        settings = self._settings
+        if not settings.compile_ms or iteration >= len(_COMPILED):
+            return None
+        drawn = warm_up_generator(settings, iteration).standard_normal(settings.world_size)
+        length_ns = settings.compile_ms * NS_PER_MS * _COMPILED[iteration]
+        return np.asarray(length_ns * np.maximum(1 + _COMPILE_SPREAD * drawn, 0.5))
+
+    def connecting(self, iteration: int, flow_path: Ints, nowhere: int) -> Ints:
+        """Flows that are the first on their path, which has to be connected."""
+        if iteration or not self._settings.connect_ms:
+            return np.empty(0, dtype=np.int64)
+        paths, first = np.unique(flow_path, return_index=True)
+        return np.asarray(first[paths != nowhere])
+
+
+STALL_LOW_RATIO: Final = 0.5
+STALL_HIGH_RATIO: Final = 2.0
+"""A transfer that hangs does so for between these parts of an iteration's time."""
+
+_RANKS, _HOSTS, _DATA, _STALLS, _PHASES, _REPLICAS, _PAUSES, _EXPERTS, _ROUTERS = range(9)
+_LEAST_HOST_PART: Final = 0.3
+_SLOWEST_RANK_STDS: Final = 3.0
+_MOST_STDS: Final = 4.0
+"""Of a heavy tail: sequences have a longest length."""
+
+_MOST_PAUSES: Final = 100.0
+"""No pause is longer than so many of the shortest: what takes longer is a fault."""
+
+_PHASE_FROM, _PHASE_SIZES = 0.5, (2 / 3, 4 / 3)
+_LASTING_PART: Final = 0.8
+"""Part of the variance of experts' tokens that lasts; auxiliary losses even out batches, not preferences."""
+
+_ROUTER_ITERATIONS: Final = 200.0
+
+
+class Untidiness:
+    """The untidiness of one job."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._settings = topology.settings
+        self._host = topology.host
+        self._rank_factor = self._draw_ranks()
+        self._host_factor = self._draw_hosts(int(topology.host[-1]) + 1)
+        self._popularity = self._draw_experts()
+
+    def work_factor(self, iteration: int) -> Floats | None:
+        """Per rank: factor on all its work; None: 1 for all."""
+        if self._host_factor is None:
+            return self._rank_factor
+        by_host: Floats = self._host_factor[min(iteration, len(self._host_factor) - 1)][self._host]
+        return by_host if self._rank_factor is None else by_host * self._rank_factor
+
+    def load(self, iteration: int) -> Floats | float:
+        """Weight of each micro-batch of each replica: the length of its sequences, and how uneven they are."""
+        settings = self._settings
+        factor = settings.workload_factor(iteration) * self._common_load(iteration)
+        if not settings.micro_batch_spread_ratio:
+            return factor
+        generator = untidiness_generator(settings, _DATA, iteration)
+        sigma = float(np.sqrt(np.log1p(settings.micro_batch_spread_ratio**2)))
+        shape = settings.replicas, settings.micro_batches
+        if settings.micro_batch_tail:
+            drawn = generator.standard_t(settings.micro_batch_tail, shape)
+            return factor * np.exp(sigma * np.clip(drawn, -_MOST_STDS, _MOST_STDS) - sigma**2 / 2)
+        return factor * generator.lognormal(-(sigma**2) / 2, sigma, shape)
+
+    def _common_load(self, iteration: int) -> Floats | float:
+        """What all micro-batches of a replica, and of the job, have in common: 1, or an array ``(replicas, 1)``."""
+        job, replica = self._settings.iteration_spread_ratio, self._settings.replica_spread_ratio
+        if not (job or replica):
+            return 1.0
+        generator = untidiness_generator(self._settings, _REPLICAS, iteration)
+        own = replica * generator.standard_normal((self._settings.replicas, 1))
+        return np.exp(job * generator.standard_normal() + own)
+
+    def pauses(self, iteration: int) -> tuple[Ints, Floats, Floats]:
+        """Which ranks pause: after which part of their steps, and for how many ns."""
+        settings = self._settings
+        if not settings.pause_probability:
+            return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
+        generator = untidiness_generator(settings, _PAUSES, iteration)
+        ranks = np.flatnonzero(generator.random(settings.world_size) < settings.pause_probability)
+        times = np.minimum(1 + generator.pareto(settings.pause_tail_index, len(ranks)), _MOST_PAUSES)
+        return ranks, generator.random(len(ranks)), settings.pause_ms * NS_PER_MS * times
+
+    def expert_load(self, iteration: int) -> Floats | None:
+        """Tokens of each rank's experts, relative to the mean of its group; per rank of a stage. None: 1 for all."""
+        if self._popularity is None:
+            return None
+        settings = self._settings
+        shape = settings.dp, settings.shards, settings.ep, settings.cp
+        lasting = self._popularity[min(iteration, len(self._popularity) - 1)][:, None]
+        passing = untidiness_generator(settings, _ROUTERS, iteration).standard_normal(shape)
+        drawn = np.sqrt(_LASTING_PART) * lasting + np.sqrt(1 - _LASTING_PART) * passing
+        load = np.exp(settings.expert_spread_ratio * drawn)
+        load /= load.mean(axis=2, keepdims=True)
+        return np.repeat(load.ravel(), settings.tp)
+
+    def _draw_experts(self) -> Floats | None:
+        settings = self._settings
+        if not has_expert_work(settings):
+            return None
+        generator = untidiness_generator(settings, _EXPERTS)
+        return autocorrelated(generator, settings.iterations, settings.ep, _ROUTER_ITERATIONS)
+
+    def stalls(self, iteration: int, lanes: Ints) -> tuple[Ints, Floats]:
+        """Which of these flows hang, and for how many iteration times."""
+        generator = untidiness_generator(self._settings, _STALLS, iteration)
+        count = int(generator.poisson(self._settings.stalls_per_iteration)) if len(lanes) else 0
+        chosen = lanes[generator.integers(len(lanes), size=count)] if count else lanes[:0]
+        return chosen, generator.uniform(STALL_LOW_RATIO, STALL_HIGH_RATIO, count)
+
+    def _draw_ranks(self) -> Floats | None:
+        ratio = self._settings.rank_spread_ratio
+        if not ratio:
+            return None
+        drawn = untidiness_generator(self._settings, _RANKS).standard_normal(self._settings.world_size)
+        # Acceptance tests sort out what is worse than that.
+        return np.asarray(1 + ratio * np.clip(drawn, -_SLOWEST_RANK_STDS, _SLOWEST_RANK_STDS))
+
+    def _draw_hosts(self, hosts: int) -> Floats | None:
+        spells, phases = self._draw_spells(hosts), self._draw_phases(hosts)
+        return spells if phases is None else phases if spells is None else spells * phases
+
+    def _draw_phases(self, hosts: int) -> Floats | None:
+        settings = self._settings
+        if not settings.host_phase_ratio:
+            return None
+        generator = untidiness_generator(settings, _PHASES)
+        size = settings.host_phase_ratio * generator.uniform(*_PHASE_SIZES, hosts)
+        state = autocorrelated(generator, settings.iterations, hosts, settings.host_phase_iterations)
+        return np.asarray(1 + size * np.clip(state - _PHASE_FROM, 0.0, 1.0))
+
+    def _draw_spells(self, hosts: int) -> Floats | None:
+        settings = self._settings
+        if not settings.host_slow_probability:
+            return None
+        generator = untidiness_generator(settings, _HOSTS)
+        factor = np.ones((max(settings.iterations, 1), hosts))
+        begins = np.argwhere(generator.random(factor.shape) < settings.host_slow_probability)
+        lengths = generator.geometric(min(1 / settings.host_slow_iterations, 1.0), len(begins))
+        parts = generator.uniform(_LEAST_HOST_PART, 1.0, len(begins))
+        for (first, host), length, part in zip(begins.tolist(), lengths.tolist(), parts.tolist(), strict=True):
+            spell = factor[first : first + length, host]
+            np.maximum(spell, 1 + settings.host_slow_ratio * part, out=spell)
+        return factor
+
+
+def autocorrelated(generator: np.random.Generator, iterations: int, width: int, memory: float) -> Floats:
+    """Draw ``(iterations, width)`` normal numbers, each column with a memory of so many iterations (AR(1))."""
+    keep = float(np.exp(-1 / memory))
+    drawn = generator.standard_normal((max(iterations, 1), width))
+    drawn[1:] *= np.sqrt(1 - keep**2)
+    for now in range(1, len(drawn)):
+        drawn[now] += keep * drawn[now - 1]
+    return drawn

@@ -1,0 +1,222 @@
+"""Many incidents of one job.
+
+The healthy job runs once; each incident runs again only the iterations that its faults touch.
+
+All incidents share every random draw with the healthy run, their *twin*. An iteration in which no fault acts, and in
+which all ranks begin as far apart as in the twin, is the twin's, only later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
+from irregulars.producers.simulator.bandwidth import BandwidthSampler, Samples
+from irregulars.producers.simulator.effects import NO_EFFECTS, Faults
+from irregulars.producers.simulator.engine import Engine, Run
+from irregulars.producers.simulator.faults import Fault, parse_fault
+from irregulars.producers.simulator.rows import JobRows
+from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
+from irregulars.producers.simulator.source import sources_of
+from irregulars.producers.simulator.truth import Calibration, label_of
+from irregulars.producers.trace.writer import write_trace
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+ABNORMAL_RATIO: Final = 1.1
+"""An operator is truly abnormal if it takes more than so many times what it takes without the fault."""
+
+_SAME_NS: Final = 1.0
+_CHUNK_ROWS: Final = 4_000_000
+
+
+def abnormal_operators(run: Run, twin: Run) -> Bools:
+    """Say which operators are truly abnormal: the truth that a detector is trained and scored with.
+
+    Parameters
+    ----------
+    run, twin
+        The same iteration with and without the faults.
+
+    Returns
+    -------
+    Bools
+        For each row of the plan. An operator that never ended is abnormal; one that was never entered is not.
+    """
+    step = run.plan.rows.step
+    is_entered = np.isfinite(run.arrival_ns[step])
+    elapsed_ns = np.full(len(step), np.nan)
+    elapsed_ns[is_entered] = (run.departure_ns[step] - np.where(is_entered, run.arrival_ns[step], 0.0))[is_entered]
+    return np.asarray(elapsed_ns > ABNORMAL_RATIO * (twin.departure_ns[step] - twin.arrival_ns[step]))
+
+
+class Incidents:
+    """A healthy job, and what happens to it.
+
+    Parameters
+    ----------
+    settings
+        The job without faults. Give only the iterations that are needed: they are kept in memory, some 20 bytes for
+        each operator.
+    start_ns
+        When it starts, ns since the epoch.
+
+    Raises
+    ------
+    InputError
+        If the settings have faults.
+
+    Examples
+    --------
+    >>> job = Incidents(SimulatorSettings(iterations=6, seed=3))
+    >>> incident = job.run("slow_rank:rank=5,from=2,to=4,excess=0.2")
+    >>> incident.label()["rank"], incident.iteration_times_s().shape
+    (5, (6,))
+    """
+
+    def __init__(self, settings: SimulatorSettings, *, start_ns: int = RECORDED_START_NS) -> None:
+        if settings.faults:
+            raise InputError(f"faults must be given to run; got {len(settings.faults)} (settings of incidents)")
+        self.settings, self.start_ns = settings, start_ns
+        self.engine = Engine(settings)
+        self._healthy: list[Run] = []
+        self._calibration = Calibration(self.engine, self.healthy)
+
+    def healthy(self, iteration: int) -> Run:
+        """Run of an iteration without faults."""
+        while len(self._healthy) <= iteration:
+            self._healthy.append(self.engine.advance())
+        return self._healthy[iteration]
+
+    def run(self, *faults: Fault | str) -> Incident:
+        """Run the job with these faults, calibrated where an excess is wanted; without any, it is the healthy job.
+
+        Raises
+        ------
+        InputError
+            If a fault is wrong, or does not fit the cluster.
+        """
+        given = [parse_fault(fault) if isinstance(fault, str) else fault for fault in faults]
+        fitted = tuple(self._calibration.fit(fault, number) for number, fault in enumerate(given))
+        return Incident(self, fitted, tuple(self._runs(fitted)))
+
+    def _runs(self, faults: Sequence[Fault]) -> Iterator[Run]:
+        acting = Faults(self.engine.topology, self.engine.network, dict(enumerate(faults)))
+        ready_ns = self.healthy(0).start_ns
+        for iteration in range(self.settings.iterations):
+            run = self._one(iteration, ready_ns, acting)
+            yield run
+            if run.is_hung:
+                return
+            ready_ns = self.engine.ready_after_ns(run)
+
+    def _one(self, iteration: int, ready_ns: Floats, acting: Faults) -> Run:
+        effects, twin = acting.effects(iteration), self.healthy(iteration)
+        later_ns = ready_ns - twin.start_ns
+        if effects is NO_EFFECTS and np.ptp(later_ns) < _SAME_NS:
+            return twin.shifted(float(later_ns[0])) if later_ns.any() else twin
+        return self.engine.run(iteration, ready_ns, effects)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One job that has run, with what was done to it.
+
+    Attributes
+    ----------
+    job
+        The healthy job.
+    faults
+        With their strengths.
+    runs
+        One per iteration; fewer if the job hung.
+    """
+
+    job: Incidents
+    faults: tuple[Fault, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def settings(self) -> SimulatorSettings:
+        """Settings of the job with its faults."""
+        return replace(self.job.settings, faults=self.faults)
+
+    @property
+    def recorded_until_ns(self) -> int | None:
+        """When recording ended, ns since the epoch, if the job came to a standstill."""
+        last = self.runs[-1] if self.runs else None
+        if last is None or not last.is_hung:
+            return None
+        return self.job.start_ns + round(last.last_ns + self.settings.recorded_after_hang_s * NS_PER_S)
+
+    def iteration_times_s(self) -> Floats:
+        """Time of each iteration, the largest of its ranks'; infinite for the one that hung."""
+        return np.array([run.elapsed_ns for run in self.runs]) / NS_PER_S
+
+    def healthy_times_s(self) -> Floats:
+        """Time of the same iterations without the faults."""
+        return np.array([self.job.healthy(run.iteration).elapsed_ns for run in self.runs]) / NS_PER_S
+
+    def abnormal(self, iteration: int) -> Bools:
+        """Truth of each operator of an iteration, see `abnormal_operators`."""
+        return abnormal_operators(self.runs[iteration], self.job.healthy(iteration))
+
+    def announcements(self) -> Iterator[Announcement]:
+        """Yield the announcement of each rank."""
+        return self.job.engine.topology.announcements(sources_of(self.settings), self.recorded_until_ns)
+
+    def batches(self, first: int = 0, past: int | None = None) -> Iterator[Batch]:
+        """Yield rows as `SimulatorSource` would send them, in batches of many iterations.
+
+        Parameters
+        ----------
+        first, past
+            Only of these iterations, half-open, as what is sent after those before; incidents that begin alike can
+            so share what was made of the beginning. None: to the end.
+        """
+        for batch, _ in self.judged_batches(first, past):
+            yield batch
+
+    def judged_batches(self, first: int = 0, past: int | None = None) -> Iterator[tuple[Batch, Bools | None]]:
+        """Yield the same; rows of operators with the truth of each row, the others with None."""
+        engine, period_ms = self.job.engine, self.settings.bandwidth_period_ms
+        rows, sampler = JobRows(engine, self.job.start_ns), BandwidthSampler(engine) if period_ms else None
+        past = len(self.runs) if past is None else min(past, len(self.runs))
+        rows.skip(self.runs[:first])
+        if sampler is not None and first:
+            for _ in rows.bandwidth(self._samples(sampler, self.runs[:first])):
+                pass
+        size = max(_CHUNK_ROWS // len(engine.plan.rows.step), 1)
+        for begin in range(first, past, size):
+            runs = self.runs[begin : min(begin + size, past)]
+            yield from rows.judged_commops(runs, [self.abnormal(run.iteration) for run in runs])
+            if sampler is not None:
+                yield from ((batch, None) for batch in rows.bandwidth(self._samples(sampler, runs)))
+            yield from ((batch, None) for batch in rows.iterations(runs))
+
+    def _samples(self, sampler: BandwidthSampler, runs: Sequence[Run]) -> Samples:
+        """Samples of the next iterations; at the end of the job up to the first one after it."""
+        for run in runs:
+            sampler.add(run)
+        if runs[-1] is self.runs[-1]:
+            return sampler.take(runs[-1].last_ns + 2 * self.settings.bandwidth_period_ms * NS_PER_MS)
+        return sampler.take(float(runs[-1].end_ns.min()))
+
+    def label(self) -> dict[str, Any]:
+        """Describe the truth, in the form of a recording's ``label.json``."""
+        return label_of(self.settings, self.job.engine.topology, self.healthy_times_s(), self.iteration_times_s())
+
+    def write(self, directory: Path | str) -> None:
+        """Write a trace directory (contract, section 1) with ``label.json``; raises `OSError` if that fails."""
+        write_trace(directory, self.announcements(), self.batches())
+        (Path(directory) / "label.json").write_text(json.dumps(self.label(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.records import Batch
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.presets import PRESETS, with_preset
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import SimulatorSource, simulate_trace
+from irregulars.producers.trace.directory import read_trace
+from tests.benchmarks.incidents import ABNORMAL_RATIO, Incidents
+from tests.benchmarks.simulated_cases import suite_case
+from tests.conftest import ROOT
+
+BASE = with_preset(SimulatorSettings(iterations=30, seed=5, bandwidth_period_ms=50.0), "suite")
+ALL_DIMENSIONS = SimulatorSettings(
+    dp=2, pp=3, tp=2, cp=2, ep=2, shards=2, model_chunks=2, micro_batches=6, iterations=5, evaluate_every=4,
+    is_gradient_overlapped=True, gradient_buckets=3, has_tied_embeddings=True, workload_changes=((2, 1.5),),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def job() -> Incidents:
+    return Incidents(BASE)
+
+
+def sent(settings: SimulatorSettings) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+    """Columns by schema and rank."""
+    source, found = SimulatorSource(settings), {}
+    while not source.is_exhausted:
+        for one in source.poll(10_000_000):
+            if isinstance(one, Batch):
+                found.setdefault((one.header.schema, one.header.rank), []).append(one.columns)
+    return {key: joined(parts) for key, parts in found.items()}
+
+
+def joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (),
+        ("slow_nic:rank=17,from=8,to=12,factor=8",),
+        ("slow_rank:rank=5,from=3,to=5,factor=2", "uneven_data:spread=0.3,from=20,to=22"),
+        ("slow_rank:rank=40,from=3,to=9,add_ms=40,shape=fluctuating",),
+        ("hang:rank=9,from=11",),
+    ],
+)
+def test_an_incident_is_the_run_that_its_settings_describe(job: Incidents, texts: tuple[str, ...]) -> None:
+    incident = job.run(*texts)
+    parts: dict[tuple[str, int], list[dict[str, np.ndarray]]] = {}
+    for batch in incident.batches():
+        parts.setdefault((batch.header.schema, batch.header.rank), []).append(dict(batch.columns))
+    whole = sent(replace(BASE, faults=tuple(map(parse_fault, texts))))
+    assert parts.keys() == whole.keys()
+    for key, wanted in whole.items():
+        for name, column in joined(parts[key]).items():
+            if column.dtype.kind == "f":  # what ran later is shifted: rounded in another place
+                assert column == pytest.approx(wanted[name], abs=2, rel=1e-6, nan_ok=True), (key, name)
+            else:
+                assert np.abs(column - wanted[name]).max() <= 2, (key, name)
+
+
+def test_only_iterations_that_a_fault_touches_are_run(job: Incidents) -> None:
+    incident = job.run("slow_rank:rank=5,from=10,to=14,add_ms=60")
+    assert all(incident.runs[n] is job.healthy(n) for n in range(10))
+    assert all(incident.runs[n].flow_ns is job.healthy(n).flow_ns for n in range(14, 30))  # the same, later
+    assert incident.runs[20].start_ns[0] > job.healthy(20).start_ns[0] + 100e6
+    assert not any(incident.runs[n].flow_ns is job.healthy(n).flow_ns for n in range(10, 14))
+
+
+@pytest.mark.parametrize("excess", [0.05, 0.2, 1.0])
+@pytest.mark.parametrize(
+    "where",
+    ["slow_rank:rank=21", "slow_host:host=3", "slow_stage:stage=2", "slow_nic:rank=17", "slow_link:src=1,dst=17",
+     "slow_switch:switch=1", "uneven_data:"],
+)  # fmt: skip
+def test_a_wanted_excess_is_reached(job: Incidents, where: str, excess: float) -> None:
+    found = job.run(f"{where},from=10,to=20,excess={excess}".replace(":,", ":")).label()
+    assert found["excess_ratio"] == pytest.approx(excess, rel=0.1)
+    assert found["wanted_excess_ratio"] == excess
+
+
+@pytest.mark.parametrize(
+    "times", ["from=12,shape=spike", "from=10,to=25,shape=fluctuating", "shape=from_start", "from=10,by=add_ms"]
+)
+@pytest.mark.parametrize("where", ["slow_rank:rank=21", "slow_nic:rank=17"])
+def test_a_wanted_excess_is_reached_in_every_shape(job: Incidents, where: str, times: str) -> None:
+    assert job.run(f"{where},{times},excess=0.2").label()["excess_ratio"] == pytest.approx(0.2, rel=0.1)
+
+
+def test_a_simulated_job_calibrates_its_faults_as_an_incident_does(job: Incidents, tmp_path: Path) -> None:
+    text = "slow_rank:rank=21,from=10,to=20,excess=0.2"
+    wanted = job.run(text).label()
+    found = simulate_trace(tmp_path, replace(BASE, faults=(parse_fault(text),)))
+    assert found["factor"] == pytest.approx(wanted["factor"])
+    assert found["excess_ratio"] == pytest.approx(wanted["excess_ratio"])
+
+
+def test_an_excess_of_iterations_that_do_not_run_is_refused() -> None:
+    idle = Incidents(SimulatorSettings(dp=2, pp=1, tp=1, iterations=3, gpus_per_host=1, data_loading_ms=0.0))
+    with pytest.raises(InputError, match="excess must be wanted of iterations that are run; got 7 to 3"):
+        idle.run("slow_rank:rank=0,from=7,excess=0.2")
+
+
+def test_incidents_are_given_healthy_settings() -> None:
+    with pytest.raises(InputError, match="faults must be given to run"):
+        Incidents(replace(BASE, faults=(parse_fault("slow_rank:rank=1,factor=2"),)))
+
+
+def test_two_faults_keep_their_own_strength(job: Incidents) -> None:
+    both = job.run("slow_rank:rank=21,from=5,to=10,excess=0.2", "slow_nic:rank=40,from=15,to=20,excess=0.3").label()
+    assert [one["excess_ratio"] for one in both["faults"]] == pytest.approx([0.2, 0.3], rel=0.1)
+    assert [one["kind"] for one in both["faults"]] == ["slow_rank", "slow_nic"]
+
+
+class TestTruth:
+    def test_nothing_is_abnormal_without_a_fault(self, job: Incidents) -> None:
+        assert not any(job.run().abnormal(n).any() for n in range(30))
+
+    def test_it_is_what_takes_a_tenth_longer_than_in_the_twin(self, job: Incidents) -> None:
+        incident = job.run("slow_nic:rank=17,from=10,to=12,factor=8")
+        step = incident.runs[11].plan.rows.step
+        elapsed_ns, usual_ns = (
+            (run.departure_ns - run.arrival_ns)[step] for run in (incident.runs[11], job.healthy(11))
+        )
+        assert np.array_equal(incident.abnormal(11), elapsed_ns > ABNORMAL_RATIO * usual_ns)
+        assert 0.001 < incident.abnormal(11).mean() < 0.5
+        assert not incident.abnormal(9).any()
+        assert not incident.abnormal(12).any()
+
+    def test_the_culprit_of_a_late_start_is_normal_and_its_peers_are_not(self, job: Incidents) -> None:
+        incident = job.run("slow_rank:rank=5,from=10,to=11,add_ms=80")
+        rows = incident.runs[10].plan.rows
+        abnormal = incident.abnormal(10)
+        first = [abnormal[rows.of_seat(rank)][0] for rank in (4, 5, 6, 7)]
+        assert first == [True, False, True, True]
+
+    def test_truths_come_with_the_rows_they_belong_to(self) -> None:
+        lossy = Incidents(replace(BASE, iterations=12, loss_ratio=0.05, repeat_ratio=0.05, bandwidth_period_ms=0.0))
+        incident = lossy.run("slow_nic:rank=17,from=6,factor=8")
+        by_key: dict[tuple[int, ...], bool] = {}
+        twin = {
+            (batch.header.rank, *row[:4]): row[4]
+            for batch in lossy.run().batches() if batch.header.schema == "commops"
+            for row in zip(*(batch.columns[name].tolist() for name in
+                             ("communicator", "operator", "sequence", "peer", "elapsed_ns")), strict=True)
+        }  # fmt: skip
+        for batch, truth in incident.judged_batches():
+            if truth is None:
+                continue
+            assert len(truth) == len(batch)
+            columns = [batch.columns[name].tolist() for name in ("communicator", "operator", "sequence", "peer")]
+            rows = zip(*columns, batch.columns["elapsed_ns"].tolist(), truth.tolist(), strict=True)
+            for *key, elapsed_ns, is_abnormal in rows:
+                ratio = elapsed_ns / twin[(batch.header.rank, *key)]
+                assert is_abnormal == (ratio > ABNORMAL_RATIO) or abs(ratio - ABNORMAL_RATIO) < 1e-3
+                by_key[(batch.header.rank, *key)] = is_abnormal
+        assert any(by_key.values())
+
+    def test_an_operator_that_never_ended_is_abnormal(self, job: Incidents) -> None:
+        incident = job.run("hang:rank=9,from=11")
+        run, rows = incident.runs[11], incident.runs[11].plan.rows
+        is_open = np.isfinite(run.arrival_ns[rows.step]) & np.isinf(run.departure_ns[rows.step])
+        assert is_open.any()
+        assert incident.abnormal(11)[is_open].all()
+        assert not incident.abnormal(11)[np.isinf(run.arrival_ns[rows.step])].any()
+
+
+def checker() -> ModuleType:
+    path = ROOT.parent / "shared" / "traces" / "check.py"
+    if not path.exists():
+        pytest.skip("check.py must be in ../shared/traces; it is not")
+    text = path.read_text().split("\nfailed = 0\n")[0]  # what follows reads the command line
+    module = ModuleType("check")
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        replace(BASE, iterations=3),
+        ALL_DIMENSIONS,
+        replace(ALL_DIMENSIONS, rank_order="tp-cp-ep-pp-dp", gradient_sync="all_reduce", has_data_broadcast=True,
+                has_loss_reduction=True, hidden=("barrier", "cp")),
+        with_preset(SimulatorSettings(iterations=3, faults=(parse_fault("slow_nic:rank=17,factor=4"),)), "tidy"),
+    ],
+)  # fmt: skip
+def test_complete_traces_pass_the_strict_check_of_the_contract(tmp_path: Path, settings: SimulatorSettings) -> None:
+    simulate_trace(tmp_path, settings)
+    assert f"{settings.world_size} of {settings.world_size} ranks" in checker().check(tmp_path)
+
+
+def test_an_incident_writes_the_trace_and_its_truth(job: Incidents, tmp_path: Path) -> None:
+    incident = job.run("hang:rank=9,from=11")
+    incident.write(tmp_path)
+    written = json.loads((tmp_path / "job.json").read_text())
+    assert written["recorded_until_ns"] == incident.recorded_until_ns
+    trace = read_trace(tmp_path)
+    assert trace.rejected.count == 0
+    label = json.loads((tmp_path / "label.json").read_text())
+    assert (label["kind"], label["ranks"], label["iterations"]) == ("hang", [9], [11, 12])
+
+
+def test_a_written_job_that_hangs_says_until_when_it_was_recorded(tmp_path: Path) -> None:
+    settings = SimulatorSettings(iterations=6, faults=(parse_fault("hang:rank=9,from=3,inside=yes"),))
+    simulate_trace(tmp_path, settings)
+    until_ns = json.loads((tmp_path / "job.json").read_text())["recorded_until_ns"]
+    trace = read_trace(tmp_path)
+    last_ns = max(int(batch.columns["start_ns"].max()) for batch in trace.commops.values())
+    assert 50e9 < until_ns - last_ns < 70e9
+
+
+PERIODS = st.tuples(st.integers(0, 7), st.integers(1, 4)).map(lambda x: f"from={x[0]},to={x[0] + x[1]}")
+FAULTS = st.tuples(
+    st.sampled_from(["slow_rank:rank=5,factor=3", "slow_nic:rank=17,factor=9", "slow_host:host=1,add_ms=20"]), PERIODS
+).map(",".join)
+
+
+@examples(max_examples=20)
+@given(faults=st.lists(FAULTS, max_size=2), seed=st.integers(0, 50))
+def test_a_run_equals_its_twin_before_the_first_fault_and_is_never_faster(faults: list[str], seed: int) -> None:
+    job = Incidents(replace(BASE, iterations=8, seed=seed, bandwidth_period_ms=0.0))
+    incident = job.run(*faults)
+    first = min([fault.first for fault in incident.faults], default=8)
+    assert all(incident.runs[n] is job.healthy(n) for n in range(first))
+    for run in incident.runs:
+        twin = job.healthy(run.iteration)
+        assert np.all(run.end_ns >= twin.end_ns - 1)
+        assert np.all(run.departure_ns >= run.arrival_ns - 1e-3)
+
+
+def test_the_suite_has_the_noise_that_is_fixed_and_every_other_clock_off() -> None:
+    cases = [suite_case(SimulatorSettings(seed=7), number) for number in range(4)]
+    assert [case.clock for case in cases] == ["shared", "per_host"] * 2
+    assert [case.seed for case in cases] == [7, 8, 9, 10]
+    for case in cases:
+        assert (case.gap_noise_ratio, case.transfer_noise_ratio, case.drift_ratio) == (0.03, 0.10, 0.10)
+        assert (case.spike_probability, case.clock_offset_ms) == (1 / 200, 5.0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_makes_a_job_that_runs_and_repeats(name: str) -> None:
+    settings = with_preset(SimulatorSettings(iterations=4, dp=2, pp=2, tp=2), name)
+    one, same = (sent(settings) for _ in range(2))
+    for key, columns in one.items():
+        assert all(np.array_equal(column, same[key][x], equal_nan=column.dtype.kind == "f")
+                   for x, column in columns.items())  # fmt: skip
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(InputError, match="preset must be one of default, tidy, suite, untidy, field; got 'wild'"):
+        with_preset(SimulatorSettings(), "wild")
+
+
+def test_a_healthy_suite_job_is_untidy_and_does_not_get_slower_than_its_drift() -> None:
+    times_s = Incidents(replace(BASE, iterations=60)).run().iteration_times_s()
+    median_s = np.median(times_s)
+    assert np.quantile(times_s, 0.9) / np.quantile(times_s, 0.1) > 1.04
+    assert np.count_nonzero(times_s > 1.3 * median_s) <= 6
+    assert np.median(times_s[-20:]) / np.median(times_s[:20]) == pytest.approx(1.066, abs=0.03)
+
+
+def test_announcements_of_an_incident_are_those_of_the_job(job: Incidents) -> None:
+    source = SimulatorSource(BASE)
+    announced = [one for one in source.poll(64) if isinstance(one, Announcement)]
+    assert list(job.run().announcements()) == announced
+
+
+@pytest.mark.parametrize("more", [{}, {"loss_ratio": 0.05, "repeat_ratio": 0.02, "evaluate_every": 6}])
+def test_batches_of_the_end_go_on_where_those_of_the_beginning_stop(more: dict[str, float]) -> None:
+    incident = Incidents(replace(BASE, iterations=16, **more)).run("slow_nic:rank=17,from=11,factor=4")
+    parts = joined_batches([*incident.batches(past=9), *incident.batches(9)])
+    wholes = joined_batches(incident.batches())
+    assert parts.keys() == wholes.keys()
+    for key, whole in wholes.items():
+        for name, column in in_one_order(whole).items():
+            np.testing.assert_array_equal(in_one_order(parts[key])[name], column, err_msg=f"{key} {name}")
+
+
+def in_one_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows that come twice do so at the end of a batch, and batches end where they like."""
+    order = np.lexsort([columns[name] for name in sorted(columns)])
+    return {name: column[order] for name, column in columns.items()}
+
+
+def joined_batches(batches: Iterable[Batch]) -> dict[tuple[str, int], dict[str, np.ndarray]]:
+    """Columns by schema and rank, of batches that must follow each other without a gap."""
+    found: dict[tuple[str, int], list[dict[str, np.ndarray]]] = {}
+    rows: dict[tuple[str, int], int] = {}
+    for batch in batches:
+        key = batch.header.schema, batch.header.rank
+        assert batch.header.rows_before == rows.get(key, 0), key
+        rows[key] = rows.get(key, 0) + len(batch)
+        found.setdefault(key, []).append(dict(batch.columns))
+    return {key: joined(parts) for key, parts in found.items()}

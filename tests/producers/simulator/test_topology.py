@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import decode_announcement, encode_announcement
+from irregulars.messages.records import KINDS
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.topology import VARYING, Topology
+
+SIZES = st.integers(1, 3)
+SHAPES = st.builds(
+    SimulatorSettings,
+    dp=SIZES, pp=SIZES, tp=st.integers(2, 3), cp=SIZES, ep=SIZES, shards=SIZES,
+    rank_order=st.sampled_from(["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]), has_tied_embeddings=st.booleans(),
+)  # fmt: skip
+
+
+def ranks_of(settings: SimulatorSettings) -> dict[str, tuple[int, ...]]:
+    return {c.id: c.ranks for c in Topology(settings).groups.communicators}
+
+
+@given(settings=SHAPES)
+def test_the_ranks_of_a_group_differ_in_its_dimensions_alone(settings: SimulatorSettings) -> None:
+    topology = Topology(settings)
+    place = {int(rank): index for index, rank in np.ndenumerate(topology.grid)}
+    assert sorted(place) == list(range(settings.world_size))
+    for communicator in topology.groups.communicators:
+        group = communicator.id.split("_")[0]
+        places = np.array([place[rank] for rank in communicator.ranks])
+        moving = {axis for axis, column in zip(VARYING["world"], places.T, strict=True) if len(set(column)) > 1}
+        assert moving <= set(VARYING[group])
+        assert list(communicator.ranks) == sorted(communicator.ranks)
+        wanted = int(np.prod([getattr(settings, axis) for axis in VARYING[group]]))
+        assert len(communicator.ranks) == (2 if group == "emb" else wanted)
+
+
+@given(settings=SHAPES)
+def test_the_order_of_a_ranks_communicators_is_that_of_its_codes(settings: SimulatorSettings) -> None:
+    groups = Topology(settings).groups
+    codes = groups.local_codes()
+    for rank in (0, settings.world_size - 1):
+        numbers = groups.of_rank(rank)
+        for group, own in groups.numbers.items():
+            if own[rank] >= 0:
+                assert numbers[codes[group][rank]] == own[rank]
+
+
+def test_dimensions_nest_as_megatron_documents_them() -> None:
+    found = ranks_of(SimulatorSettings(tp=2, cp=2, ep=2, dp=2, pp=2))
+    assert found["tp_p0_d0_e0_c0"] == (0, 1)
+    assert found["cp_p0_d0_e0_t0"] == (0, 2)
+    assert found["ep_p0_d0_c0_t0"] == (0, 4)
+    assert found["dp_p0_t0"] == tuple(range(0, 16, 2))
+    assert found["edp_p0_e0_t0"] == (0, 2, 8, 10)
+    assert found["pp_d0_e0_c0_t0"] == (0, 16)
+
+
+def test_the_other_order_puts_stages_inside_replicas() -> None:
+    found = ranks_of(SimulatorSettings(tp=2, dp=2, pp=2, rank_order="tp-cp-ep-pp-dp"))
+    assert found["tp_p1_d0"] == (2, 3)
+    assert found["pp_d0_t0"] == (0, 2)
+    assert found["dp_p0_t0"] == (0, 4)
+
+
+def test_shards_of_the_optimizer_split_the_gradient_group() -> None:
+    found = ranks_of(SimulatorSettings(tp=2, dp=2, shards=4, pp=1))
+    assert found["shard_p0_d1_t0"] == (8, 10, 12, 14)
+    assert found["replica_p0_s0_t1"] == (1, 9)
+    assert not any(name.startswith("dp") for name in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("shard_p0_d0_t0", "dp"), ("emb_d0_s0_t0", "unknown"), ("world", "world")]
+)
+def test_kinds_are_those_of_the_contract(name: str, kind: str) -> None:
+    groups = Topology(SimulatorSettings(shards=2, has_tied_embeddings=True)).groups
+    assert {c.id: c.kind for c in groups.communicators}[name] == kind
+
+
+def test_tied_embeddings_join_the_first_and_the_last_stage() -> None:
+    found = ranks_of(SimulatorSettings(dp=1, pp=4, tp=2, has_tied_embeddings=True))
+    assert found["emb_d0_t1"] == (1, 7)
+
+
+UP_TO_FIVE = st.integers(1, 5)
+
+
+def test_ranks_follow_megatrons_order() -> None:
+    topology = Topology(SimulatorSettings(dp=4, pp=4, tp=4))
+    named = {c.id: c.ranks for c in topology.groups.communicators}
+    assert named["tp_p0_d1"] == (4, 5, 6, 7)
+    assert named["dp_p1_t1"] == (17, 21, 25, 29)
+    assert named["pp_d0_t1"] == (1, 17, 33, 49)
+    assert named["world"] == tuple(range(64))
+
+
+@given(dp=UP_TO_FIVE, pp=UP_TO_FIVE, tp=UP_TO_FIVE, gpus=UP_TO_FIVE)
+def test_each_rank_is_once_in_each_kind_of_group_that_has_two_ranks(dp: int, pp: int, tp: int, gpus: int) -> None:
+    if dp * pp * tp < 2:
+        return
+    topology = Topology(SimulatorSettings(dp=dp, pp=pp, tp=tp, gpus_per_host=gpus))
+    announcements = list(topology.announcements(("commops",)))
+    sizes = {"world": dp * pp * tp, "tp": tp, "dp": dp, "pp": pp}
+    for announcement in announcements:
+        kinds = [c.kind for c in announcement.communicators]
+        assert kinds == [kind for kind in ("world", "tp", "dp", "pp") if sizes[kind] > 1]
+        assert all(announcement.rank in c.ranks and c.kind in KINDS for c in announcement.communicators)
+    ids = Counter(c.id for c in topology.groups.communicators)
+    assert max(ids.values()) == 1
+
+
+def test_announcements_say_where_a_rank_lives_and_travel_as_json() -> None:
+    topology = Topology(SimulatorSettings(clock="per_host"))
+    announcements = list(topology.announcements(("commops", "bandwidth")))
+    assert len(announcements) == 64
+    found = announcements[42]
+    assert (found.host, found.gpu, found.nic, found.switch) == ("node-5", 2, "mlx5_2", "leaf-1")
+    assert found.clock == "per_host"
+    assert found.sources == ("commops", "bandwidth")
+    assert decode_announcement(encode_announcement(found)) == found
+
+
+def test_only_the_first_user_of_a_shared_nic_reports_its_traffic() -> None:
+    topology = Topology(SimulatorSettings(dp=2, pp=2, tp=2, gpus_per_host=4, gpus_per_nic=2))
+    announcements = list(topology.announcements(("commops", "bandwidth")))
+    assert [a.nic for a in announcements[:4]] == ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1"]
+    assert ["bandwidth" in a.sources for a in announcements[:4]] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"dp": 0}, "dp must be above 0; got 0"),
+        ({"dp": 1, "pp": 1, "tp": 1}, "dp * pp * tp * cp * ep * shards must be 2 or more; got 1"),
+        ({"gap_noise_ratio": -0.1}, "gap_noise_ratio must be 0 or more; got -0.1"),
+        ({"forward_ms": float("nan")}, "forward_ms must be 0 or more; got nan"),
+        ({"clock": "gps"}, "clock must be one of shared, per_host; got 'gps'"),
+        ({"gradient_sync": "none"}, "gradient_sync must be one of sharded, all_reduce, fsdp; got 'none'"),
+        ({"spike_factor_high": 1.0}, "spike_factor_high must be at least spike_factor_low = 3.0; got 1.0"),
+        ({"job": ""}, "job must be a text that is not empty; got ''"),
+    ],
+)
+def test_settings_out_of_range_are_refused(values: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError) as caught:
+        SimulatorSettings(**values)  # type: ignore[arg-type]
+    assert reason in str(caught.value)
