@@ -263,11 +263,6 @@ def test_every_preset_makes_a_job_that_runs_and_repeats(name: str) -> None:
                    for x, column in columns.items())  # fmt: skip
 
 
-def test_an_unknown_preset_is_refused() -> None:
-    with pytest.raises(InputError, match="preset must be one of default, tidy, suite, untidy, field; got 'wild'"):
-        with_preset(SimulatorSettings(), "wild")
-
-
 def test_a_healthy_suite_job_is_untidy_and_does_not_get_slower_than_its_drift() -> None:
     times_s = Incidents(replace(BASE, iterations=60)).run().iteration_times_s()
     median_s = np.median(times_s)
