@@ -19,7 +19,6 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.registry import Collector
 
 from irregulars.errors import InputError
 
@@ -50,12 +49,9 @@ def text_page(text: str, status: int = 200) -> Page:
     return Page(f"{text}\n".encode(), status)
 
 
-def metrics_page(*collectors: Collector) -> MakePage:
-    """Return the page of some collectors and of this process (memory, CPU, start), in Prometheus's text format."""
-    registry = CollectorRegistry(auto_describe=False)
+def metrics_page(registry: CollectorRegistry) -> MakePage:
+    """Return the page of a registry, to which those of this process (memory, CPU, start) are added."""
     ProcessCollector(registry=registry)
-    for collector in collectors:
-        registry.register(collector)
     return lambda: Page(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 

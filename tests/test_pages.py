@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from urllib.error import HTTPError
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from irregulars import pages
 from irregulars.errors import InputError
@@ -99,7 +100,7 @@ def test_what_is_neither_an_address_nor_off_is_refused(text: str) -> None:
 
 
 def test_metrics_tell_of_the_process_too() -> None:
-    make: Callable[[], Page] = metrics_page()
+    make: Callable[[], Page] = metrics_page(CollectorRegistry())
     page = make()
     assert page.content_type.startswith("text/plain; version=")
     assert b"process_start_time_seconds" in page.body

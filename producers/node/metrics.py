@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from irregulars.pages import PageServer, metrics_page
@@ -84,4 +85,6 @@ def serve_metrics(state: AgentState, host: str, port: int) -> PageServer:
     InputError
         If the address can't be listened on.
     """
-    return PageServer(host, port, {"/metrics": metrics_page(AgentCollector(state))})
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(AgentCollector(state))
+    return PageServer(host, port, {"/metrics": metrics_page(registry)})

@@ -336,7 +336,7 @@ class JobStage(Stage[JobMonitorLike]):
         await self._publish(state, judgements)
         work.note_end(tracked)
         work.note_untaught(tracked)
-        self.services.counters.contradictions += work.note_contradiction(tracked)
+        self.services.counters.contradictions.inc(work.note_contradiction(tracked))
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
             state.finish(EVIDENCE, message.offset)

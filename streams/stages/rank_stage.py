@@ -297,7 +297,7 @@ class RankStage(Stage[RankMonitorLike]):
     def _note_over(self, monitor: RankMonitorLike) -> None:
         """Count rows of attempts that are over, and tell of them once a job."""
         rows = monitor.take_rows_over()
-        self.services.counters.attempt_over_rows += rows
+        self.services.counters.attempt_over_rows.inc(rows)
         if rows and monitor.job not in self._told_over:
             self._told_over.add(monitor.job)
             log_over(monitor.job, rows)

@@ -1,5 +1,5 @@
-"""What a worker tells of itself: counters, signs of life, metrics for Prometheus, lines of the log.
+"""Metrics of a worker, its signs of life, and lines of its log.
 
-Start at `counters.py`, which stages and writers are given; `observer.py` looks at the stages each second, `health.py`
-decides whether they work, `worker_metrics.py` lists every metric, `worker_pages.py` serves them. Log: `log_lines.py`.
+Start at `counters.py`, which stages and writers are given; `observer.py` observes the stages each second and serves
+the pages, `health.py` decides whether they work. Log: `log_lines.py`.
 """

@@ -1,151 +1,159 @@
-"""What a worker counts of its own work. Plain numbers: no lock, no clock, no network.
+"""Metrics of a worker: `prometheus_client`'s counters, gauges and histograms, in a registry of their own.
 
-Stages and writers are given one `Counters` and call it once for each message, never for each row. Only the event
-loop's thread counts; metrics read from another thread, and each number by itself is always whole.
+Stages and writers are given one `Counters` and call it once for each message, never for each row. Children are
+bound to their labels at the start: what may be counted stands there with 0, since a series that begins with its first
+step hides that step from Prometheus.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from irregulars.messages.evidence import Evidence, Membership
-from irregulars.messages.judgements import JudgedIteration, Verdict
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
 
+from irregulars.messages.evidence import Evidence, Membership
+from irregulars.messages.judgements import VERDICT_KINDS, JudgedIteration, Verdict
+from irregulars.sinks.tables import TABLES
+
+PREFIX: Final = "irregulars_worker_"
+HOPS: Final = ("rank", "job")
+INPUTS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats", "evidence")
+EVENTS: Final = ("opened", "changed", "raised", "continued", "closed")
 DELAY_BOUNDS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Upper bounds of the buckets of delays, s: from the shortest iterations to a backlog of an hour."""
 
-
-class Histogram:
-    """Counts values in buckets.
-
-    >>> delays = Histogram((1.0, 10.0))
-    >>> for delay_s in (0.5, 1.0, 3.0, 99.0):
-    ...     delays.add(delay_s)
-    >>> delays.counts, delays.sum
-    ([2, 1, 1], 103.5)
-    """
-
-    def __init__(self, bounds: Sequence[float] = DELAY_BOUNDS_S) -> None:
-        self.bounds: Final = tuple(bounds)
-        self.counts = [0] * (len(bounds) + 1)  # the last one: above all bounds
-        self.sum = 0.0
-
-    def add(self, value: float) -> None:
-        """Count a value in the bucket of the least bound that is not below it."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+Labels = tuple[str, ...]
 
 
 class Counters:
-    """What one worker has done since it started.
+    """Counts of one worker since it started, and its state of storing rows.
 
     Attributes
     ----------
-    batches, rows
-        Messages that went into monitors, and the rows in them, by topic (named without prefix).
-    late_rows
-        Rows that came after their iteration was closed.
-    rejected_rows
-        Rows that were refused for good, by who refused them (``table verdicts``).
-    judged_iterations, irregular_iterations
-        Iterations of jobs that were judged; those of them that took too long.
-    verdicts
-        Revisions that were sent, by kind and event.
-    judgement_delays, verdict_delays
-        Seconds from the end of an iteration to its judgement; to the verdict that it opened.
-    sink_retries, sink_busy_at_s
-        How often the sink had to be asked again, and when last (as `time.monotonic`); `None`: never.
+    registry
+        All metrics; `observer.Observer` adds those of the stages and of sent messages.
+    operator_messages
+        Messages of operators that went into monitors.
+    sink_busy_at_s
+        When the sink last had to be called again (as `time.monotonic`); `None`: it takes rows.
     unstored_bytes, unstored_limit_bytes, unstored_since_s
-        Rows that wait for the sink in memory; how many may; since when a row has waited (as
-        `time.monotonic`), `None`: all is stored.
+        Rows that wait for the sink in memory; the limit; since when a row has waited (as `time.monotonic`), `None`:
+        all is stored.
     sink_is_missing
         Whether the sink's database has not been reached since the start.
     store_is_full
         Whether judging waits, since no more rows may wait.
-    restores, restore_s
-        Partitions that were restored, and the seconds that took, by hop.
-    partitions_read_anew
-        Partitions that are read from their beginning, since their topic was made anew or cut, by topic.
-    attempt_over_rows
-        Rows of attempts that are over.
-    contradictions
-        How often a job began to contradict itself: its ranks are in two places, or two jobs have one name.
-    given_up
-        Monitors that began anew because their work did not end, by hop.
     thresholds_revision
         How many changes of thresholds hold in all partitions of jobs that are held.
     """
 
     def __init__(self) -> None:
-        self.batches: dict[str, int] = {}
-        self.rows: dict[str, int] = {}
-        self.late_rows = 0
-        self.rejected_rows: dict[str, int] = {}
-        self.judged_iterations = 0
-        self.irregular_iterations = 0
-        self.verdicts: dict[tuple[str, str], int] = {}
-        self.judgement_delays = Histogram()
-        self.verdict_delays = Histogram()
-        self.sink_retries = 0
+        self.registry: Final = CollectorRegistry(auto_describe=False)
+        self.operator_messages = 0
         self.sink_busy_at_s: float | None = None
         self.unstored_bytes = 0
         self.unstored_limit_bytes = 0
         self.unstored_since_s: float | None = None
         self.sink_is_missing = False
         self.store_is_full = False
-        self.restores: dict[str, int] = {}
-        self.restore_s: dict[str, float] = {}
-        self.partitions_read_anew: dict[str, int] = {}
-        self.attempt_over_rows = 0
-        self.contradictions = 0
-        self.given_up: dict[str, int] = {}
         self.thresholds_revision = 0
+        self._batches: Final = self._counters("batches", "Messages that went into monitors", "topic", INPUTS)
+        self._rows: Final = self._counters("rows", "Rows in these messages", "topic", INPUTS)
+        self._late_rows: Final = self._counter("late_rows", "Rows that came after their iteration was closed")
+        self._rejected_rows: Final = self._counters(
+            "rejected_rows", "Rows that were refused for good, by table", "by", [f"table {name}" for name in TABLES]
+        )
+        self._given_up: Final = self._counters(
+            "judgements_given_up", "Monitors that began anew because their work did not end", "hop", HOPS
+        )
+        self._judged: Final = self._counter("judged_iterations", "Iterations of jobs that were judged")
+        self._irregular: Final = self._counter("irregular_iterations", "Those of them that took too long")
+        self._verdicts: Final = Counter(
+            f"{PREFIX}verdicts", "Revisions of verdicts that were sent", ("kind", "event"), registry=self.registry
+        )
+        for kind, event in itertools.product(VERDICT_KINDS, EVENTS):
+            self._verdicts.labels(kind, event)
+        self._judgement_delays: Final = self._delays("judgement", "From the end of an iteration to its judgement")
+        self._verdict_delays: Final = self._delays("verdict", "From the end of an iteration to the verdict it opened")
+        self._sink_retries: Final = self._counter("sink_retries", "Calls of the database that had to be made again")
+        self.attempt_over_rows: Final = self._counter(
+            "attempt_over_rows", "Operators of attempts that are over: not judged"
+        )
+        self.contradictions: Final = self._counter(
+            "contradictions",
+            "How often a job began to contradict itself: ranks in two places, or two jobs of one name",
+        )
+        self._read_anew: Final = self._counters(
+            "partitions_read_anew", "Partitions that forgot their places in a topic that was made anew, or cut",
+            "topic", INPUTS,
+        )  # fmt: skip
+        self._restores: Final = self._counters(
+            "restores", "Partitions whose state was read: at starts and rebalances", "hop", HOPS
+        )
+        self._restore_s: Final = self._counters("restore_seconds", "Seconds that took", "hop", HOPS)
+        self.gauge_of("sink_busy", "1 while the database takes no rows", lambda: self.sink_busy_at_s is not None)
+        self.gauge_of("unstored_seconds", "Seconds for which rows have waited to be stored", self._unstored_s)
+        self.gauge_of(
+            "unstored_bytes", "Bytes of rows that wait in memory for the database", lambda: self.unstored_bytes
+        )
+        self.gauge_of(
+            "unstored_limit_bytes", "How many may wait until judging waits as well: unstored_mib",
+            lambda: self.unstored_limit_bytes,
+        )  # fmt: skip
+        self.gauge_of(
+            "thresholds_revision",
+            "Offset on the topic thresholds up to which changes hold in the partitions that are held",
+            lambda: self.thresholds_revision,
+        )
 
     def took(self, topic: str, rows: int) -> None:
         """Count a message that went into a monitor."""
-        self.batches[topic] = self.batches.get(topic, 0) + 1
-        self.rows[topic] = self.rows.get(topic, 0) + rows
+        _child(self._batches, topic).inc()
+        _child(self._rows, topic).inc(rows)
+        self.operator_messages += topic == "commops"
 
     def took_evidence(self, topic: str, parts: Sequence[Evidence | Membership]) -> None:
         """Count a message of evidence: its rows are ranks' iterations."""
         evidence = [part for part in parts if isinstance(part, Evidence)]
         self.took(topic, sum(map(len, evidence)))
-        self.late_rows += sum(int(part.columns["late_rows"].sum()) for part in evidence)
+        self._late_rows.inc(sum(int(part.columns["late_rows"].sum()) for part in evidence))
 
     def gave_up(self, hop: str) -> None:
         """Count a monitor whose work did not end."""
-        self.given_up[hop] = self.given_up.get(hop, 0) + 1
+        _child(self._given_up, hop).inc()
 
     def rejected(self, by: str, rows: int) -> None:
         """Count rows that were refused for good."""
-        self.rejected_rows[by] = self.rejected_rows.get(by, 0) + rows
+        _child(self._rejected_rows, by).inc(rows)
 
     def read_anew(self, topic: str, partitions: int) -> None:
         """Count partitions of a topic that was made anew."""
-        self.partitions_read_anew[topic] = self.partitions_read_anew.get(topic, 0) + partitions
+        _child(self._read_anew, topic).inc(partitions)
 
     def sink_was_busy(self, now_s: float) -> None:
         """Count a call of the sink that has to be made again; `now_s` as `time.monotonic`."""
-        self.sink_retries += 1
+        self._sink_retries.inc()
         self.sink_busy_at_s = now_s
 
     def sink_answered(self) -> None:
-        """Note that the sink takes rows again."""
+        """Record that the sink takes rows again."""
         self.sink_busy_at_s = None
 
     def restored(self, hop: str, took_s: float) -> None:
         """Count a partition whose state was read."""
-        self.restores[hop] = self.restores.get(hop, 0) + 1
-        self.restore_s[hop] = self.restore_s.get(hop, 0.0) + took_s
+        _child(self._restores, hop).inc()
+        _child(self._restore_s, hop).inc(took_s)
 
     def judged(self, iterations: Sequence[JudgedIteration], now_s: float) -> None:
         """Count judged iterations; `now_s` since 1970."""
+        self._judged.inc(len(iterations))
+        self._irregular.inc(sum(one.is_irregular is True for one in iterations))
         for one in iterations:
-            self.judged_iterations += 1
-            self.irregular_iterations += one.is_irregular is True
-            self.judgement_delays.add(max(now_s - _ended_at_s(one), 0.0))  # clocks of hosts may run ahead of ours
+            self._judgement_delays.observe(max(now_s - _ended_at_s(one), 0.0))  # hosts' clocks may run ahead of ours
 
     def told(self, verdict: Verdict, iterations: Sequence[JudgedIteration], now_s: float) -> None:
         """Count a revision that was sent.
@@ -157,12 +165,60 @@ class Counters:
         now_s
             Since 1970.
         """
-        place = (verdict.kind, verdict.event)
-        self.verdicts[place] = self.verdicts.get(place, 0) + 1
+        self._verdicts.labels(verdict.kind, verdict.event).inc()
         newest = verdict.iterations[1] - 1
         ends = [_ended_at_s(one) for one in iterations if (one.attempt, one.iteration) == (verdict.attempt, newest)]
         if verdict.event == "opened" and ends:
-            self.verdict_delays.add(max(now_s - ends[0], 0.0))
+            self._verdict_delays.observe(max(now_s - ends[0], 0.0))
+
+    def gauge(self, name: str, about: str, *labels: str) -> Gauge:
+        """Add a gauge."""
+        return Gauge(PREFIX + name, about, labels, registry=self.registry)
+
+    def gauge_of(self, name: str, about: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is asked for with each scrape."""
+        self.gauge(name, about).set_function(value)
+
+    def _unstored_s(self) -> float:
+        since_s = self.unstored_since_s  # the event loop may clear it meanwhile
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def _counter(self, name: str, about: str) -> Counter:
+        return Counter(PREFIX + name, about, registry=self.registry)
+
+    def _counters(self, name: str, about: str, label: str, known: Sequence[str]) -> _Children:
+        counter = Counter(PREFIX + name, about, (label,), registry=self.registry)
+        return counter, {one: counter.labels(one) for one in known}
+
+    def _delays(self, name: str, about: str) -> Histogram:
+        return Histogram(f"{PREFIX}{name}_delay_seconds", about, buckets=DELAY_BOUNDS_S, registry=self.registry)
+
+
+_Children = tuple[Counter, dict[str, Counter]]
+"""A counter, and its children by their one label: `labels` takes longer than `inc`."""
+
+
+def _child(children: _Children, label: str) -> Counter:
+    counter, bound = children
+    return bound[label] if label in bound else bound.setdefault(label, counter.labels(label))
+
+
+def set_series(gauge: Gauge, values: Mapping[Labels, float], before: Mapping[Labels, float]) -> None:
+    """Set the series of a gauge by their labels, and remove those that are gone since `before`."""
+    for labels in before.keys() - values.keys():
+        gauge.remove(*labels)
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)
+
+
+def metrics_table(families: Iterable[Metric]) -> str:
+    """Return the Markdown table of infra/docs/operating.md; a family has at least one sample, which names labels."""
+    rows = []
+    for one in families:
+        name = one.name.removeprefix(PREFIX) + ("_total" if one.type == "counter" else "")
+        labels = ", ".join(f"`{label}`" for label in one.samples[0].labels if label != "le") or "-"
+        rows.append(f"| `{name}` | {one.type} | {labels} | {one.documentation} |")
+    return "\n".join(["| name | kind | labels | meaning |", "|---|---|---|---|", *sorted(rows), ""])
 
 
 def _ended_at_s(one: JudgedIteration) -> float:

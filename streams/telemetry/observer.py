@@ -1,26 +1,33 @@
-"""Looks at a worker's stages each second, from their event loop; `worker_pages` shows what it saw."""
+"""Observes a worker's stages each second, from their event loop, and serves metrics, health and readiness."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import TOPICS, TopicSettings
-from irregulars.pages import Page, text_page
+from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
 from irregulars.streams.health.monitor_faults import BROKEN, Watched, is_broken
 from irregulars.streams.health.watchdog import Watchdog
-from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.telemetry.counters import HOPS, PREFIX, Counters, Labels, set_series
 from irregulars.streams.telemetry.flow_watch import Flow, FlowWatch
 from irregulars.streams.telemetry.health import Health, Place, Reading
+from irregulars.version import VERSION
 
 LOG: Final = logging.getLogger("irregulars.worker")
 OBSERVE_S: Final = 1.0
 """Between two looks at the stages, s: far below what `streams.telemetry.health` waits for anything."""
+
+RESULTS: Final = ("evidence", "verdicts", "alerts", "deadletter", "progress")
 
 _SUM_EVERY: Final = 15
 """Looks from one sum of state bytes to the next: it goes through the records of all monitors."""
@@ -67,40 +74,8 @@ class Hop:
     until_s: UntilS
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """What one look saw.
-
-    Parameters
-    ----------
-    lags
-        Messages still to be read, by place.
-    behind_s
-        For how long everything before has been read, by hop and partition, s.
-    partitions, monitors
-        How many are held, by hop.
-    ranks
-        Ranks that were announced and have not ended.
-    state_bytes
-        Records that hold the states of what is held, by hop.
-    topic_partitions
-        How many partitions the input topics have, whoever holds them, by topic.
-    broken
-        Jobs, or ranks of jobs, whose monitors are given nothing any more.
-    """
-
-    lags: Mapping[Place, int] = field(default_factory=dict)
-    behind_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    partitions: Mapping[str, int] = field(default_factory=dict)
-    monitors: Mapping[str, int] = field(default_factory=dict)
-    ranks: int = 0
-    state_bytes: Mapping[str, int] = field(default_factory=dict)
-    topic_partitions: Mapping[str, int] = field(default_factory=dict)
-    broken: Sequence[str] = ()
-
-
 class Observer:
-    """What a worker shows of itself.
+    """Metrics, health and readiness of a worker, from its stages.
 
     Parameters
     ----------
@@ -135,8 +110,6 @@ class Observer:
         watchdog: Watchdog | None = None,
     ) -> None:
         self.counters: Final = counters
-        self.group: Final = group
-        self.view = View()
         self._outbox: Final = outbox
         self._dead_letters: Final = dead_letters
         self._short_names: Final = {topics.name(topic): topic for topic in TOPICS}
@@ -152,16 +125,48 @@ class Observer:
         self._said: Final = {"ready": False, "healthy": True}
         self._ends: dict[Place, int] = {}
         self._ends_at_s: float | None = None
+        self._broken: list[str] = []
+        self._series: Final[dict[str, Mapping[Labels, float]]] = {}
+        counters.gauge("info", "1; says which worker this is", "version", "group").labels(VERSION, group).set(1)
+        counters.gauge_of("ready", "1 while /readyz says ok", lambda: self.why_not_ready() is None)
+        counters.gauge_of("healthy", "1 while /healthz says ok", lambda: self.why_dead() is None)
+        counters.gauge_of(
+            "loop_silent_seconds", "Since the event loop last came round", lambda: time.monotonic() - self._observed_s
+        )
+        self._ranks: Final = counters.gauge(
+            "ranks", "Ranks in partitions of this worker that were announced and have not ended"
+        )
+        self._gauges: Final = {
+            name: counters.gauge(name, about, *labels)
+            for name, about, labels in (
+                ("partitions", "Partitions that this worker holds", ("hop",)),
+                ("topic_partitions", "Partitions that an input topic has", ("topic",)),
+                ("monitors", "States that are held: hop rank, of groups of ranks; hop job, of jobs", ("hop",)),
+                ("lag_messages", "Messages of a held partition that are not read yet; of evidence: not yet in a "
+                 "job's monitor", ("topic", "partition")),
+                ("behind_seconds", "Seconds that a held partition is behind; hop job: behind what ranks send",
+                 ("hop", "partition")),
+                ("state_bytes", "Bytes of the stored states of the monitors that are held", ("hop",)),
+            )
+        }  # fmt: skip
+        for name in ("partitions", "monitors", "state_bytes"):
+            self._show(name, {(hop,): 0.0 for hop in HOPS})
+        counters.registry.register(self)
 
     # --- from the event loop ----------------------------------------------------------------------------------------
 
     def saw_ends(self, ends: Mapping[int, Mapping[str, int]]) -> None:
-        """Note where topics end (offset of the next message): by partition, then topic."""
+        """Take the ends of topics (offset of the next message): by partition, then topic."""
         self._ends |= {Place(topic, number): end for number, own in ends.items() for topic, end in own.items()}
+        if self._ends_at_s is None:  # before, there is no time to count from, and no such series
+            about = "Since the broker last said where topics end"
+            self.counters.gauge_of(
+                "broker_silent_seconds", about, lambda: time.monotonic() - (self._ends_at_s or 0.0)
+            )
         self._ends_at_s = time.monotonic()
 
     async def observe(self) -> None:
-        """Look at the stages once."""
+        """Observe the stages once."""
         self._observed_s = time.monotonic()
         readings = {place: reading for hop in self._hops for place, reading in self._readings(hop.stage)}
         self._health.observe(
@@ -174,16 +179,21 @@ class Observer:
         )
         self._tell_changes()
         self._tell_blocked()
-        self.view = View(
-            lags={place: reading.lag for place, reading in readings.items()},
-            behind_s=dict(self._behind_s()),
-            partitions={hop.stage.hop: len(hop.stage.states) for hop in self._hops},
-            monitors={hop.stage.hop: _count_monitors(hop.stage) for hop in self._hops},
-            ranks=sum(_count_ranks(hop.stage) for hop in self._hops),
-            state_bytes=self._state_bytes(),
-            topic_partitions=self._topic_partitions(),
-            broken=[name for hop in self._hops for name in _broken(hop.stage)],
-        )
+        self._broken = [name for hop in self._hops for name in _broken(hop.stage)]
+        stages = {(hop.stage.hop,): hop.stage for hop in self._hops}
+        self._ranks.set(sum(map(_count_ranks, stages.values())))
+        self._show("partitions", {name: len(stage.states) for name, stage in stages.items()})
+        self._show("monitors", {name: _count_monitors(stage) for name, stage in stages.items()})
+        self._show("lag_messages", {(at.topic, str(at.partition)): one.lag for at, one in readings.items()})
+        self._show("behind_seconds", dict(self._behind_s()))
+        self._show("topic_partitions", {(topic,): n for topic, n in Counter(at.topic for at in self._ends).items()})
+        self._looks += 1
+        if self._looks % _SUM_EVERY == 1:
+            self._show("state_bytes", {name: stage.state_bytes() for name, stage in stages.items()})
+
+    def _show(self, name: str, values: Mapping[Labels, float]) -> None:
+        set_series(self._gauges[name], values, self._series.get(name, {}))
+        self._series[name] = values
 
     def _tell_changes(self) -> None:
         """Write a line when the worker becomes ready or is no more, and when it is stuck or goes on."""
@@ -195,8 +205,8 @@ class Observer:
 
     def _tell_blocked(self) -> None:
         """Write a line when what ranks send begins to lead nowhere."""
-        taken, evidence = self.counters.batches.get("commops", 0), self.sent().get("evidence", (0, 0))[0]
-        for reason, to_do in self._flow.look(self._observed_s, Flow(taken, self.dead_letters, evidence)):
+        taken, evidence = self.counters.operator_messages, self._sent().get("evidence", (0, 0))[0]
+        for reason, to_do in self._flow.look(self._observed_s, Flow(taken, self._dead_letters.count, evidence)):
             LOG.error("event=no_alert_can_come reason=%r do=%r", reason, to_do)
 
     def _readings(self, stage: StageLike) -> Iterable[tuple[Place, Reading]]:
@@ -208,25 +218,13 @@ class Observer:
                     lag = max(self._ends[place] - done.get(topic, 0), 0)
                     yield place, Reading((read_to[topic], done.get(topic)), lag)
 
-    def _behind_s(self) -> Iterable[tuple[tuple[str, int], float]]:
+    def _behind_s(self) -> Iterable[tuple[Labels, float]]:
         now_s = self._now_s()
         for hop in self._hops:
             for partition, state in hop.stage.states.items():
                 until_s = hop.until_s(partition, _done(hop.stage, state))
                 if until_s is not None:
-                    yield (hop.stage.hop, partition), max(now_s - until_s, 0.0)
-
-    def _state_bytes(self) -> Mapping[str, int]:
-        self._looks += 1
-        if self._looks % _SUM_EVERY != 1:
-            return self.view.state_bytes
-        return {hop.stage.hop: hop.stage.state_bytes() for hop in self._hops}
-
-    def _topic_partitions(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for place in self._ends:
-            counts[place.topic] = counts.get(place.topic, 0) + 1
-        return counts
+                    yield (hop.stage.hop, str(partition)), max(now_s - until_s, 0.0)
 
     # --- from the thread that serves pages --------------------------------------------------------------------------
 
@@ -240,7 +238,7 @@ class Observer:
 
     def _notes(self) -> list[str]:
         """Return which monitors take long, and which are given nothing any more until their next start."""
-        return [*self._watchdog.slow(), *(f"{name} is not judged: {BROKEN}" for name in self.view.broken)]
+        return [*self._watchdog.slow(), *(f"{name} is not judged: {BROKEN}" for name in self._broken)]
 
     def why_dead(self) -> str | None:
         """See `Health.why_dead`; besides, a thread that does not come back from a monitor never will."""
@@ -256,32 +254,61 @@ class Observer:
             return "database must have answered since the start; it has not"
         return why
 
-    @property
-    def loop_silent_s(self) -> float:
-        """Seconds since the event loop last came round."""
-        return time.monotonic() - self._observed_s
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters that the outbox and the dead letters keep; `prometheus_client` asks for them."""
+        yield CounterMetricFamily(
+            f"{PREFIX}dead_letters", "Messages sent to the topic deadletter", value=self._dead_letters.count
+        )
+        sent = self._sent()
+        for name, about, part in (
+            ("snapshots", "Records written to the snapshot topics", 0),
+            ("snapshot_bytes", "Bytes of these records, before compression", 1),
+        ):
+            family = CounterMetricFamily(PREFIX + name, about, labels=("hop",))
+            for hop in HOPS:
+                family.add_metric((hop,), sent.get(f"{hop}_snapshots", (0, 0))[part])
+            yield family
+        topics = dict.fromkeys((*RESULTS, *(topic for topic in sent if not topic.endswith("_snapshots"))))
+        for name, about, part in (
+            ("sent_messages", "Messages handed over to Kafka, without snapshots", 0),
+            ("sent_bytes", "Bytes of these messages, before compression", 1),
+        ):
+            family = CounterMetricFamily(PREFIX + name, about, labels=("topic",))
+            for topic in topics:
+                family.add_metric((topic,), sent.get(topic, (0, 0))[part])
+            yield family
 
-    @property
-    def broker_silent_s(self) -> float | None:
-        """Seconds since the broker last said where topics end; `None`: never yet."""
-        return None if self._ends_at_s is None else time.monotonic() - self._ends_at_s
-
-    @property
-    def unstored_s(self) -> float:
-        """Seconds for which a row has waited for the database; 0: all is stored."""
-        since_s = self.counters.unstored_since_s
-        return 0.0 if since_s is None else time.monotonic() - since_s
-
-    @property
-    def dead_letters(self) -> int:
-        """Messages that were buried."""
-        return self._dead_letters.count
-
-    def sent(self) -> dict[str, tuple[int, int]]:
+    def _sent(self) -> dict[str, tuple[int, int]]:
         """Return messages and bytes handed to Kafka, by topic (named without prefix)."""
         return {
             self._short_names[name]: sent for name, sent in self._outbox.sent().items() if name in self._short_names
         }
+
+
+def serve_pages(observer: Observer, listen: str) -> ExitStack:
+    """Serve the pages until the returned stack is closed; ``off`` serves none.
+
+    A port that is taken is no reason not to work: then it is any free one, and the log names it.
+
+    Raises
+    ------
+    InputError
+        If there is no such address here.
+    """
+    stack = ExitStack()
+    address = parse_listen(listen)
+    if address is not None:
+        pages = {
+            "/metrics": metrics_page(observer.counters.registry),
+            "/healthz": observer.healthz,
+            "/readyz": observer.readyz,
+        }
+        server = PageServer(*address, pages, takes_other_port=True)
+        stack.callback(server.close)
+        LOG.info("event=metrics url=%s/metrics", server.url)
+        if server.port != address[1] != 0:
+            LOG.warning("event=metrics_port_taken wanted=%d port=%d", address[1], server.port)
+    return stack
 
 
 def _verdict_page(reason: str | None, notes: Sequence[str]) -> Page:

@@ -24,8 +24,7 @@ from irregulars.streams.health.spare_memory import GIVE_BACK_S, share_few_heaps
 from irregulars.streams.progress.stream_time import EVERY_S
 from irregulars.streams.progress.word_log import OPINIONS_S, WORDS_S
 from irregulars.streams.telemetry.log_format import logging_config
-from irregulars.streams.telemetry.observer import OBSERVE_S
-from irregulars.streams.telemetry.worker_pages import serve_pages
+from irregulars.streams.telemetry.observer import OBSERVE_S, serve_pages
 from irregulars.streams.worker.agents import add_agents
 from irregulars.streams.worker.app import LOOK_S, WorkerApp
 from irregulars.streams.worker.missing_topics import MissingTopics

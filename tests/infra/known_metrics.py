@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.sinks.notices.process import NotifyMetrics
-from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX
+from tests.streams.telemetry.observed_worker import observed_metrics
 
 _SCRAPED: Final = {"job", "instance"}
 _OTHERS: Final = {
@@ -30,14 +30,10 @@ _OTHERS: Final = {
 
 def known_metrics(folder: Path) -> dict[str, set[str]]:
     """Return the labels of every metric of a worker, an agent or notify; `folder` is for an agent's spool."""
-    found: dict[str, set[str]] = {PREFIX + metric.name: {*metric.labels, *_SCRAPED} for metric in METRICS}
-    for metric in METRICS:
-        if metric.kind == "histogram":
-            found[f"{PREFIX}{metric.name}_bucket"] = {*metric.labels, "le", *_SCRAPED}
-    return found | _labels(_of_agent(folder)) | _labels(_of_notify()) | _OTHERS
+    return _labels(iter(observed_metrics())) | _labels(_of_agent(folder)) | _labels(_of_notify()) | _OTHERS
 
 
-def _labels(families: Iterator[Metric]) -> Mapping[str, set[str]]:
+def _labels(families: Iterator[Metric]) -> dict[str, set[str]]:
     return {
         sample.name: {*sample.labels, *_SCRAPED}
         for family in families

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.streams.telemetry.worker_metrics import METRICS, metrics_table
+from irregulars.streams.telemetry.counters import metrics_table
 from tests.infra.known_metrics import known_metrics
+from tests.streams.telemetry.observed_worker import observed_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "infra" / "prometheus" / "alerts.yaml"
@@ -64,12 +65,12 @@ def test_the_runbook_names_no_alert_that_is_none() -> None:
 
 
 def test_the_page_s_table_of_metrics_is_that_of_the_code() -> None:
-    assert metrics_table() in PAGE
+    assert metrics_table(observed_metrics()) in PAGE
 
 
 def test_label_values_are_few_whatever_jobs_are_called() -> None:
-    assert {label for metric in METRICS for label in metric.labels} == {
-        "by", "event", "group", "hop", "kind", "partition", "topic", "version"
+    assert {label for one in observed_metrics() for sample in one.samples for label in sample.labels} == {
+        "by", "event", "group", "hop", "kind", "le", "partition", "topic", "version"
     }  # fmt: skip
 
 

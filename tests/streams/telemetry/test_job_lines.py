@@ -12,7 +12,8 @@ from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.job_work import JobWork
 from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
-from irregulars.streams.telemetry.worker_metrics import INPUTS, RESULTS
+from irregulars.streams.telemetry.counters import INPUTS
+from irregulars.streams.telemetry.observer import RESULTS
 from irregulars.streams.worker.running import make_app
 from irregulars.streams.worker_settings import WorkerSettings
 

@@ -7,29 +7,16 @@ import logging
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from urllib.error import HTTPError
 
 import pytest
 
-from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
-from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.telemetry import health
-from irregulars.streams.telemetry.counters import Counters
-from irregulars.streams.telemetry.observer import Hop, Observer
-from irregulars.streams.telemetry.worker_metrics import METRICS, PREFIX, WorkerCollector
-from irregulars.streams.telemetry.worker_pages import serve_pages
-
-
-@dataclass
-class Stage:
-    hop: str
-    states: dict[int, PartitionState[None]] = field(default_factory=dict)
-
-    def state_bytes(self) -> int:
-        return 300 * len(self.states)
+from irregulars.streams.telemetry.counters import PREFIX
+from irregulars.streams.telemetry.observer import serve_pages
+from tests.streams.telemetry.observed_worker import Worker, observed_metrics
 
 
 @pytest.fixture
@@ -39,35 +26,19 @@ def outbox() -> Iterator[Outbox]:
     outbox.close(0.1)
 
 
-@dataclass
-class Worker:
-    rank: Stage
-    job: Stage
-    observer: Observer
-
-    def look(self) -> None:
-        asyncio.run(self.observer.observe())
-
-    def values(self) -> dict[tuple[str, tuple[str, ...]], float]:
-        samples = [sample for family in WorkerCollector(self.observer).collect() for sample in family.samples]
-        return {(one.name.removeprefix(PREFIX), tuple(one.labels.values())): one.value for one in samples}
-
-
 @pytest.fixture
 def worker(outbox: Outbox) -> Worker:
-    topics, rank, job = TopicSettings(), Stage("rank"), Stage("job")
-    hops = (Hop(rank, lambda partition, read_to: 90.0), Hop(job, lambda partition, read_to: None))
-    observer = Observer(
-        Counters(), outbox, DeadLetters(outbox, topics), topics, "g", hops, lambda: True, lambda: 100.0
-    )
-    return Worker(rank, job, observer)
+    return Worker(outbox)
 
 
 def test_every_metric_is_there_from_the_start_and_counts_from_zero(worker: Worker) -> None:
     found = worker.values()
     late = {"topic_partitions", "lag_messages", "behind_seconds", "broker_silent_seconds"}  # nothing is known yet
     names = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, _ in found}
-    assert names == {metric.name for metric in METRICS} - late
+    assert (
+        names
+        == {one.name.removeprefix(PREFIX) + "_total" * (one.type == "counter") for one in observed_metrics()} - late
+    )
     assert all(value == 0 for (name, _), value in found.items() if name.endswith(("_total", "_bucket")))
 
 
