@@ -35,7 +35,7 @@ from irregulars.producers.torch_hook.records.identity import identity_of, machin
 if TYPE_CHECKING:
     from irregulars.producers.torch_hook.session import Session, Troubles
 
-__all__ = ["follow", "iteration", "lost_rows", "name_group", "phase", "report", "start", "stop",
+__all__ = ["follow", "iteration", "lost_rows", "moved", "name_group", "phase", "report", "start", "stop",
            "undelivered_rows"]  # fmt: skip
 
 _HOOKS = ("auto", "native", "python", "dispatcher")
@@ -200,6 +200,17 @@ def name_group(process_group: Any, kind: str) -> None:
     session = _running()
     if session is not None:
         session.groups.set_kind(str(process_group.group_name), kind)
+
+
+def moved() -> None:
+    """Say that this process goes on in a group of another size, or as another rank: before its groups are made anew.
+
+    Verdicts on what comes then name the places that ranks have there, and those on what was before name the old ones.
+    A process that comes up with the rank of another one that this start had needs no such call.
+    """
+    session = _running()
+    if session is not None:
+        session.groups.start_over()
 
 
 def _running() -> Session | None:

@@ -120,6 +120,12 @@ class IterationJudge:
         """Start of the newest iteration, ns since the epoch; None before the first."""
         return self._hangs.newest[-1].start_ns if self._hangs.newest else None
 
+    def successor(self, settings: JudgeSettings) -> IterationJudge:
+        """Return the judge of the iterations to come, in which ranks have other places: it has all to learn anew."""
+        judge = IterationJudge(self.job, self.attempt, settings, self._lessons)
+        judge._reader.traffic, judge._last = self.traffic, self._last
+        return judge
+
     def follow(self, settings: JudgeSettings) -> None:
         """Judge by another δ, other costs and another silence from here on; nothing else may differ.
 

@@ -310,7 +310,7 @@ class Announced(NamedTuple):
 @dataclass(slots=True)
 class _Gathered:
     announced: dict[int, Announced] = field(default_factory=dict)  # newest of each rank
-    first: dict[int, Announced] = field(default_factory=dict)
+    first: dict[tuple[int, int | None], Announced] = field(default_factory=dict)  # of each place: rank, since when
     beats: dict[int, Beat] = field(default_factory=dict)
 
     @property
@@ -319,8 +319,9 @@ class _Gathered:
         return max((one.time_s for one in self.announced.values()), default=0.0)
 
     def contradiction(self, rank: int) -> str | None:
-        """In which respect the newest announcement of a rank contradicts its first."""
-        return contradiction_of(self.first[rank].announcement, self.announced[rank].announcement)
+        """In which respect the newest announcement of a rank contradicts the first one of the same place."""
+        newest = self.announced[rank].announcement
+        return contradiction_of(self.first[rank, newest.since_ns].announcement, newest)
 
     def hosts_since(self, since_s: float) -> set[str]:
         """Return the hosts of ranks that were heard to run more than `_BESIDE_S` after a time."""
@@ -347,7 +348,7 @@ def jobs_of(
         said = one.announcement
         gathered = found[said.job][said.attempt, said.start or ""]
         gathered.announced[said.rank] = one
-        gathered.first.setdefault(said.rank, one)
+        gathered.first.setdefault((said.rank, said.since_ns), one)
     for beat in beats:
         own = found[beat.heartbeat.job][beat.heartbeat.attempt, beat.heartbeat.start or ""].beats
         if beat.heartbeat.rank not in own or own[beat.heartbeat.rank].time_s <= beat.time_s:

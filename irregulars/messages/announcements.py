@@ -11,7 +11,7 @@ from typing import Final, overload
 from weakref import WeakValueDictionary
 
 from irregulars.errors import RecordError
-from irregulars.messages.records import BATCH_SCHEMAS, decode_json, encode_json, without_start
+from irregulars.messages.records import BATCH_SCHEMAS, decode_json, encode_json, without_unknown_start
 from irregulars.validation import (
     LARGEST,
     MAX_RANK,
@@ -112,6 +112,9 @@ class Announcement:
     start
         An id of this start of the job, the same on all its ranks and on no other start's: it tells starts apart that
         have one attempt number. None: the producer knows none.
+    since_ns
+        When the rank got this place in a start that ran already (a spare took it over, or the group was resized), ns
+        since the epoch, its host's clock. It holds for what is younger. None: it has had it from the start.
     """
 
     job: JobName
@@ -131,6 +134,7 @@ class Announcement:
     recorded_until_ns: Count | None = None
     group: Name | None = None
     start: Name | None = None
+    since_ns: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class Heartbeat:
     reason: Label | None = None
     group: Name | None = None
     start: Name | None = None
+    since_ns: Count | None = None
 
 
 def code_of_start(attempt: int, start: str | None) -> int:
@@ -176,7 +181,7 @@ FIRST_ATTEMPT: Final = (1 << 60) - LARGEST
 
 
 def contradiction_of(one: Announcement, other: Announcement) -> str | None:
-    """Return in which respect two announcements of one rank and start can't both be true; None: they can.
+    """Return in which respect two announcements of a rank, start and time can't both be true; None: they can.
 
     What only one of them knows is no contradiction, nor are groups that were made between them.
     """
@@ -200,7 +205,7 @@ def encode_announcement(announcement: Announcement) -> bytes:
     values["communicators"] = [
         {"id": c.id, "kind": c.kind, "ranks": ranks_to_runs(c.ranks)} for c in announcement.communicators
     ]
-    return encode_json("jobs", without_start(values))
+    return encode_json("jobs", without_unknown_start(values))
 
 
 def decode_announcement(value: bytes | None) -> Announcement:
@@ -263,7 +268,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
         name: {"rows": s.rows, "watermark_ns": s.watermark_ns, "lost_rows": s.lost_rows}
         for name, s in heartbeat.sources.items()
     }
-    return encode_json("heartbeats", without_start(values))
+    return encode_json("heartbeats", without_unknown_start(values))
 
 
 def decode_heartbeat(value: bytes | None) -> Heartbeat:

@@ -11,6 +11,7 @@ those of the second, and so on; the header lists what a batch says once:
 ``rows_before``    of each, as `Header` says
 ``watermarks_ns``  of each, as `Header` says; null: not known
 ``names``          one dictionary for all
+``since_ns``       of each, as `Header` says; absent: none of them has one
 =================  ====================================================================
 
 A worker older than bundles refuses them by their version: upgrade workers first, then agents.
@@ -41,7 +42,7 @@ from irregulars.messages.records import (
     quick_header,
     rows_of,
     to_record_batch,
-    without_start,
+    without_unknown_start,
 )
 from irregulars.validation import Count, Integer, JobName, Label, Name, Rank, RowCount, checked
 
@@ -68,6 +69,12 @@ class BundleHeader:
     watermarks_ns: tuple[Integer | None, ...]
     names: tuple[Label, ...] = ()
     start: Name | None = None
+    since_ns: tuple[Count | None, ...] | None = None
+
+    @property
+    def sinces_ns(self) -> tuple[Count | None, ...]:
+        """Since when each of the ranks has the place from which its rows come."""
+        return self.since_ns or (None,) * len(self.ranks)
 
 
 _HEADERS: Final = msgspec.json.Decoder(BundleHeader)
@@ -91,6 +98,7 @@ class Bundle:
                 header = Header(
                     own.schema, own.job, own.attempt, own.ranks[place], own.rows_before[place],
                     own.watermarks_ns[place], own.names, own.group, own.start,
+                    own.sinces_ns[place],
                 )  # fmt: skip
                 yield Batch(header, {name: column[first:past] for name, column in self.columns.items()})
 
@@ -107,7 +115,7 @@ def group_of(host: str | None, rank: int) -> str | None:
 def bundle_of(batches: Sequence[Batch]) -> Bundle:
     """Put batches of one schema, job, start and group together: one of each rank, which come in any order."""
     batches = sorted(batches, key=lambda batch: batch.header.rank)
-    first = batches[0].header
+    first, sinces = batches[0].header, [batch.header.since_ns for batch in batches]
     names = tuple(dict.fromkeys(name for batch in batches for name in batch.header.names))
     header = BundleHeader(
         schema=first.schema,
@@ -120,6 +128,7 @@ def bundle_of(batches: Sequence[Batch]) -> Bundle:
         watermarks_ns=tuple(batch.header.watermark_ns for batch in batches),
         names=names,
         start=first.start,
+        since_ns=tuple(sinces) if any(sinces) else None,
     )
     columns = {
         name: np.concatenate([_column(batch, name, names) for batch in batches]) for name in batches[0].columns
@@ -141,7 +150,7 @@ def encode_bundle(bundle: Bundle) -> bytes:
     """Encode a bundle as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
     header = {name: getattr(bundle.header, name) for name in BundleHeader.__slots__ if name != "schema"}
     rows = to_record_batch(bundle.header.schema, bundle.columns)
-    return encode_arrow(bundle.header.schema, without_start(header), rows, version=BUNDLE_VERSION)
+    return encode_arrow(bundle.header.schema, without_unknown_start(header), rows, version=BUNDLE_VERSION)
 
 
 def decode_rows(value: bytes | None, expected: str) -> Batch | Bundle:
@@ -179,7 +188,7 @@ def _read_header(metadata: bytes | None, expected: str) -> Header | BundleHeader
 
 def _require_lists(header: BundleHeader, rows: int) -> None:
     count = len(header.ranks)
-    for name in ("rows", "rows_before", "watermarks_ns"):
+    for name in ("rows", "rows_before", "watermarks_ns", "sinces_ns"):
         if len(getattr(header, name)) != count:
             raise RecordError(f"{name} must have a value for each of {count} ranks; got {len(getattr(header, name))}")
     if any(rank >= following for rank, following in pairwise(header.ranks)):

@@ -33,7 +33,7 @@ from irregulars.messages.records import (
     check_version,
     encode_arrow,
     encode_json,
-    without_start,
+    without_unknown_start,
 )
 from irregulars.validation import Count, JobName, Label, Name, Rank, checked
 
@@ -186,6 +186,7 @@ class Membership:
     announcement: Announcement | None = None
     reason: str | None = None
     start: str | None = None
+    since_ns: int | None = None  # of the place from which it went
 
 
 GOES_ON: Final = "goes on"
@@ -263,9 +264,10 @@ def decode_evidence(value: bytes | None) -> list[Evidence | Membership]:
 
 def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
     rows = [
-        without_start(
+        without_unknown_start(
             {
                 "start": member.start,
+                "since_ns": member.since_ns,
                 "attempt": member.attempt,
                 "rank": member.rank,
                 "reason": member.reason,
@@ -295,6 +297,7 @@ class _Member:
     announcement: dict[str, Any] | None
     reason: Label | None = None
     start: Name | None = None
+    since_ns: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +312,7 @@ def _decode_member(job: str, member: _Member) -> Membership:
     said = None if announcement is None else (announcement.job, announcement.attempt, announcement.rank)
     if said not in (None, (job, member.attempt, member.rank)):
         raise RecordError(f"announcement of {(job, member.attempt, member.rank)} must be its own; got that of {said}")
-    return Membership(job, member.attempt, member.rank, announcement, member.reason, member.start)
+    return Membership(job, member.attempt, member.rank, announcement, member.reason, member.start, member.since_ns)
 
 
 def _encode_rows(evidence: Evidence) -> bytes:

@@ -200,6 +200,8 @@ class Header:
         The group with whose bundles the batch travels (`messages.bundles`); None: it travels by itself.
     start
         As in the rank's announcement; None: of whichever start of this attempt is heard.
+    since_ns
+        As in the announcement of the rank's place from which the rows come.
     """
 
     schema: str
@@ -211,6 +213,7 @@ class Header:
     names: tuple[Label, ...] = ()
     group: Name | None = None
     start: Name | None = None
+    since_ns: Count | None = None
 
 
 BATCH_HEADERS: Final = msgspec.json.Decoder(Header)
@@ -240,7 +243,7 @@ def encode_batch(batch: Batch) -> bytes:
     """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
     header = {name: getattr(batch.header, name) for name in Header.__slots__ if name not in _NOT_SENT}
     return encode_arrow(
-        batch.header.schema, without_start(header), to_record_batch(batch.header.schema, batch.columns)
+        batch.header.schema, without_unknown_start(header), to_record_batch(batch.header.schema, batch.columns)
     )
 
 
@@ -455,10 +458,11 @@ def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
     return values
 
 
-def without_start(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave the id of the start out of a record that has none: it is as it was before there were ids."""
-    if values["start"] is None:
-        del values["start"]
+def without_unknown_start(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave the id of the start, and since when a place holds, out of a record that has none."""
+    for name in ("start", "since_ns"):
+        if values[name] is None:
+            del values[name]
     return values
 
 

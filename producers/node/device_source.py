@@ -128,7 +128,10 @@ class DeviceSource:
         """Send a heartbeat with the watermark of a source that has no batch."""
         key = (schema, owner)
         progress = SourceProgress(self._rows[key], self._move_watermark(key, until_ns))
-        self._ready.append(Heartbeat(owner.job, owner.attempt, owner.rank, {schema: progress}, start=owner.start))
+        told = Heartbeat(
+            owner.job, owner.attempt, owner.rank, {schema: progress}, start=owner.start, since_ns=owner.since_ns
+        )
+        self._ready.append(told)
 
     def _move_watermark(self, key: tuple[str, Owner], until_ns: int) -> int:
         self._watermarks_ns[key] = max(until_ns, self._watermarks_ns.get(key, until_ns))

@@ -22,12 +22,18 @@ class Owner:
     rank: int
     group: str | None = field(default=None, compare=False)
     start: str | None = None
+    since_ns: int | None = None
+
+    def is_beside(self, other: Owner) -> bool:
+        """Whether another rank is of the same start of a job."""
+        return (self.job, self.attempt, self.start) == (other.job, other.attempt, other.start)
 
     def header(self, schema: str, rows_before: int, watermark_ns: int, names: tuple[str, ...]) -> Header:
         """Header of a batch of this rank."""
         return Header(
-            schema, self.job, self.attempt, self.rank, rows_before, watermark_ns, names, self.group, self.start
-        )
+            schema, self.job, self.attempt, self.rank, rows_before, watermark_ns, names, self.group, self.start,
+            self.since_ns,
+        )  # fmt: skip
 
 
 class Roster:
@@ -63,7 +69,8 @@ class Roster:
         nic = announcement.nic or self._nearest_nics.get(-1 if announcement.gpu is None else announcement.gpu)
         host = announcement.host or self._host
         group = group_of(host, announcement.rank)
-        owner = Owner(announcement.job, announcement.attempt, announcement.rank, group, announcement.start)
+        own = announcement
+        owner = Owner(own.job, own.attempt, own.rank, group, own.start, own.since_ns)
         sources = list(announcement.sources)
         if self._takes_gpu(announcement.gpu, owner):
             sources += _SAMPLED
@@ -80,7 +87,7 @@ class Roster:
 
     def release(self, told: Heartbeat) -> None:
         """Let go of a rank that has ended: its devices are nobody's, and their samples are dropped."""
-        ended = Owner(told.job, told.attempt, told.rank, start=told.start)
+        ended = Owner(told.job, told.attempt, told.rank, start=told.start, since_ns=told.since_ns)
         self._nic_owners = {name: owner for name, owner in self._nic_owners.items() if owner != ended}
         self._gpu_owners = {index: owner for index, owner in self._gpu_owners.items() if owner != ended}
 
@@ -107,7 +114,7 @@ class Roster:
 
     def _takes_nic(self, nic: str, owner: Owner) -> bool:
         holder = self._nic_owners.get(nic)
-        if holder is not None and holder != owner and replace(holder, rank=owner.rank) == owner:
+        if holder is not None and holder.rank != owner.rank and holder.is_beside(owner):
             return False
         self._nic_owners[nic] = owner
         return True

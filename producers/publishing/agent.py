@@ -70,6 +70,8 @@ class Progress:
 
 _NO_PROGRESS: Final = SourceProgress(0)
 
+_Key = tuple[str, int, int, str | None, int | None]  # job, attempt, rank, start, since when it has its place
+
 
 @dataclass(slots=True)
 class _Rank:
@@ -80,6 +82,7 @@ class _Rank:
     rank: int
     group: str | None = None
     start: str | None = None
+    since_ns: int | None = None
     sources: dict[str, SourceProgress] = field(default_factory=dict)
     lost_rows: dict[str, int] = field(default_factory=dict)  # that the source said
     told: dict[str, SourceProgress] = field(default_factory=dict)  # by heartbeats and headers of batches
@@ -114,7 +117,9 @@ class _Rank:
             )
             for schema, progress in self.sources.items()
         }
-        return Heartbeat(self.job, self.attempt, self.rank, sources, state, reason, self.group, self.start)
+        return Heartbeat(
+            self.job, self.attempt, self.rank, sources, state, reason, self.group, self.start, self.since_ns
+        )
 
 
 class Agent:
@@ -158,7 +163,7 @@ class Agent:
         self._on_progress = on_progress
         self._topics, self._make_publisher, self._idle_s = topics, make_publisher, idle_s
         self._ends_ranks = ends_ranks
-        self._ranks: dict[tuple[str, int, int, str | None], _Rank] = {}
+        self._ranks: dict[_Key, _Rank] = {}
         self._bundler = Bundler(settings.bundle_s)
         self._progress = Progress()
         self._is_stopping = False
@@ -262,9 +267,9 @@ class Agent:
         self._count(len(value), announcements=1)
 
     def _forget_earlier(self, own: Announcement) -> None:
-        """Stop sending heartbeats for earlier starts of a rank, which may have been killed without an end."""
+        """Stop sending heartbeats for earlier starts and places of a rank, which may have been killed."""
         same = [key for key in self._ranks if (key[0], key[2]) == (own.job, own.rank)]
-        for key in [key for key in same if key[1] < own.attempt or key[3] != own.start]:
+        for key in [key for key in same if key[1] < own.attempt or key[3:] != (own.start, own.since_ns)]:
             del self._ranks[key]
 
     def _take_heartbeat(self, publisher: Publisher, told: Heartbeat) -> None:
@@ -350,9 +355,9 @@ class Agent:
             self._on_progress(self._progress)
 
 
-def _key_of(own: Announcement | Heartbeat | Header) -> tuple[str, int, int, str | None]:
-    return own.job, own.attempt, own.rank, own.start
+def _key_of(own: Announcement | Heartbeat | Header) -> _Key:
+    return own.job, own.attempt, own.rank, own.start, own.since_ns
 
 
 def _rank_of(own: Announcement | Heartbeat | Header) -> _Rank:
-    return _Rank(own.job, own.attempt, own.rank, own.group, own.start)
+    return _Rank(own.job, own.attempt, own.rank, own.group, own.start, own.since_ns)

@@ -234,6 +234,11 @@ class JobMonitor:
             if values != self._in_force:
                 parts.append(self._drain([]))
                 self._take_over(values)
+            before = self._roster.announcements
+            if self._roster.hold(rows.columns["rank"], rows.ends_ns):
+                self._judge.close("restarted", before, read_back)
+                parts.append(self._drain([]))
+                self._judge = self._judge.successor(self._current)
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
             self._close(reason, read_back)
@@ -293,7 +298,7 @@ class JobMonitor:
             if member.announcement is not None and self._roster.announce(member.announcement):
                 self._announced.append(member.announcement)
             if member.reason is not None:
-                self._roster.end(member.rank, member.reason)
+                self._roster.end(member.rank, member.reason, member.since_ns)
 
     def _is_of_later(self, attempt: int) -> bool:
         return self._attempt is not None and attempt > self._attempt
@@ -352,7 +357,7 @@ class JobMonitor:
             monitor._pending.setdefault(rows.number, []).append(rows)
         judge = state.judge if state.attributions is None else put_back(state.judge, state.attributions)
         monitor._judge = IterationJudge.from_state(judge, settings, monitor._lessons)
-        monitor._announced = [monitor._roster.announcements[rank] for rank in state.announced]
+        monitor._announced = [monitor._roster.newest(rank) for rank in state.announced]
         monitor._is_ended, monitor._clock.still_s = state.is_ended, state.still_s
         monitor._later = [row for value in state.later for row in decode_evidence(value)]
         return monitor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -38,18 +39,29 @@ class RosterState:
     given_up: frozenset[int]
     is_complete: bool
     contradicting: tuple[bytes, ...] = ()
+    in_force: tuple[tuple[int, int], ...] = ()
 
 
 class JobRoster:
     """Ranks of one attempt of a job.
 
     An iteration can be judged once every rank that logs has delivered it, has ended, or was given up.
+
+    Attributes
+    ----------
+    announcements
+        That of each rank which holds in the iteration that `hold` was asked for last, else the one that came first.
     """
 
     def __init__(self) -> None:
         self.announcements: dict[int, Announcement] = {}
-        self._encoded: tuple[bytes, ...] = ()  # of the first announcements; most states are taken when all have come
-        self._contradicting: dict[int, Announcement] = {}  # those of ranks whose first one holds
+        self._all: dict[int, dict[int, Announcement]] = {}  # all of each rank, by the time since when each holds
+        self._moved: set[int] = set()  # ranks that have several
+        self._in_force: dict[int, int] = {}  # since when these have the place of the newest iteration
+        self._resized: tuple[float, float] = (0, math.inf)  # time and world size of the newest change
+        self._known: list[Announcement] = []  # all of `_all`, as they came
+        self._encoded: tuple[bytes, ...] = ()  # of the first of these; most states are taken when all have come
+        self._contradicting: dict[int, Announcement] = {}  # by rank; the first one of a place holds
         self.reasons: dict[int, str] = {}  # of ranks that have ended
         # Of all ranks that were announced or delivered something, ascending. Arrays, as a job of 100,000 ranks
         # delivers as many rows in each iteration.
@@ -65,14 +77,60 @@ class JobRoster:
         self._is_complete = False
 
     def announce(self, announcement: Announcement) -> bool:
-        """Take in an announcement; return whether it is new. A rank's first one holds for the whole start."""
-        first = self.announcements.get(announcement.rank)
-        if first is not None:
-            self._compare(first, announcement)
+        """Take in an announcement; return whether it is new. A rank's first one holds until it says of another."""
+        rank, since_ns = announcement.rank, announcement.since_ns or 0
+        own = self._all.setdefault(rank, {})
+        if since_ns in own:
+            self._compare(own[since_ns], announcement)
             return False
-        self.announcements[announcement.rank] = announcement
-        self._logged += announcement.is_logged
-        self._expected = max(self._expected, announcement.logged_ranks)
+        own[since_ns] = announcement
+        self._known.append(announcement)
+        self._resized = max(self._resized, (since_ns, announcement.world_size)) if since_ns else self._resized
+        self._is_awaited = None
+        if len(own) == 1:
+            self.announcements[rank] = announcement
+            self._logged += announcement.is_logged
+            self._expected = max(self._expected, announcement.logged_ranks)
+        elif since_ns == max(own):  # whoever had the rank before may have ended, or fallen silent
+            self.reasons.pop(rank, None)
+            self._given_up.discard(rank)
+        self._moved.update([rank] if len(own) > 1 else ())
+        return True
+
+    def newest(self, rank: int) -> Announcement:
+        """Return the announcement of a rank's newest place."""
+        return self._all[rank][max(self._all[rank])]
+
+    def hold(self, rank: Ints, end_ns: Ints) -> bool:
+        """Let the places count that ranks had in an iteration; return whether they had others in the one before.
+
+        Parameters
+        ----------
+        rank, end_ns
+            Of each row: its iteration's end by the clock of the rank's own host, as that of `Announcement.since_ns`.
+        """
+        if not self._moved:
+            return False
+        ends_ns = dict(zip(rank.tolist(), end_ns.tolist(), strict=True))
+        now: dict[int, Announcement] = {}
+        for moved in self._moved:
+            own, until_ns = self._all[moved], ends_ns.get(moved, max(ends_ns.values()))
+            since_ns = max((one for one in own if one < until_ns), default=min(own))
+            since_ns = self._in_force[moved] = max(since_ns, self._in_force.get(moved, since_ns))
+            now[moved] = own[since_ns]
+        return self._put(now)
+
+    def _put(self, now: dict[int, Announcement]) -> bool:
+        if all(self.announcements.get(rank) is one for rank, one in now.items()):
+            return False
+        # Another object, not other values: judges keep the one that they were given.
+        is_resized = max((one.since_ns or 0 for one in now.values()), default=0) >= self._resized[0] > 0
+        most = self._resized[1] if is_resized else math.inf
+        self.announcements = {rank: one for rank, one in (self.announcements | now).items() if rank < most}
+        changed = [rank for rank in self._contradicting if rank in now]
+        for rank in changed:
+            if (self._contradicting[rank].since_ns or 0) < (now[rank].since_ns or 0):
+                del self._contradicting[rank]
         self._is_awaited = None
         return True
 
@@ -86,15 +144,21 @@ class JobRoster:
     @property
     def contradiction(self) -> Contradiction | None:
         """How announcements of the ranks contradict each other; None: they do not."""
-        for rank, other in self._contradicting.items():
-            what = contradiction_of(self.announcements[rank], other)
+        for other in self._contradicting.values():
+            what = contradiction_of(self._place_of(other), other)
             if what is not None:
-                both = [one for at, again in self._contradicting.items() for one in (self.announcements[at], again)]
+                both = [one for again in self._contradicting.values() for one in (self._place_of(again), again)]
                 return Contradiction(what, hosts_of(both))
         return None
 
-    def end(self, rank: int, reason: str) -> None:
-        """Take in that a rank has ended, and its reason."""
+    def _place_of(self, other: Announcement) -> Announcement:
+        """Return the announcement that holds of the place which another one is of."""
+        return self._all[other.rank][other.since_ns or 0]
+
+    def end(self, rank: int, reason: str, since_ns: int | None = None) -> None:
+        """Take in that a rank has ended, and its reason; of a place that it has left that says nothing."""
+        if rank in self._moved and self.newest(rank).since_ns != since_ns:
+            return
         self.reasons[rank] = reason
         place, is_known = find_sorted(self._ranks, np.array([rank]))
         if self._is_awaited is not None and is_known[0]:  # one that ended before it was awaited has no place
@@ -183,15 +247,16 @@ class JobRoster:
     def _awaited(self) -> Flags:
         """Say of each of `_ranks` whether it is awaited: it logs, has not ended and was not given up."""
         if self._is_awaited is None:
-            awaited = [
-                rank
-                for rank, a in self.announcements.items()
-                if a.is_logged and rank not in self.reasons and rank not in self._given_up
-            ]
+            awaited = [rank for rank in self._logging if rank not in self.reasons and rank not in self._given_up]
             place = self._places(np.array(awaited, dtype=np.int64))
             self._is_awaited = np.zeros(len(self._ranks), dtype=bool)
             self._is_awaited[place] = True
         return self._is_awaited
+
+    @property
+    def _logging(self) -> list[int]:
+        """The ranks that log, without those that are beyond the size to which the group was resized."""
+        return [rank for rank, one in self.announcements.items() if one.is_logged and rank < self._resized[1]]
 
     def give_up(self, ranks: Iterable[int]) -> None:
         """Wait no longer for these ranks, until they deliver again, nor for ranks that were never announced."""
@@ -208,12 +273,12 @@ class JobRoster:
     @property
     def is_ended(self) -> bool:
         """Whether all ranks that log have ended."""
-        return self.is_complete and all(rank in self.reasons for rank, a in self.announcements.items() if a.is_logged)
+        return self.is_complete and all(rank in self.reasons for rank in self._logging)
 
     @property
     def end_reason(self) -> str:
         """Why the job ended: the worst of the reasons that its ranks gave."""
-        said = {self.reasons[rank] for rank, a in self.announcements.items() if a.is_logged and rank in self.reasons}
+        said = {self.reasons[rank] for rank in self._logging if rank in self.reasons}
         return next((reason for reason in ("restarted", "stopped") if reason in said), "finished")
 
     def state(self) -> RosterState:
@@ -225,6 +290,7 @@ class JobRoster:
             given_up=frozenset(self._given_up),
             is_complete=self._is_complete,
             contradicting=tuple(map(encode_announcement, self._contradicting.values())),
+            in_force=tuple(self._in_force.items()),
         )
 
     def _delivered(self) -> dict[int, int]:
@@ -234,7 +300,7 @@ class JobRoster:
 
     def _announced(self) -> Part[tuple[bytes, ...]]:
         """Return all announcements encoded: the same object as long as no further one has come."""
-        new = list(self.announcements.values())[len(self._encoded) :]
+        new = self._known[len(self._encoded) :]
         if new:
             self._encoded = (*self._encoded, *map(encode_announcement, new))
         return Part(self._encoded, sum(map(len, self._encoded)))
@@ -246,6 +312,8 @@ class JobRoster:
         roster._encoded = state.announcements.value
         for value in roster._encoded:
             roster.announce(decode_announcement(value))
+        roster._in_force = dict(state.in_force)
+        roster._put({rank: roster._all[rank][since_ns] for rank, since_ns in state.in_force})
         roster.reasons = dict(state.reasons)
         through = sorted(state.through.items())
         roster._ranks, roster._through = np.array(through, dtype=np.int64).reshape(-1, 2).T.copy()

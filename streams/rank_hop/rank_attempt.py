@@ -213,7 +213,8 @@ class RankAttempt:
         self.is_ended = True
         self._pending = PendingRows()
         own = self.announcement
-        return [*closed, Membership(own.job, own.attempt, own.rank, reason=reason, start=own.start)]
+        went = Membership(own.job, own.attempt, own.rank, reason=reason, start=own.start, since_ns=own.since_ns)
+        return [*closed, went]
 
     def _close_all(self) -> Closed:
         self._pending.place_unfinished()

@@ -47,7 +47,9 @@ class RankMonitor:
     """Follow one rank through the starts of its job.
 
     A start is known by its attempt number and, where its producer gives one, its id. One that was not heard before
-    follows the present one, whatever its number: the topic of announcements keeps their order.
+    follows the present one, whatever its number: the topic of announcements keeps their order. Within a start another
+    place of the rank (`Announcement.since_ns`) follows the one before it as another start would: another process
+    counts its rows from 0.
 
     Parameters
     ----------
@@ -102,11 +104,11 @@ class RankMonitor:
         """
         if self._attempt is None:
             self._take_up(announcement)
-        elif self._is_later(announcement.attempt, announcement.start):
+        elif self._is_later(announcement):
             self._successor = announcement
             if self.is_ended or self._held.has_operators(announcement.attempt, announcement.start):
                 self._succeed(announcement)
-        elif self._is_present(announcement.attempt, announcement.start):
+        elif self._is_present(announcement):
             contradicts = contradiction_of(self._attempt.announcement, announcement)
             if contradicts != self._contradicts:
                 self._contradicts = contradicts
@@ -131,27 +133,27 @@ class RankMonitor:
         RecordError
             If they can't be true (`streams.rank_hop.plausible_progress`). Nothing is taken in then.
         """
-        if self._attempt is None or self._is_later(part.attempt, part.start):
+        if self._attempt is None or self._is_later(part):
             self._held.add(part.batch(), part.offset)
             next_one = self._successor
             if next_one is not None and self._held.has_operators(next_one.attempt, next_one.start):
                 self._succeed(next_one)
-        elif self._attempt.is_ended or not self._is_present(part.attempt, part.start):
+        elif self._attempt.is_ended or not self._is_present(part):
             if part.schema == "commops":  # a node is sampled beyond the end of its job
                 self._rows_over += part.cut.rows
                 self._note_past(part)
         else:
             if self._held.has_batches:  # a rank's rows come in order: what is held of no later attempt is over
-                self._rows_over += self._held.drop_before(part.schema, part.attempt)
+                self._rows_over += self._held.drop_before(part.schema, part.attempt, part.since_ns)
             if self._began_ns == UNKNOWN and part.schema == "commops":
                 self._began_ns = int(part.cut.column("start_ns").min())
             self._attempt.add(part)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat; raises as `add` does."""
-        if self._attempt is None or self._is_later(heartbeat.attempt, heartbeat.start):
+        if self._attempt is None or self._is_later(heartbeat):
             self._held.beat(heartbeat)
-        elif self._is_present(heartbeat.attempt, heartbeat.start):
+        elif self._is_present(heartbeat):
             self._attempt.beat(heartbeat)
 
     def follow(self, settings: MonitorSettings) -> None:
@@ -207,22 +209,28 @@ class RankMonitor:
 
     # --- from one start to the next ---------------------------------------------------------------------------------
 
-    def _is_present(self, attempt: int, start: str | None) -> bool:
+    def _is_of_start(self, one: Announcement | Heartbeat | Part) -> bool:
         """Whether something is of the start that is heard; without an id it is of the one with its attempt number."""
         own = None if self._attempt is None else self._attempt.announcement
-        return own is not None and attempt == own.attempt and start in (None, own.start)
+        return own is not None and one.attempt == own.attempt and one.start in (None, own.start)
 
-    def _is_later(self, attempt: int, start: str | None) -> bool:
-        """Whether something is of a start that is still to come: not of the present one, nor of one that is over."""
-        if self._attempt is None or self._is_present(attempt, start) or (attempt, start) in self._past:
+    def _is_present(self, one: Announcement | Heartbeat | Part) -> bool:
+        """Whether something is of the start and place that are heard."""
+        own = None if self._attempt is None else self._attempt.announcement
+        return own is not None and self._is_of_start(one) and one.since_ns == own.since_ns
+
+    def _is_later(self, one: Announcement | Heartbeat | Part) -> bool:
+        """Whether something is of a start or place that is still to come: neither the present one nor one before."""
+        if self._attempt is None or (one.attempt, one.start) in self._past:
             return False
-        return start is not None or attempt > self._attempt.announcement.attempt
+        own = self._attempt.announcement
+        if self._is_of_start(one):
+            return (one.since_ns or 0) > (own.since_ns or 0)
+        return one.start is not None or one.attempt > own.attempt
 
     def _note_past(self, part: Part) -> None:
         """Tell once that a start goes on which is over: its rows are younger than the first ones of the present."""
-        if self._has_told_past or part.start is None or self._began_ns == UNKNOWN or self._attempt is None:
-            return
-        if self._is_present(part.attempt, part.start):
+        if self._has_told_past or part.start is None or self._began_ns == UNKNOWN or self._is_of_start(part):
             return
         if int(part.cut.column("start_ns").max()) > self._began_ns + BESIDE_NS:
             self._has_told_past = True
@@ -239,7 +247,8 @@ class RankMonitor:
             self._closed += self._attempt.settle()
         if self._attempt is not None:
             own = self._attempt.announcement
-            self._past = (*self._past, (own.attempt, own.start))[-_PAST_STARTS:]
+            if not self._is_of_start(successor):
+                self._past = (*self._past, (own.attempt, own.start))[-_PAST_STARTS:]
             self._closed += [] if self._attempt.is_ended else self._attempt.end("restarted")
         self._take_up(successor)
 

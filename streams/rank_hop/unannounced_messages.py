@@ -53,14 +53,20 @@ class HeldMessages:
         held = (batch.header for batch, _ in self._batches if batch.header.schema == "commops")
         return any(one.attempt > attempt or (one.attempt == attempt and one.start in (None, start)) for one in held)
 
-    def drop_before(self, schema: str, attempt: int) -> int:
-        """Drop batches of a schema that are of no later attempt, as rows came that were sent after them.
+    def drop_before(self, schema: str, attempt: int, since_ns: int | None) -> int:
+        """Drop batches of a schema that are of no later attempt or place, as rows came that were sent after them.
 
         Returns
         -------
         How many operators were in them.
         """
-        gone = [b for b, _ in self._batches if b.header.schema == schema and b.header.attempt <= attempt]
+        gone = [
+            batch
+            for batch, _ in self._batches
+            if (own := batch.header).schema == schema
+            and own.attempt <= attempt
+            and (own.since_ns or 0) <= (since_ns or 0)
+        ]
         if gone:
             self._batches = [held for held in self._batches if not any(held[0] is one for one in gone)]
         return sum(map(len, gone)) if schema == "commops" else 0

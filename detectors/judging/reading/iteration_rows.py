@@ -12,7 +12,7 @@ from irregulars.detectors.arrays.row_keys import stable_order
 from irregulars.detectors.arrays.runs import is_ascending, places_in_runs, run_starts
 from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.path.ranks_to_read import Summaries
-from irregulars.dtypes import Flags
+from irregulars.dtypes import Flags, Ints
 from irregulars.messages.evidence import Evidence, EvidenceRows, concatenate
 from irregulars.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN
 from irregulars.state_codec import Part
@@ -77,6 +77,13 @@ class IterationRows(EvidenceRows):
         starts = self.columns["start_ns"]
         known = starts[starts != UNKNOWN]
         return int(known.min()) if len(known) else UNKNOWN
+
+    @property
+    def ends_ns(self) -> Ints:
+        """End of the iteration on each rank, by its host's clock; as late as can be where it is not known."""
+        start_ns = self.columns["start_ns"].astype(np.int64)
+        ends_ns: Ints = np.where(start_ns == UNKNOWN, np.iinfo(np.int64).max, start_ns + self.columns["elapsed_ns"])
+        return ends_ns
 
     @property
     def has_patterns(self) -> bool:

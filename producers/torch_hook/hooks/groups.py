@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,8 @@ class Groups:
         self._groups: list[Group] = []
         self._by_name: dict[str, int] = {}
         self._ordinals: Counter[tuple[int, ...]] = Counter()
+        self._first = 0  # of the groups since the rank has its place
+        self.since_ns: int | None = None  # when that group was made; None: none was
         self._lock = threading.Lock()
 
     def add(self, name: str, ranks: Sequence[int], world_size: int, description: str, lanes: int) -> Group:
@@ -53,6 +56,7 @@ class Groups:
         with self._lock:
             if len(self._groups) >= _MOST_GROUPS:
                 raise InputError(f"process groups must be at most {_MOST_GROUPS}; got one more")
+            self.since_ns = self.since_ns or time.time_ns()
             self._ordinals[members] += 1
             id = communicator_id(members, world_size, self._ordinals[members])
             kind = "world" if len(members) == world_size else kind_of_description(description)
@@ -77,6 +81,18 @@ class Groups:
             number = self._by_name[name]
             group = self._groups[number]
             self._groups[number] = replace(group, communicator=replace(group.communicator, kind=kind))
+
+    def start_over(self) -> None:
+        """Name the groups to come as those of a process that comes up now."""
+        with self._lock:
+            self._first, self.since_ns = len(self._groups), None
+            self._ordinals.clear()
+
+    @property
+    def present(self) -> tuple[Group, ...]:
+        """The groups that were made since the rank has its place, by number."""
+        with self._lock:
+            return tuple(self._groups[self._first :])
 
     @property
     def all(self) -> tuple[Group, ...]:

@@ -9,14 +9,14 @@ import socket
 import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from irregulars.errors import InputError, RecordError
 from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
 from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
-from irregulars.messages.records import Batch
+from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.torch_hook.leaving import frames
@@ -38,7 +38,7 @@ _MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
 """The agent adds host, NIC and sources to an announcement, and it must still be one message."""
 
 
-_Key = tuple[str, int, int, str | None]  # job, attempt, rank, start
+_Key = tuple[str, int, int, str | None, int | None]  # job, attempt, rank, start, since when it has its place
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +87,7 @@ class SocketSource:
         self._queued_bytes = 0
         self._ended = 0
         self._rows = 0
-        self._unmarked: set[_Key | None] = set()
+        self._unmarked: set[_Key] = set()
         self._is_short = False  # of file descriptors
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -212,7 +212,8 @@ class SocketSource:
         if own is not None:
             lost = {"commops": SourceProgress(0, None, lost_rows)}
             reason = "finished" if state == "ended" else None
-            self._put(Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start))
+            beat = Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start)
+            self._put(replace(beat, since_ns=own.since_ns))
 
     def _put(self, record: Record, size_bytes: int = 0) -> None:
         self._queue.append((record, size_bytes))
@@ -220,7 +221,8 @@ class SocketSource:
 
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
         key = _require_sendable(announcement)
-        if any(other is not connection and _key(other.announced) == key for other in self._connections):
+        others = (other.announced for other in self._connections if other is not connection)
+        if any(other is not None and _key(other) == key for other in others):
             _LOG.warning(
                 "event=torch_rank_twice job=%r attempt=%d rank=%d effect='rows of two processes mix'", *key[:3]
             )
@@ -259,8 +261,8 @@ def _remove_stale(path: Path) -> None:
     raise InputError("a socket on which another process listens")
 
 
-def _key(announced: Announcement | None) -> _Key | None:
-    return None if announced is None else (announced.job, announced.attempt, announced.rank, announced.start)
+def _key(own: Announcement | Header) -> _Key:
+    return own.job, own.attempt, own.rank, own.start, own.since_ns
 
 
 def _require_sendable(announcement: Announcement) -> _Key:
@@ -271,14 +273,14 @@ def _require_sendable(announcement: Announcement) -> _Key:
     size_bytes = len(encode_announcement(announcement))
     if size_bytes > _MOST_ANNOUNCED_BYTES:
         raise RecordError(f"announcement must be at most {_MOST_ANNOUNCED_BYTES} bytes; got {size_bytes}")
-    return announcement.job, announcement.attempt, announcement.rank, announcement.start
+    return _key(announcement)
 
 
 def _require_announced(batch: Batch, connection: _Connection) -> None:
     """Raise `RecordError` unless a batch is of the rank that its connection has announced."""
-    header = batch.header
-    if (header.job, header.attempt, header.rank, header.start) != _key(connection.announced):
-        said = "none" if connection.announced is None else f"rank {connection.announced.rank}"
+    header, announced = batch.header, connection.announced
+    if announced is None or _key(header) != _key(announced):
+        said = "none" if announced is None else f"rank {announced.rank}"
         raise RecordError(f"batch must be of the rank announced before it; got rank {header.rank}, announced {said}")
 
 

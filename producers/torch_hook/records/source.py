@@ -18,6 +18,7 @@ from irregulars.producers.torch_hook.records.clock_offset import measure_offset
 from irregulars.producers.torch_hook.records.identity import Identity
 from irregulars.producers.torch_hook.records.iterations import Iterations
 from irregulars.producers.torch_hook.records.rows import RowReader
+from irregulars.producers.torch_hook.records.start import Start
 
 ANNOUNCE_S: Final = 10.0
 """A rank is announced, once and for all its attempt, when its first iteration has ended: groups are made before it.
@@ -82,7 +83,8 @@ class TorchSource:
     world
         Gives this rank and the world size, or `None` while there is no process group.
     start
-        Gives the id of this start of the job, asked once, before the rank is announced; it may take some seconds.
+        Gives the start of the job as this rank finds it, asked before the rank is announced, and again when it has
+        another place; it may take some seconds.
     is_unmarked
         Whether operators will carry no iteration, so that whoever reads them is to infer it.
     """
@@ -94,7 +96,7 @@ class TorchSource:
         iterations: Iterations,
         identity: Identity,
         world: Callable[[], tuple[int, int] | None],
-        start: Callable[[], str | None] = lambda: None,
+        start: Callable[[int], Start] = lambda rank: Start(),
         *,
         is_unmarked: bool = False,
     ) -> None:
@@ -108,6 +110,8 @@ class TorchSource:
         self._queue: list[Record] = []
         self._told_lost_rows = 0
         self._rows = {"commops": 0, "iterations": 0}
+        self._rows_before = dict(self._rows)  # in the places that the rank had before
+        self._announced_ns: int | None = None  # since when it has the place that was announced
         self._unsettled = np.empty(0, dtype=ROW)
         self._offset_ns = measure_offset().offset_ns
         self._ending_since_s: float | None = None
@@ -172,15 +176,19 @@ class TorchSource:
         """Do nothing: the session owns the hook."""
 
     def _fill(self) -> None:
-        self._world = self._world_of() or self._world
+        world = self._world_of()
+        self._world = world or self._world
         is_ending = self._is_over()
         if self._world is None or not self._is_ready():
             self._is_drained = is_ending
             return
         # Again when groups were made since; monitors hold to the first, a trace directory has the newest.
-        if self._announcement is None or len(self._announcement.communicators) < len(self._groups.all):
-            self._announcement = self._announce(*self._world)
-            self._queue.append(self._announcement)
+        announced, groups = self._announcement, self._groups.present
+        is_moved = bool(groups) and self._groups.since_ns != self._announced_ns
+        if announced is None or (is_moved and world is not None):  # groups are made before torch says who we are
+            self._move(*self._world)
+        elif not is_moved and len(announced.communicators) < len(groups):
+            self._announce(*self._world, Start(announced.start), announced.since_ns)
         self._collect(is_ending)
         self._tell_lost_rows()
         self._is_drained = is_ending
@@ -199,16 +207,24 @@ class TorchSource:
             self._first_seen_s = time.monotonic()
         return self._first_seen_s is not None and time.monotonic() - self._first_seen_s > ANNOUNCE_S
 
-    def _announce(self, rank: int, world_size: int) -> Announcement:
+    def _move(self, rank: int, world_size: int) -> None:
+        """Announce the place that the rank has since its groups were made; its rows count from 0 there."""
+        self._rows_before, self._announced_ns = dict(self._rows), self._groups.since_ns
+        start = self._start_of(rank)
+        is_again = start.is_again or (start.id is None and self._announcement is not None)
+        self._announce(rank, world_size, start, self._announced_ns if is_again else None)
+
+    def _announce(self, rank: int, world_size: int, start: Start, since_ns: int | None) -> None:
         identity = self._identity
-        start = self._start_of() if self._announcement is None else self._announcement.start
         sources = ("commops", "iterations") if self._iterations.ended else ("commops",)
-        return Announcement(
+        self._announcement = Announcement(
             job=identity.job, attempt=identity.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
-            communicators=tuple(group.communicator for group in self._groups.all), sources=sources,
+            communicators=tuple(group.communicator for group in self._groups.present), sources=sources,
             clock=identity.clock(world_size), host=identity.host, gpu=identity.gpu, nic=identity.nic,
-            switch=identity.switch, lost_rows=self.lost_rows, start=start,
+            switch=identity.switch, lost_rows=self.lost_rows, start=start.id,
+            since_ns=since_ns,
         )  # fmt: skip
+        self._queue.append(self._announcement)
 
     def _collect(self, is_last: bool) -> None:
         self._hook.ask_devices()
@@ -247,15 +263,19 @@ class TorchSource:
     def _header(self, schema: str, names: tuple[str, ...]) -> Header:
         assert self._announcement is not None
         one = self._announcement
-        return Header(schema, one.job, one.attempt, one.rank, self._rows[schema], None, names, start=one.start)
+        rows = self._rows[schema] - self._rows_before[schema]
+        return Header(
+            schema, one.job, one.attempt, one.rank, rows, None, names, start=one.start, since_ns=one.since_ns
+        )
 
     def _tell_lost_rows(self) -> None:
         """Say what was lost as soon as it is: what is missing must not look as if it had never been entered."""
         if self.lost_rows == self._told_lost_rows or self._announcement is None:
             return
         self._told_lost_rows, one = self.lost_rows, self._announcement
-        lost = {"commops": SourceProgress(self._rows["commops"], None, self.lost_rows)}
-        self._queue.append(Heartbeat(one.job, one.attempt, one.rank, lost, start=one.start))
+        rows = self._rows["commops"] - self._rows_before["commops"]
+        lost = {"commops": SourceProgress(rows, None, self.lost_rows)}
+        self._queue.append(Heartbeat(one.job, one.attempt, one.rank, lost, start=one.start, since_ns=one.since_ns))
 
     def _clock_offset_ns(self) -> int:
         """From the monotonic clock to the host's; followed only when it was set, so that times keep their order."""

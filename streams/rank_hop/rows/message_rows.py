@@ -128,6 +128,7 @@ class Part(NamedTuple):
     group: str | None = None
     job: str = ""
     start: str | None = None
+    since_ns: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -157,6 +158,7 @@ class Part(NamedTuple):
             self.names,
             self.group,
             self.start,
+            self.since_ns,
         )
         return Batch(header, {name: self.cut.column(name) for name in self.cut.source.columns})
 
@@ -168,7 +170,7 @@ def part_of(batch: Batch, offset: int, summary: RowSummary | None = None) -> Par
     cut = Cut(MessageRows(batch.columns, own.names, offset), 0, rows)
     return Part(
         own.schema, own.attempt, own.rank, own.rows_before, own.watermark_ns, cut, summary, own.group, own.job,
-        own.start,
+        own.start, own.since_ns,
     )  # fmt: skip
 
 
@@ -182,12 +184,12 @@ def parts_of(rows: Batch | Bundle, offset: int) -> Iterator[Part]:
     cuts = [Cut(source, *border) for border in pairwise((0, *accumulate(own.rows)))]
     counts = [count for count in own.rows if count]
     summaries = iter(summarize(own.schema, rows.columns, counts) if counts else ())
-    ranks = zip(own.ranks, own.rows_before, own.watermarks_ns, cuts, strict=True)
-    for rank, rows_before, watermark_ns, cut in ranks:
+    ranks = zip(own.ranks, own.rows_before, own.watermarks_ns, own.sinces_ns, cuts, strict=True)
+    for rank, rows_before, watermark_ns, since_ns, cut in ranks:
         if cut.rows:
             yield Part(
                 own.schema, own.attempt, rank, rows_before, watermark_ns, cut, next(summaries), own.group, own.job,
-                own.start,
+                own.start, since_ns,
             )  # fmt: skip
 
 

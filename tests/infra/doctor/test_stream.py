@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from irregulars.infra.doctor.stream import Announced, Beat, host_clocks, jobs_of
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 
@@ -8,15 +12,22 @@ WORLD = (Communicator("world", "world", (0, 1)),)
 
 def announced(rank: int, time_s: float, attempt: int = 0, **others: object) -> Announced:
     sources = ("commops", "iterations", "bandwidth")[: 3 - rank]
-    own = Announcement("llama", attempt, rank, 2, 2, WORLD, sources, host=f"node-{rank}", **others)  # type: ignore[arg-type]
+    values = {"world_size": 2, "logged_ranks": 2, "communicators": WORLD, "host": f"node-{rank}", **others}
+    own = Announcement("llama", attempt, rank, sources=sources, **values)  # type: ignore[arg-type]
     return Announced(time_s, own)
 
 
 def beat(
-    rank: int, time_s: float, lost: int = 0, state: str = "running", attempt: int = 0, partition: int = 0
+    rank: int,
+    time_s: float,
+    lost: int = 0,
+    state: str = "running",
+    attempt: int = 0,
+    partition: int = 0,
+    start: str | None = None,
 ) -> Beat:
     sources = {"commops": SourceProgress(10, None, lost)}
-    return Beat(partition, time_s, Heartbeat("llama", attempt, rank, sources, state))
+    return Beat(partition, time_s, Heartbeat("llama", attempt, rank, sources, state, start=start))
 
 
 def test_the_newest_attempt_counts_with_the_newest_word_of_each_rank() -> None:
@@ -39,6 +50,46 @@ def test_a_job_that_was_heard_before_is_left_out_and_one_that_ended_is_known() -
 def test_a_rank_that_will_send_nothing_is_not_waited_for() -> None:
     (job,) = jobs_of([announced(0, 1.0), announced(1, 1.0, is_logged=False)], [], {}, 0.0)
     assert job.announced == {0}
+
+
+@pytest.mark.parametrize(
+    ("newer", "contradicts"),
+    [
+        ({"host": "node-9"}, "host"),
+        ({"gpu": 3}, None),  # the first did not know
+        ({"world_size": 4}, "world_size"),
+        ({"communicators": (Communicator("world", "world", (1, 0)),)}, "communicators"),
+        ({"communicators": (*WORLD, Communicator("tp", "tp", (0, 1)))}, None),
+        ({"host": "node-9", "since_ns": 5}, None),
+        ({"host": "node-9", "world_size": 4, "since_ns": 5}, None),
+        ({"host": "node-9", "start": "b"}, None),
+        ({"host": "node-9", "attempt": 1}, None),
+    ],
+)
+def test_an_announcement_contradicts_the_first_one_of_the_same_rank_start_and_place(
+    newer: dict[str, object], contradicts: str | None
+) -> None:
+    log = [announced(0, 1.0), announced(1, 1.0), announced(0, 3.0, **newer)]  # type: ignore[arg-type]
+    (job,) = jobs_of(reversed(log), [], {}, 0.0)  # partitions are read apart
+    assert (job.contradicts, job.beside) == (contradicts, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("beats", "beside"),
+    [
+        ([beat(0, 8.0, start="a")], set()),  # within the time that clocks may differ
+        ([beat(0, 30.0, start="a"), beat(0, 30.0, start="b")], {"node-0"}),
+        ([beat(0, 30.0, start="a", state="ended")], set()),
+        ([beat(0, 30.0, start="b")], set()),
+        ([beat(0, 30.0, attempt=7)], set()),  # of a start that nobody announced
+    ],
+)
+def test_a_start_that_goes_on_after_the_next_was_announced_is_another_job(
+    beats: Sequence[Beat], beside: set[str]
+) -> None:
+    log = [announced(0, 1.0, start="a"), announced(0, 4.0, start="b", host="node-9")]
+    (job,) = jobs_of(log, beats, {}, 0.0)
+    assert (job.hosts, job.beside, job.contradicts) == ({0: "node-9"}, beside, None)
 
 
 def test_clocks_that_agree_show_nothing_and_delays_alone_accuse_no_clock() -> None:

@@ -11,6 +11,7 @@ from irregulars.producers.torch_hook.hooks.ring import NO_PEER, PythonRing
 from irregulars.producers.torch_hook.records.identity import Identity
 from irregulars.producers.torch_hook.records.iterations import Iterations
 from irregulars.producers.torch_hook.records.source import TorchSource
+from irregulars.producers.torch_hook.records.start import Start
 
 
 class HandHook:
@@ -50,13 +51,14 @@ class Rank:
         *,
         capacity: int = 64,
         is_unmarked: bool = False,
-        start: Callable[[], str | None] = lambda: None,
+        start: Callable[[int], Start] = lambda rank: Start(),
     ) -> None:
         self.hook, self.groups, self.iterations = HandHook(capacity), Groups(), Iterations()
         self.groups.add("0", range(world_size), world_size, "default_pg", 2)
         identity = Identity("job", host="node", gpu=rank, local_world_size=world_size)
+        self.place: tuple[int, int] | None = (rank, world_size)
         self.source = TorchSource(
-            self.hook, self.groups, self.iterations, identity, lambda: (rank, world_size), start,
+            self.hook, self.groups, self.iterations, identity, lambda: self.place, start,
             is_unmarked=is_unmarked,
         )  # fmt: skip
         self._sequence = 0
