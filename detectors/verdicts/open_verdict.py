@@ -140,6 +140,16 @@ class OpenVerdict:
             self.cause = cause
             self.kept = _without(cause, reviewed)
 
+    def confirm(self) -> None:
+        """Note that a review has seen a standing fault up to here."""
+        assert self.standing is not None
+        self.standing.confirmed = self.last, self.time_ns, self.seen, self.lost_ns, self.lasted_ns
+
+    def cut_back(self) -> None:
+        """Take back what was counted since a review saw the fault last: it was not there all that time."""
+        assert self.standing is not None
+        self.last, self.time_ns, self.seen, self.lost_ns, self.lasted_ns = self.standing.confirmed
+
     def _extend(self, observation: Observation, lost_ns: float) -> None:
         self.last, self.time_ns = observation.iteration, observation.time_ns
         self.seen += 1
@@ -261,12 +271,14 @@ def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation
     seen = sum(first <= iteration <= last for iteration, _ in history)
     shown = [o for o in reviewed if o.iteration in cause.explained_ns]
     passed_ns = seen * median(o.elapsed_ns for o in shown)
-    return OpenVerdict(
+    verdict = OpenVerdict(
         verdict_id=name(first), cause=cause, first=first, last=last, time_ns=shown[-1].time_ns,
         kept=_without(cause, reviewed),
-        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns, last),
+        seen=seen, tried=seen, lost_ns=costs_ns * seen, standing=StandingFault(costs_ns, late_ns),
         judged=seen, passed_ns=passed_ns, lasted_ns=passed_ns,
     )  # fmt: skip
+    verdict.confirm()
+    return verdict
 
 
 def _without(cause: Cause, reviewed: Sequence[Observation]) -> deque[Observation]:

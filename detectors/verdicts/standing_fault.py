@@ -27,12 +27,12 @@ class StandingFault:
     late_ns
         By how much the rank is late against its stage; NaN where it is not a rank's own work, or does not show.
     confirmed
-        Newest iteration in which a review saw it.
+        What the verdict knew in the newest iteration in which a review saw it (`OpenVerdict.confirm`).
     """
 
     costs_ns: float
     late_ns: float
-    confirmed: int
+    confirmed: tuple[int, int, int, float, float] = (0, 0, 0, 0.0, 0.0)
 
     @property
     def is_seen_by_review_alone(self) -> bool:

@@ -315,10 +315,10 @@ class VerdictTracker:
                 continue
             same = next((cause for cause in causes if is_same(cause, verdict.cause)), None)
             if same is not None:
-                verdict.standing.confirmed = verdict.last
+                verdict.confirm()
                 verdict.learn_more(same, reviewed)
             elif verdict.standing.is_seen_by_review_alone:
-                verdict.last = verdict.standing.confirmed
+                verdict.cut_back()
                 over.append(verdict)
         return over
 

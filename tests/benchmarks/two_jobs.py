@@ -32,11 +32,13 @@ from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.source import TraceSource
 from tests.benchmarks.alert_delay import services
 from tests.integration.pipelines import Pipeline, Process
-from tests.integration.test_operations import ask
+from tests.integration.test_operations import metrics, wait_until_ready
+from tests.integration.worker_runs import wait_until
 from tests.streams.lockstep_job import MS, LockstepJob
 
 FAR_NS = 2_000_000_000_000_000_000
 LIMIT_S = 30.0
+_SAID = r"event=(?:two_jobs_of_one_name|job_contradicts) job='([^']+)'"
 
 
 def recorded(name: str, ranks: int, iterations: int, *, is_slow: bool) -> Trace:
@@ -87,11 +89,11 @@ def together(pipeline: Pipeline, job: str, ranks: int, delay_s: float, *, has_id
 class Watch:
     """Notes when log and doctor name each job first, s since 1970, and how many the worker's metric counts."""
 
-    def __init__(self, pipeline: Pipeline, worker: Process, jobs: list[str]) -> None:
+    def __init__(self, pipeline: Pipeline, worker: Process) -> None:
         self.logged: dict[str, float] = {}
         self.diagnosed: dict[str, float] = {}
         self.counted = 0.0
-        self._pipeline, self._worker, self._jobs = pipeline, worker, jobs
+        self._pipeline, self._worker = pipeline, worker
         self._ending = threading.Event()
         self._threads = [threading.Thread(target=one) for one in (self._read_log, self._ask_doctor)]
 
@@ -107,26 +109,23 @@ class Watch:
 
     def _read_log(self) -> None:
         while not self._ending.wait(0.25):
-            said = set(
-                re.findall(r"event=(?:two_jobs_of_one_name|job_contradicts) job='([^']+)'", self._worker.output())
-            )
-            for job in said - self.logged.keys():
+            for job in set(re.findall(_SAID, self._worker.output())) - self.logged.keys():
                 self.logged[job] = time.time()
-        (line,) = [
-            one
-            for one in ask(self._worker, "/metrics")[1].splitlines()
-            if re.match(r"\w+_contradictions_total ", one)
-        ]
-        self.counted = float(line.split()[1])
+        self.counted = metrics(self._worker)["contradictions_total"]
 
     def _ask_doctor(self) -> None:
-        while not self._ending.is_set():
+        while not self._ending.wait(2.0):  # a look costs a process
             asked = self._pipeline.start("doctor", "--json")
             asked.wait(60)
             found = json.loads(asked.output()[asked.output().index("{") :])["findings"]
             for one in found:
                 if one.get("code") in ("two_jobs", "job_contradicts"):
                     self.diagnosed.setdefault(one["subject"].removeprefix("job "), time.time())
+
+
+def ends(pipeline: Pipeline) -> set[str]:
+    """Return the jobs that had a verdict which is closed."""
+    return {one.job for one in pipeline.revisions() if one.state == "closed"}
 
 
 def main() -> int:
@@ -140,14 +139,15 @@ def main() -> int:
         for number in range(options.pairs)
     }
     with tempfile.TemporaryDirectory() as folder, services(Path(folder)) as pipeline:
-        worker = pipeline.start_worker(grace_s=10.0)
-        with Watch(pipeline, worker, list(pairs)) as watch, ThreadPoolExecutor(3) as pool:
+        worker = pipeline.start_worker(grace_s=10.0, metrics_listen="127.0.0.1:0")
+        wait_until_ready(worker)
+        with Watch(pipeline, worker) as watch, ThreadPoolExecutor(3) as pool:
             runs = {
                 job: pool.submit(together, pipeline, job, ranks, delay_s, has_id=has_id)
                 for job, (ranks, delay_s, has_id) in pairs.items()
             }
             began = {job: run.result() for job, run in runs.items()}
-            time.sleep(10.0)  # the grace, in which a verdict may still come
+            wait_until(lambda: ends(pipeline) >= pairs.keys(), "the end of a verdict on each")
         verdicts = pipeline.revisions()
     failures = int(watch.counted < len(pairs))
     for job, (ranks, delay_s, has_id) in pairs.items():

@@ -54,7 +54,7 @@ ANNOUNCEMENTS = st.builds(
     communicators=st.lists(COMMUNICATORS, max_size=3).map(tuple),
     sources=st.lists(SOURCES, unique=True).map(tuple), is_logged=st.booleans(),
     clock=st.sampled_from(["shared", "per_host"]), host=PLACES, gpu=st.none() | st.integers(0, 15), nic=PLACES,
-    switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES, start=PLACES,
+    switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES, start=PLACES, since_ns=TIMES,
 )  # fmt: skip
 TOLD = Told("v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7, "storm:p:1")
 MUTE = Mute("m-1", 10**18, 2 * 10**18, "new firmware", "ann", host="node-3")
@@ -149,9 +149,10 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     suspect = Suspect("gpu", 0, (0,), 0.5)
     verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d",
                       thresholds={"delta": 1.2}, lasted_s=1.0)  # fmt: skip
-    announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),), start="s")
+    announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),), start="s", since_ns=5)
     messages = {
-        "jobs": encode_announcement(announcement), "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0, start="s")),
+        "jobs": encode_announcement(announcement),
+        "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0, start="s", since_ns=5)),
         "verdicts": encode_verdict(verdict), "alerts": alert_of(verdict),
         "notices": encode_told(TOLD), "mutes": encode_mute(MUTE), "thresholds": encode_change(CHANGE),
     }  # fmt: skip

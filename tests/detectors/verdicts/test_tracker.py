@@ -435,3 +435,23 @@ def test_iterations_that_cannot_tell_of_a_standing_fault_neither_extend_nor_clos
         late_ns = {1: 0.0 if number % every == 0 else math.nan}
         said += tracker.observe(observation(number), TOPOLOGY, late_ns)[0]
     assert [(one.event, one.iterations) for one in said] == [("closed", (0, 5))]
+
+
+def test_a_standing_fault_that_a_review_does_not_find_again_counts_up_to_the_last_that_did() -> None:
+    """What a review alone can see stands until the next one: what was counted since is taken back at its end."""
+    tracker = VerdictTracker("j", 1)
+    lanes, explained = frozenset([work(0), work(1)]), dict.fromkeys(range(5), 20 * MS)
+    stage = Cause("slow_stage", ((Device("stage", (0, 1)), 0.9),), lanes, None, explained)
+    reviewed = [observation(n, late(1)) for n in range(5)]
+    tracker.review_standing([stage], reviewed, [(n, {}) for n in range(5)], TOPOLOGY)
+    for number in range(5, 10):
+        tracker.observe(observation(number), TOPOLOGY)
+    tracker.review_standing([stage], reviewed, [], TOPOLOGY)
+    for number in range(10, 20):
+        tracker.observe(observation(number), TOPOLOGY)
+    (closed,) = VerdictTracker.from_state(stored(tracker.state())).review_standing([], [], [], TOPOLOGY)
+    assert (closed.event, closed.iterations, closed.time_ns) == ("closed", (0, 10), observation(9).time_ns)
+    assert closed.lost_s == pytest.approx(10 * 0.02)
+    assert closed.lasted_s == pytest.approx(
+        (5 * observation(0, late(1)).elapsed_ns + 5 * observation(5).elapsed_ns) / 1e9
+    )
