@@ -54,7 +54,7 @@ ANNOUNCEMENTS = st.builds(
     communicators=st.lists(COMMUNICATORS, max_size=3).map(tuple),
     sources=st.lists(SOURCES, unique=True).map(tuple), is_logged=st.booleans(),
     clock=st.sampled_from(["shared", "per_host"]), host=PLACES, gpu=st.none() | st.integers(0, 15), nic=PLACES,
-    switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES, start=PLACES, since_ns=TIMES,
+    switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES, start=PLACES, since_ns=st.none() | COUNTS,
 )  # fmt: skip
 TOLD = Told("v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7, "storm:p:1")
 MUTE = Mute("m-1", 10**18, 2 * 10**18, "new firmware", "ann", host="node-3")
