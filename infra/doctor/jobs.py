@@ -65,11 +65,6 @@ def is_over(job: JobFacts) -> bool:
     return bool(job.ended) and job.announced <= job.ended
 
 
-def newest_s(job: JobFacts) -> float:
-    """Return when a job was last heard, s since 1970."""
-    return max((*job.heard_s.values(), job.announced_s))
-
-
 def _heard(seen: KafkaFacts, running: Sequence[JobFacts]) -> Iterator[Finding]:
     over = len(seen.stream.jobs) - len(running)
     ended = f"; {over} ended" if over else ""
@@ -92,25 +87,21 @@ def _job(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
     yield from _closing(seen, job, grace_s)
     if job.unsampled and len(job.unsampled) == len(job.announced):
         text = "no rank samples its NIC: a slow NIC in a ring, and one that was always slow, are not told apart"
-        yield finding("warning", "jobs", _name(job), text, "no_samples")
+        yield finding("warning", "jobs", f"job {job.job}", text, "no_samples")
     elif job.unsampled:
         text = f"{count(len(job.unsampled), 'rank')} do not sample their NIC: {numbers(job.unsampled)}"
-        yield finding("warning", "jobs", _name(job), text, "no_samples")
+        yield finding("warning", "jobs", f"job {job.job}", text, "no_samples")
     if "per_host" in job.clocks and len(set(job.hosts.values())) > 1:
-        yield ok("jobs", _name(job), "clocks are each host's own: durations count, and order within a host")
-
-
-def _name(job: JobFacts) -> str:
-    return f"job {job.job}"
+        yield ok("jobs", f"job {job.job}", "clocks are each host's own: durations count, and order within a host")
 
 
 def _contradictions(job: JobFacts) -> Iterator[Finding]:
     if job.beside:
         hosts = names(sorted(job.beside | set(job.hosts.values())))
-        yield finding("problem", "jobs", _name(job), f"two jobs send under this name: {hosts}", "two_jobs")
+        yield finding("problem", "jobs", f"job {job.job}", f"two jobs send under this name: {hosts}", "two_jobs")
     elif job.contradicts is not None:
         text = f"announcements of one rank differ in {job.contradicts}: no device of the job can be named"
-        yield finding("problem", "jobs", _name(job), text, "job_contradicts")
+        yield finding("problem", "jobs", f"job {job.job}", text, "job_contradicts")
 
 
 def _unannounced(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
@@ -120,7 +111,7 @@ def _unannounced(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
     heard = f"; heard and not announced: {numbers(job.heard_s.keys() - job.announced)}"
     more = heard if job.heard_s.keys() - job.announced else ""
     text = f"{lacking} of {job.logged_ranks} ranks are not announced, and an iteration waits for all{more}"
-    yield finding("problem", "jobs", _name(job), text, "not_announced")
+    yield finding("problem", "jobs", f"job {job.job}", text, "not_announced")
 
 
 def _silent(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
@@ -128,25 +119,25 @@ def _silent(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
     living = job.announced - job.ended
     silent = {rank for rank in living if max(job.heard_s.get(rank, 0.0), job.announced_s) < since_s}
     if not silent:
-        yield ok("jobs", _name(job), f"attempt {job.attempt}: all of {count(len(living), 'rank')} are heard")
+        yield ok("jobs", f"job {job.job}", f"attempt {job.attempt}: all of {count(len(living), 'rank')} are heard")
     elif silent == living:
-        for_s = span(seen.now_s - newest_s(job))
+        for_s = span(seen.now_s - max((*job.heard_s.values(), job.announced_s)))
         text = f"attempt {job.attempt}: no rank heard for {for_s}, and it did not say that it ended"
-        yield finding("warning", "jobs", _name(job), text, "job_silent")
+        yield finding("warning", "jobs", f"job {job.job}", text, "job_silent")
     else:
         hosts = sorted({job.hosts[rank] for rank in silent if rank in job.hosts})
         where = f" on {names(hosts)}" if hosts else ""
         heard = [job.heard_s[rank] for rank in silent if rank in job.heard_s]
         for_s = f" for {span(seen.now_s - max(heard))}" if heard else ""
         text = f"{len(silent)} of {len(living)} ranks silent{for_s}: {numbers(silent)}{where}"
-        yield finding("problem", "jobs", _name(job), text, "ranks_silent")
+        yield finding("problem", "jobs", f"job {job.job}", text, "ranks_silent")
 
 
 def _lost(job: JobFacts) -> Iterator[Finding]:
     lost = {source: rows for source, rows in job.lost_rows.items() if rows}
     if lost:
         told = ", ".join(f"{count(rows, 'row')} of {source}" for source, rows in sorted(lost.items()))
-        yield finding("warning", "jobs", _name(job), f"lost before Kafka: {told}", "rows_lost")
+        yield finding("warning", "jobs", f"job {job.job}", f"lost before Kafka: {told}", "rows_lost")
 
 
 def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
@@ -154,7 +145,9 @@ def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Findin
     if "evidence" in seen.stream.unread or not is_read(seen) or "commops" not in seen.topics:
         return
     if job.evidence_s is not None and seen.now_s - job.evidence_s < CLOSING_S + grace_s:
-        yield ok("jobs", _name(job), f"its newest iteration closed {span(max(seen.now_s - job.evidence_s, 0))} ago")
+        yield ok(
+            "jobs", f"job {job.job}", f"its newest iteration closed {span(max(seen.now_s - job.evidence_s, 0))} ago"
+        )
         return
     is_heard = max(job.heard_s.values(), default=0.0) > seen.now_s - SILENT_S
     waited_s = seen.now_s - job.announced_s - grace_s
@@ -166,7 +159,7 @@ def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Findin
     why = ", and no rank marks iterations" if job.without_marks == job.announced else ""
     code = "no_marks" if why else "none_closes"
     level: Level = "problem" if waited_s > CLOSING_S else "warning"
-    yield finding(level, "jobs", _name(job), f"is heard, and no iteration closes ({since}){why}", code)
+    yield finding(level, "jobs", f"job {job.job}", f"is heard, and no iteration closes ({since}){why}", code)
 
 
 def _host_clocks(seen: KafkaFacts) -> Iterator[Finding]:
@@ -209,21 +202,27 @@ def _letters(seen: KafkaFacts) -> Iterator[Finding]:
     yield finding("warning", "jobs", "dead letters", text, "dead_letters")
 
 
-def _sent(seen: KafkaFacts) -> int:
-    return seen.topics["commops"].recent if "commops" in seen.topics else 0
-
-
 def _is_all_lost(seen: KafkaFacts, recent: Sequence[Letter]) -> bool:
-    of_commops = sum(one.topic.endswith("commops") for one in recent)
-    share = of_commops / len(recent)
-    return 0 < ALL_LOST * _sent(seen) <= share * seen.topics["deadletter"].recent
+    sent = seen.topics["commops"].recent if "commops" in seen.topics else 0
+    share = sum(one.topic.endswith("commops") for one in recent) / len(recent)
+    return 0 < ALL_LOST * sent <= share * seen.topics["deadletter"].recent
 
 
 def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
     """Give what is found of alerts and of those who tell people; `least_severity` is the setting."""
     alerts = seen.topics.get("alerts")
     if alerts is not None and alerts.error is None:
-        yield ok("alerts", "alerts", _newest(seen, alerts, "alert", least_severity))
+        verdicts = seen.topics.get("verdicts")
+        if alerts.messages:
+            ago = (
+                "" if alerts.newest_s is None else f", the newest {span(max(seen.now_s - alerts.newest_s, 0.0))} ago"
+            )
+            text = f"{count(alerts.messages, 'alert')} kept{ago}"
+        elif verdicts is not None and verdicts.error is None and verdicts.messages > 0:
+            text = f"none yet, and {verdicts.messages:,} revisions of verdicts below {least_severity}"
+        else:
+            text = "none yet"
+        yield ok("alerts", "alerts", text)
     yield from _notify(seen, alerts)
     for channel, text in sorted(seen.stream.troubled.items()):
         yield finding("warning", "alerts", f"channel {channel}", text, "channel_fails")
@@ -240,18 +239,6 @@ def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
         yield ok("alerts", "mutes", f"{count(len(seen.stream.mutes), 'mute')} in force: {names(seen.stream.mutes)}")
     else:
         yield ok("alerts", "mutes", "none in force")
-
-
-def _newest(seen: KafkaFacts, alerts: TopicFacts, what: str, least_severity: str) -> str:
-    verdicts = seen.topics.get("verdicts")
-    if alerts.messages == 0:
-        others = verdicts is not None and verdicts.error is None and verdicts.messages > 0
-        why = (
-            f", and {verdicts.messages:,} revisions of verdicts below {least_severity}" if others and verdicts else ""
-        )
-        return f"none yet{why}"
-    ago = "" if alerts.newest_s is None else f", the newest {span(max(seen.now_s - alerts.newest_s, 0.0))} ago"
-    return f"{count(alerts.messages, what)} kept{ago}"
 
 
 def _notify(seen: KafkaFacts, alerts: TopicFacts | None) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Final
 import urllib3
 
 from irregulars.errors import InputError
-from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, WorkerPage
+from irregulars.infra.doctor.facts import KafkaFacts, WorkerPage
 from irregulars.infra.doctor.findings import (
     Finding,
     Level,
@@ -134,6 +134,7 @@ def _readers(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
     group = seen.workers
     if group is None:
         return
+    ago = span(max(seen.now_s - _newest_s(seen), 0.0))
     if group.error is not None:
         yield unread(GROUP, "group", why_not(f"consumer group {group.name}", group.error))
     elif group.members:
@@ -143,20 +144,12 @@ def _readers(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
         yield ok(GROUP, "group", f"{group.name} has workers, and shares out its partitions or has just done so")
         return
     if is_read(seen):
-        yield ok(GROUP, "reading", f"a worker last said {_ago(seen, _newest_s(seen))} ago how far it is")
+        yield ok(GROUP, "reading", f"a worker last said {ago} ago how far it is")
     elif group.error is None or seen.stream.progress:
-        yield finding("problem", GROUP, "group", _nobody(seen, group, waiting), "no_worker", group=group.name)
-
-
-def _ago(seen: KafkaFacts, time_s: float) -> str:
-    return span(max(seen.now_s - time_s, 0.0))
-
-
-def _nobody(seen: KafkaFacts, group: GroupFacts, waiting: dict[str, int]) -> str:
-    newest_s = _newest_s(seen)
-    since = f"; the last one was heard {_ago(seen, newest_s)} ago" if newest_s else ""
-    left = f"; {count(sum(waiting.values()), 'message')} wait" if waiting else ""
-    return f"no worker reads (consumer group {group.name}){since}{left}"
+        since = f"; the last one was heard {ago} ago" if _newest_s(seen) else ""
+        left = f"; {count(sum(waiting.values()), 'message')} wait" if waiting else ""
+        text = f"no worker reads (consumer group {group.name}){since}{left}"
+        yield finding("problem", GROUP, "group", text, "no_worker", group=group.name)
 
 
 def _unread_partitions(seen: KafkaFacts) -> Iterator[Finding]:
