@@ -68,7 +68,6 @@ def themed() -> str:
 _WIDTH: Final = 720
 _LEFT: Final = 64
 _BOTTOM: Final = 22
-_ROW_PX: Final = 26
 _LINE_SIGNS: Final = 96
 _SMALL_WIDTH: Final = 180
 _SMALL_HEIGHT: Final = 30

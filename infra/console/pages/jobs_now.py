@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,9 +18,6 @@ from irregulars.errors import ServiceError
 from irregulars.infra.console.pages.job import JobStart, Pace, newest_iterations, pace_of
 from irregulars.infra.console.pages.rendering import Console, console_of, render
 from irregulars.sinks.investigations import Answer, run
-
-if TYPE_CHECKING:
-    from clickhouse_connect.driver.client import Client
 
 _MOST_JOBS: Final = 200
 _MOST_INCIDENTS: Final = 100
@@ -164,8 +161,3 @@ def _state(seen_s: float | None, now_s: float, silence_s: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def read_named(client: Client, question: str, **values: Any) -> list[dict[str, Any]]:
-    """Run a question that ships, and return its rows by name."""
-    return named(run(client, question, values))

@@ -69,4 +69,4 @@ def test_images_and_machines_get_the_same() -> None:
 
 def test_the_console_does_not_start_from_what_a_worker_needs(tmp_path: Path) -> None:
     status, said = started(install_extras(tmp_path / "new", ["worker"]), "console", "--token-file", "/nowhere")
-    assert (status, said.split(";")[0]) == (2, "irregulars: package starlette must be installed")
+    assert (status, said.split(";")[0]) == (2, "irregulars: package uvicorn must be installed")
