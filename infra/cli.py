@@ -36,6 +36,7 @@ from irregulars.infra.commands.telling.notify import notify
 from irregulars.infra.commands.thresholds import thresholds
 from irregulars.infra.commands.topics import topics
 from irregulars.infra.commands.traces.analyze import analyze
+from irregulars.infra.commands.traces.explain import explain
 from irregulars.infra.commands.traces.import_trace import import_trace
 from irregulars.infra.commands.traces.replay import replay
 from irregulars.infra.commands.traces.show import show
@@ -197,6 +198,7 @@ for one in (
     demo,
     analyze,
     show,
+    explain,
     up,
     worker,
     agent,

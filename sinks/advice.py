@@ -7,46 +7,19 @@ its probability suffices; for a heavy stage, uneven data or a slow fabric no hos
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import KINDS
+from irregulars.words import name_kind, name_ranks
 
 SURE: Final = 0.5
 """Below this probability of the first suspect, advice says to confirm before anything is drained."""
 
 RUNBOOK: Final = "infra/docs/runbook.md"
 """A section for each kind of verdict, which is its anchor as well."""
-
-_RUNS_SHOWN: Final = 4
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Name ranks in few words.
-
-    >>> name_ranks([5]), name_ranks([8, 9, 10, 3])
-    ('rank 5', 'ranks 3, 8-10')
-    """
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:_RUNS_SHOWN])
-    if len(runs) > _RUNS_SHOWN:
-        shown += f" and others, {len(set(ranks))} in all"
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {shown}"
-
-
-def name_kind(kind: str) -> str:
-    """Name a kind of verdict as people do.
-
-    >>> name_kind("slow_nic"), name_kind("slow_rank")
-    ('slow NIC', 'slow rank')
-    """
-    return "slow NIC" if kind == "slow_nic" else kind.replace("_", " ")
 
 
 def name_cause(verdict: Verdict) -> str:
@@ -166,19 +139,14 @@ def plan_of(verdict: Verdict) -> Plan:
     return Plan(sentence, actions)
 
 
-_DRAINING: Final = frozenset({"slow_rank", "slow_nic", "hang"})
+_DRAINING: Final = frozenset(name for name, one in KINDS.items() if one.drains)
 _TEST: Final = ("test_device",)
-_STEPS: Final[dict[str, tuple[str, ...]]] = {
-    "slow_rank": ("cordon", "drain", "checkpoint_now"), "slow_nic": ("cordon", "drain", "checkpoint_now"),
-    "hang": ("cordon",),  # it reaches no checkpoint any more: it is restarted from the last one
-    "slow_link": _TEST, "slow_communicator": _TEST, "slow_stage": ("replan_stages",), "imbalance": (),
-}  # fmt: skip
 
 
 def _actions(kind: str, suspect: Suspect | None) -> tuple[str, ...]:
     if suspect is None:
         return ()
-    steps = _STEPS.get(kind, ())
+    steps = KINDS[kind].actions if kind in KINDS else ()
     if suspect.probability >= SURE or not steps:
         return steps
     return () if kind == "slow_stage" else _TEST  # of a stage there is no device to test

@@ -16,6 +16,7 @@ from irregulars.messages.records import VERSION, decode_json
 from irregulars.sinks.advice import advise, name_cause, name_device, where_to_look
 from irregulars.sinks.costs import gpu_hours_lost
 from irregulars.validation import NotNegative, Text, checked
+from irregulars.words import percent
 
 ALERTING_EVENTS: Final = ("opened", "changed", "raised", "closed")
 """Events that give an alert. ``continued`` is left out: it only says that the same goes on."""
@@ -125,15 +126,6 @@ def _who(verdict: Verdict) -> str:
     if others and others[0].probability >= _WORTH_NAMING:
         text += f" (or {name_device(others[0])}, {percent(others[0].probability)})"
     return text
-
-
-def percent(probability: float) -> str:
-    """Write how sure it is: nobody is ever 100% sure.
-
-    >>> percent(0.914), percent(0.9999)
-    ('91%', '99%')
-    """
-    return f"{min(round(100 * probability), 99)}%"
 
 
 def _how_slow(verdict: Verdict) -> str:

@@ -19,6 +19,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
 from irregulars.messages.opinions import Opinion
+from irregulars.messages.reasons import encode_reasons
 from irregulars.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 from irregulars.validation import LARGEST
 
@@ -152,7 +153,7 @@ TABLES: Final[Mapping[str, TableFormat]] = {
             {
                 "delta": pa.float64(), "communicator": pa.string(), "last_seen_at": _TIME,
                 "close_reason": pa.string(), "severity": pa.string(), "recovers_ratio": pa.float64(),
-                "detector": pa.string(), "lasted_s": pa.float64(),
+                "detector": pa.string(), "lasted_s": pa.float64(), "explanation": pa.string(),
             },
         ),
         key=("job", "verdict_id"),
@@ -336,6 +337,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "communicator": verdict.communicator, "evidence": verdict.evidence, "last_seen_at": verdict.time_ns,
         "close_reason": verdict.close_reason, "severity": verdict.severity, "recovers_ratio": verdict.recovers_ratio,
         "detector": verdict.detector, "lasted_s": verdict.lasted_s,
+        "explanation": encode_reasons(verdict.explanation),
     }  # fmt: skip
 
 

@@ -24,9 +24,9 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
 from irregulars.dtypes import Flags, Floats
+from irregulars.messages.kinds import WORKERS
 
 _KNOWN: Final = 18  # ratios that are kept: of three causes in each of the six iterations that a verdict rests on
-_OF_RANKS: Final = ("gpu", "host", "stage")
 
 
 class WhatIf:
@@ -104,7 +104,7 @@ class WhatIf:
         """Rows whose gap is the work of an accused rank."""
         ranks = {lane.first for lane in cause.lanes if lane.kind == "work"}
         device = _first_device(cause)
-        ranks.update(device.ranks if device is not None and device.kind in _OF_RANKS else ())
+        ranks.update(device.ranks if device is not None and device.kind in WORKERS else ())
         return np.isin(self._graph.rank, sorted(ranks))
 
     def _carries(self, cause: Cause) -> Flags:
@@ -115,7 +115,7 @@ class WhatIf:
         for lane in cause.lanes:
             if lane.kind == "pair":
                 found |= is_p2p & (graph.source == lane.first) & (graph.destination == lane.second)
-        if device is None or device.kind in _OF_RANKS:
+        if device is None or device.kind in WORKERS:
             return found
         if device.kind == "link":
             ends = np.isin(graph.source, device.ranks) & np.isin(graph.destination, device.ranks)

@@ -99,6 +99,7 @@ class IterationJudge:
         self._lessons = LessonBook() if lessons is None else lessons
         self.teach()
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
+        self._watch = settings.watch
         self._reader = OperatorReader()
         self._log = JudgementLog(job, attempt, fills_columns=settings.fills_columns)
         self._investigator = Investigator(self._reader, ReadingBudget(settings.window), self._log)
@@ -210,7 +211,13 @@ class IterationJudge:
         self._log.verdicts += self._open_hangs.close(reason)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
-        """Return what is new, oldest first, and forget it."""
+        """Return what is new, oldest first, and forget it; reasons get δ, which changes only after a drain."""
+        self._log.verdicts = [
+            one
+            if one.explanation is None
+            else replace(one, explanation=replace(one.explanation, delta=self._window.delta))
+            for one in self._log.verdicts
+        ]
         return self._log.drain(announced)
 
     @property
@@ -232,6 +239,8 @@ class IterationJudge:
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
         late_ns = latest_ranks(*lateness, rows.columns["rank"])
         observation, suspicion, finding = self._observe(rows, late_ns, read_back)
+        if self._watch is not None:
+            self._watch(observation, self._window, self._topology)
         self._say.hear(scored)
         verdict_ids = self._update_verdicts(observation, finding, late_ns)
         verdict_ids += self._let_detectors_speak(observation, scored, is_lost=bool(is_irregular) and not verdict_ids)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from irregulars.detectors.verdicts.severity import SeverityLimits
 
 if TYPE_CHECKING:
+    from irregulars.detectors.blame.observation import Observation
+    from irregulars.detectors.irregular.window import IterationWindow
+    from irregulars.detectors.job.topology import Topology
     from irregulars.detectors.plugins.protocol import Detector
 
 
@@ -37,6 +40,9 @@ class JudgeSettings:
     fills_columns
         Whether operators and behaviour patterns of suspect iterations are judged one by one and kept as columns for
         the sinks. Verdicts do not need them, so a caller that wants verdicts alone saves the time.
+    watch
+        Called with each judged iteration, before the window learns it: `infra.runs.explained` keeps its facts.
+        It must change nothing.
     """
 
     delta: float = 1.1
@@ -46,3 +52,4 @@ class JudgeSettings:
     rank_detectors: tuple[Callable[[], Detector], ...] = ()
     operator_detectors: tuple[Callable[[], Detector], ...] = ()
     fills_columns: bool = True
+    watch: Callable[[Observation, IterationWindow, Topology], None] | None = None

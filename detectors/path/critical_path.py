@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -42,6 +43,7 @@ from irregulars.detectors.path.usual_by_past import (
 from irregulars.dtypes import Floats, Ints
 
 Derived = TypeVar("Derived")
+_WAITS_KNOWN: Final = 8  # lanes of the path whose waits are kept: an explanation shows fewer
 _WORK_BITS: Final = 15  # significant ones, of what each snapshot holds: 3 us of a rank that is late by 100 ms
 
 
@@ -49,7 +51,8 @@ class Piece(NamedTuple):
     """One piece of the critical path: its time, and the usual time of the same piece (NaN: never seen before).
 
     ``rank``, ``operator`` (code) and ``communicator`` (the job's code) are those of the operator that the time was
-    spent in, or before which the rank worked.
+    spent in, or before which the rank worked. ``waiting`` ranks waited there for the end of a rank's work, of them
+    ``waited_rank`` longest (`waited_ns`); 0: none, or it was not asked (`attribute_against`).
     """
 
     lane: Lane
@@ -58,6 +61,9 @@ class Piece(NamedTuple):
     communicator: int
     elapsed_ns: float
     usual_ns: float
+    waiting: int = 0
+    waited_rank: int = -1
+    waited_ns: float = 0.0
 
     @property
     def excess_ns(self) -> float:
@@ -178,8 +184,9 @@ def attribute_against(
     """
     path_excess_ns: dict[Lane, float] = {}
     worst: dict[Lane, Piece] = {}
+    rows: dict[Lane, int] = {}
     common_ns = 0.0
-    for piece in _walk(graph, iteration, usual_gap_ns * common_factor, usual_transfer_ns):
+    for piece, row in _walk(graph, iteration, usual_gap_ns * common_factor, usual_transfer_ns):
         lane, excess_ns = piece.lane, piece.excess_ns
         if math.isnan(excess_ns):
             continue
@@ -187,7 +194,12 @@ def attribute_against(
             common_ns += piece.usual_ns * (1 - 1 / common_factor)
         path_excess_ns[lane] = path_excess_ns.get(lane, 0.0) + excess_ns
         if lane not in worst or excess_ns > worst[lane].excess_ns:
-            worst[lane] = piece
+            worst[lane], rows[lane] = piece, row
+    # Waits are for people: of the costliest pieces alone, as a path of a large job has thousands.
+    costly = nlargest(_WAITS_KNOWN, worst, key=lambda lane: (path_excess_ns[lane], lane))
+    for lane in costly:
+        if lane.kind == "work":
+            worst[lane] = _with_waits(worst[lane], graph, rows[lane])
     if common_ns:
         path_excess_ns[EVERYBODY] = common_ns
     return Attribution(
@@ -244,25 +256,41 @@ def path_work_ns(graph: OperatorGraph, iteration: int) -> dict[int, float]:
     """Return for each rank how much of the iteration's critical path is its own work, ns."""
     unknown = np.full(len(graph), np.nan)
     work: dict[int, float] = {}
-    for piece in _walk(graph, iteration, unknown, unknown):
+    for piece, _ in _walk(graph, iteration, unknown, unknown):
         if piece.lane.kind == "work":
             work[piece.rank] = work.get(piece.rank, 0.0) + piece.elapsed_ns
     return work
 
 
-def _walk(graph: OperatorGraph, iteration: int, usual_gap_ns: Floats, usual_transfer_ns: Floats) -> Iterator[Piece]:
-    """Yield the pieces of the path, the newest first."""
+def _with_waits(piece: Piece, graph: OperatorGraph, row: int) -> Piece:
+    """Return a piece of work with who waited for its end, in the collective or message of a row."""
+    own = np.flatnonzero(graph.group == graph.group[row])
+    wait_ns = np.minimum(graph.ready_ns[own], graph.end_ns[own]) - graph.start_ns[own]
+    wait_ns[graph.rank[own] == piece.rank] = 0
+    waiting = int((wait_ns > 0).sum())
+    if not waiting:
+        return piece
+    longest = int(np.argmax(wait_ns))
+    return piece._replace(
+        waiting=waiting, waited_rank=int(graph.rank[own[longest]]), waited_ns=float(wait_ns[longest])
+    )
+
+
+def _walk(
+    graph: OperatorGraph, iteration: int, usual_gap_ns: Floats, usual_transfer_ns: Floats
+) -> Iterator[tuple[Piece, int]]:
+    """Yield the pieces of the path, the newest first, each with the row that it is of or led to."""
     steps = np.array(list(path_steps(graph, iteration)), dtype=np.int64).reshape(-1, 2)
     rows, blockers = steps.T
     slow = _slow_parts(graph, rows, usual_transfer_ns)
     columns = (
         slow,
-        *_where(graph, slow), graph.transfer_ns[rows].astype(np.float64), usual_transfer_ns[rows],
+        rows, *_where(graph, slow), graph.transfer_ns[rows].astype(np.float64), usual_transfer_ns[rows],
         *_where(graph, blockers), graph.gap_ns[blockers].astype(np.float64), usual_gap_ns[blockers],
     )  # fmt: skip
-    for row, *piece in zip(*(column.tolist() for column in columns), strict=True):
-        yield Piece(lane_of(graph, row), *piece[:5])
-        yield Piece(Lane("work", piece[5]), *piece[5:])
+    for part, row, *piece in zip(*(column.tolist() for column in columns), strict=True):
+        yield Piece(lane_of(graph, part), *piece[:5]), row
+        yield Piece(Lane("work", piece[5]), *piece[5:]), row
 
 
 def _slow_parts(graph: OperatorGraph, rows: Ints, usual_transfer_ns: Floats) -> Ints:

@@ -14,6 +14,7 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
+from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
 from irregulars.detectors.verdicts.text import (
     evidence_text,
     hang_text,
@@ -57,6 +58,7 @@ def revision_of(
         severity=verdict.severity,
         recovers_ratio=None if ratio is None else round(ratio, 3),
         lasted_s=round(verdict.lasted_ns / 1e9, 6),
+        explanation=reasons_of(verdict, topology),
     )
 
 
@@ -91,6 +93,7 @@ def hang_verdict(
         close_reason=None if reason == "silent" else reason,
         event="opened",
         severity="page",  # whatever was lost so far: nothing moves until somebody acts
+        explanation=reasons_of_hang(hang, last, topology),
     )
 
 

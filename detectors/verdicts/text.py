@@ -8,6 +8,7 @@ from irregulars.detectors.hang.find_hang import Hang
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.messages.records import OPERATORS
+from irregulars.words import duration
 
 _IN_TURN: Final = "in each iteration another rank works longer than its peers, as with uneven data"
 
@@ -24,12 +25,12 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
     seen
         Iterations in which it was seen.
     """
-    cost = f"it costs {_duration(costs_ns)} of each iteration, seen in {seen}"
+    cost = f"it costs {duration(costs_ns)} of each iteration, seen in {seen}"
     if kind == "slow_stage":
         return f"all ranks of the stage of rank {piece.rank} work longer than those of the other stages; {cost}"
     if kind == "imbalance":
         return f"{_IN_TURN}; {cost}"
-    return f"{_what(piece, topology)} (its peers {_duration(piece.usual_ns)}); {cost}"
+    return f"{_what(piece, topology)} (its peers {duration(piece.usual_ns)}); {cost}"
 
 
 def hang_text(hang: Hang, topology: Topology) -> str:
@@ -61,12 +62,12 @@ def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> st
         Iterations in which the cause was seen, and all slow ones meanwhile: those that were looked into since they
         took longer than the job's noise explains. Not all of them are δ-irregular.
     """
-    return f"{_what(piece, topology)} (usual {_duration(piece.usual_ns)}), in {seen} of {tried} slow iterations"
+    return f"{_what(piece, topology)} (usual {duration(piece.usual_ns)}), in {seen} of {tried} slow iterations"
 
 
 def in_turn_text(costs_ns: float, seen: int, tried: int) -> str:
     """Say the same where many ranks came last in turn; ``costs_ns`` is what that typically cost an iteration."""
-    return f"{_IN_TURN}; it cost {_duration(costs_ns)}, in {seen} of {tried} slow iterations"
+    return f"{_IN_TURN}; it cost {duration(costs_ns)}, in {seen} of {tried} slow iterations"
 
 
 def unlogged_text(piece: Piece, topology: Topology) -> str:
@@ -98,12 +99,12 @@ def recovery_text(recovers_ratio: float, elapsed_ns: float, usual_ns: float) -> 
     'without it the iteration would have taken 241 ms'
     """
     without_ns = elapsed_ns - recovers_ratio * (elapsed_ns - usual_ns)
-    return f"without it the iteration would have taken {_duration(without_ns)}"
+    return f"without it the iteration would have taken {duration(without_ns)}"
 
 
 def _what(piece: Piece, topology: Topology) -> str:
     operator, name = OPERATORS[piece.operator], _name(piece.communicator, topology)
-    elapsed = _duration(piece.elapsed_ns)
+    elapsed = duration(piece.elapsed_ns)
     if piece.lane.kind == "nic":
         return f"an iteration took {elapsed} while one NIC alone moved at a steady rate below its usual peak"
     if piece.lane.kind == "work":
@@ -115,15 +116,3 @@ def _what(piece: Piece, topology: Topology) -> str:
 
 def _name(communicator: int, topology: Topology) -> str:
     return topology.names[communicator] if communicator < len(topology.names) else f"communicator {communicator}"
-
-
-def _duration(elapsed_ns: float) -> str:
-    """Write a duration in the unit that suits its size.
-
-    >>> _duration(24_900_000.0)
-    '24.9 ms'
-    """
-    for limit_ns, unit in ((1e3, "ns"), (1e6, "µs"), (1e9, "ms")):
-        if elapsed_ns < 0.9995 * limit_ns:  # what would round to 1000 is 1 of the next unit
-            return f"{elapsed_ns * 1e3 / limit_ns:.3g} {unit}"
-    return f"{elapsed_ns / 1e9:.3g} s" if elapsed_ns < 999.5e9 else f"{elapsed_ns / 1e9:.0f} s"

@@ -302,9 +302,8 @@ def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
 
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
-    from irregulars.infra.showing.words import span
     from irregulars.sinks.advice import advise, name_cause, name_device
-    from irregulars.sinks.alerts import percent
+    from irregulars.words import percent, span
 
     told = [f"Verdict   {name_cause(verdict)} in {span(verdict.iterations)}: {_cost(verdict)}"]
     told += [f"          {percent(one.probability):>4}  {name_device(one)}" for one in verdict.suspects[:3]]

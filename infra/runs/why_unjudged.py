@@ -9,7 +9,7 @@ from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import JudgedIteration
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import Trace
-from irregulars.sinks.advice import name_ranks
+from irregulars.words import name_ranks
 
 
 def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | None:

@@ -12,14 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.dtypes import Column, Floats, Ints
+from irregulars.dtypes import Floats, Ints
 from irregulars.messages.judgements import Verdict
-
-OPERATOR_COLUMNS: Final = (
-    "iteration", "rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "gap_ns",
-    "wait_ns", "transfer_ns", "size_bytes",
-)  # fmt: skip
-"""Columns of `Found.operators`: int64 (`peer`: `UNKNOWN` in collectives), float64 (NaN: not known), object."""
 
 BEFORE_SHOWN: Final = 40
 """Iterations before a verdict that are read: they show how steady the job was."""
@@ -29,12 +23,6 @@ AFTER_SHOWN: Final = 20
 
 LOOKED_INTO: Final = 60
 """Iterations of which each rank's work is read, for the heat map: those around the first irregular one."""
-
-IRREGULAR_READ: Final = 5
-"""Irregular iterations of which operators are read, evenly spread over the verdict: one of them is shown."""
-
-REGULAR_READ: Final = 8
-"""Regular iterations of which operators are read, if any are stored: their medians are what is usual."""
 
 STRETCHES_SHOWN: Final = 60
 """Stretches of time into which samples of bandwidth are gathered."""
@@ -61,13 +49,6 @@ class Place(NamedTuple):
     gpu: int | None
     nic: str | None
     switch: str | None
-
-
-class RankWork(NamedTuple):
-    """Median time between operators of one rank in the two periods, ns; NaN where not known."""
-
-    before_ns: float
-    during_ns: float
 
 
 class Cell(NamedTuple):
@@ -150,20 +131,6 @@ class Other(NamedTuple):
     kind: str
 
 
-class PatternShare(NamedTuple):
-    """How many behaviour patterns of a rank's NIC were abnormal, of how many."""
-
-    rank: int
-    abnormal: int
-    patterns: int
-
-
-def no_operators() -> dict[str, Column]:
-    """Return the columns of `Found.operators` without rows."""
-    return {name: np.empty(0, dtype=object if name in ("communicator", "operator") else np.float64)
-            for name in OPERATOR_COLUMNS}  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """All that was read about one verdict.
@@ -182,14 +149,8 @@ class Found:
         ``shared``, ``per_host`` or, where not known, empty.
     iterations
         In their order, from `BEFORE_SHOWN` before the verdict to `AFTER_SHOWN` behind it.
-    operators
-        Columns `OPERATOR_COLUMNS` of some irregular iterations, and of regular ones to compare with.
-    work
-        By rank.
     cells, bin_ranks
         The heat map, and how many ranks share one of its bins.
-    members
-        Ranks of communicators, as far as they are known.
     """
 
     verdict: Verdict
@@ -199,14 +160,10 @@ class Found:
     clock: str = ""
     iterations: Sequence[Iteration] = ()
     places: Mapping[int, Place] = field(default_factory=dict)
-    members: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    operators: Mapping[str, Column] = field(default_factory=no_operators)
-    work: Mapping[int, RankWork] = field(default_factory=dict)
     cells: Sequence[Cell] = ()
     bin_ranks: int = 1
     rates: Sequence[NicRates] = ()
     rate_samples: Sequence[RateSample] = ()
-    patterns: Sequence[PatternShare] = ()
     gpus: Sequence[GpuState] = ()
     earlier: Sequence[Earlier] = ()
     others: Sequence[Other] = ()
@@ -260,18 +217,6 @@ def with_first_ones(verdict: Verdict, iterations: Sequence[Iteration]) -> list[I
 
 def _numbers(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)
-
-
-def spread_out(numbers: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the numbers, evenly spread over them."""
-    places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).round().astype(int))
-    return [numbers[at] for at in places.tolist()] if numbers else []
-
-
-def regular_apart(verdict: Verdict, iterations: Sequence[Iteration]) -> list[int]:
-    """Return the regular iterations outside a verdict's range: inside they may carry a weaker form of its cause."""
-    first, past = verdict.iterations
-    return [one.iteration for one in usual_ones(iterations) if not first <= one.iteration < past]
 
 
 def usual_ones(iterations: Sequence[Iteration]) -> list[Iteration]:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from irregulars.dtypes import Column
 from irregulars.errors import InputError
 from irregulars.infra.showing.found import (
     AFTER_SHOWN,
     BEFORE_SHOWN,
     BINS,
-    IRREGULAR_READ,
-    OPERATOR_COLUMNS,
-    REGULAR_READ,
     STRETCHES_SHOWN,
     Cell,
     Earlier,
@@ -26,28 +20,22 @@ from irregulars.infra.showing.found import (
     Iteration,
     NicRates,
     Other,
-    PatternShare,
     Periods,
     Place,
-    RankWork,
     RateSample,
-    no_operators,
     periods_of,
-    regular_apart,
     sampled_spans,
     span_of,
-    spread_out,
     with_first_ones,
 )
 from irregulars.infra.showing.same_device import device_name
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.reasons import decode_reasons
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 _MOST_ITERATIONS: Final = 20_000
-_MOST_OPERATORS: Final = 300_000
 _MOST_NAMED: Final = 500  # iterations or ranks in one question: they stand in its address
 _EARLIER_DAYS: Final = 90
 _EARLIER_READ: Final = 50
@@ -57,7 +45,7 @@ Row = Sequence[Any]
 _VERDICT: Final = """
 SELECT verdict_id, revision, state, job, kind, first_iteration, past_last_iteration, delta, lost_s, communicator,
     evidence, attempt, world_size, toUnixTimestamp64Nano(last_seen_at), close_reason, event, severity, recovers_ratio,
-    detector, lasted_s
+    detector, lasted_s, explanation
 FROM incidents
 WHERE {which:String} = '' OR verdict_id = {which:String} OR job = {which:String}
 ORDER BY verdict_id = {which:String} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
@@ -78,33 +66,11 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:I
 ORDER BY iteration DESC
 LIMIT {limit:UInt32}"""
 
-_OPERATOR_ITERATIONS: Final = """
-SELECT iteration, count()
-FROM operators
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
-GROUP BY iteration"""
-
-_OPERATORS: Final = """
-SELECT iteration, rank, communicator, operator, sequence, peer, toUnixTimestamp64Nano(started_at), elapsed_ns, gap_ns,
-    wait_ns, transfer_ns, size_bytes
-FROM operators FINAL
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
-ORDER BY iteration, rank"""
-
 _PLACES: Final = """
-SELECT rank, host, gpu, nic, switch, world_size, clock, communicators
+SELECT rank, host, gpu, nic, switch, clock
 FROM jobs FINAL
 WHERE job = {job:String} AND attempt = {attempt:Int64}
-    AND (rank IN {ranks:Array(UInt32)} OR hasAny(communicators, {communicators:Array(String)}))
-ORDER BY rank"""
-
-_WORK: Final = """
-SELECT rank, medianIf(work_ns, iteration IN {before:Array(Int64)}),
-    medianIf(work_ns, iteration IN {during:Array(Int64)})
-FROM rank_iterations FINAL
-WHERE job = {job:String} AND attempt = {attempt:Int64}
-    AND iteration IN arrayConcat({before:Array(Int64)}, {during:Array(Int64)}) AND work_ns IS NOT NULL
-GROUP BY rank
+    AND rank IN {ranks:Array(UInt32)}
 ORDER BY rank"""
 
 _CELLS: Final = """
@@ -152,13 +118,6 @@ FROM
 )
 GROUP BY direction, stretch
 ORDER BY direction DESC, stretch"""
-
-_PATTERNS: Final = """
-SELECT rank, countIf(is_abnormal), count()
-FROM behaviour_patterns FINAL
-WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
-GROUP BY rank
-ORDER BY rank"""
 
 _GPUS: Final = """
 SELECT rank, device, countIf(xid IS NULL), avg(sm_clock_mhz),
@@ -236,6 +195,7 @@ def _verdict(client: Client, row: Row) -> Verdict:
         *rest,
         detector,
         lasted_s,
+        explanation,
     ) = row
     wanted = {"job": job, "verdict_id": verdict_id, "revision": revision}
     suspects = tuple(
@@ -244,7 +204,7 @@ def _verdict(client: Client, row: Row) -> Verdict:
     )
     verdict = Verdict(verdict_id, revision, state, job, kind, (first, past), _number(delta), lost_s, communicator,
                       suspects, evidence, *rest)  # fmt: skip
-    return replace(verdict, detector=detector, lasted_s=lasted_s)
+    return replace(verdict, detector=detector, lasted_s=lasted_s, explanation=decode_reasons(explanation))
 
 
 def found_in_database(client: Client, verdict: Verdict, source: str, now_ns: int) -> Found:
@@ -265,17 +225,14 @@ class _Reader:
         verdict = self._verdict
         iterations = self._iterations()
         periods = periods_of(verdict, iterations)
-        operators = self._operators(iterations, periods)
         bin_ranks = -(-verdict.world_size // BINS) or 1
-        places, members, clock = self._places(operators)
+        places, clock = self._places()
         return Found(
             verdict=verdict, source=source, now_ns=now_ns, clock=clock,
-            iterations=iterations, places=places, members=members, operators=operators,
-            work=self._work(periods),
+            iterations=iterations, places=places,
             cells=self._cells(periods, bin_ranks), bin_ranks=bin_ranks,
             rates=self._rates(iterations, periods),
             rate_samples=self._rate_samples(span_of(iterations)),
-            patterns=self._patterns(periods),
             gpus=self._gpus(iterations),
             earlier=self._earlier(now_ns),
             others=self._others(),
@@ -294,39 +251,13 @@ class _Reader:
         ]
         return with_first_ones(self._verdict, found)
 
-    def _operators(self, iterations: Sequence[Iteration], periods: Periods) -> Mapping[str, Column]:
-        """Read some irregular iterations, and some regular ones to compare with."""
-        regular = regular_apart(self._verdict, iterations)
-        during = spread_out(periods.during.tolist(), _MOST_NAMED)
-        rows = self._ask(_OPERATOR_ITERATIONS, wanted=[*during, *regular[-_MOST_NAMED:]])
-        stored = {int(iteration): int(count) for iteration, count in rows}
-        wanted = _small_enough(
-            [
-                *spread_out([one for one in during if one in stored], IRREGULAR_READ),
-                *[one for one in reversed(regular) if one in stored][:REGULAR_READ],
-            ],
-            stored,
-        )
-        read = self._ask(_OPERATORS, wanted=wanted) if wanted else ()
-        return _columns(read)
-
-    def _places(self, operators: Mapping[str, Column]) -> tuple[dict[int, Place], dict[str, Sequence[int]], str]:
-        """Return where ranks live, which of them are in which communicator that operators name, and the clock."""
-        suspects = self._verdict.suspects[:_MOST_NAMED]
+    def _places(self) -> tuple[dict[int, Place], str]:
+        """Return where the ranks live that the verdict names, and the clock."""
+        suspects, reasons = self._verdict.suspects[:_MOST_NAMED], self._verdict.explanation
         ranks = {rank for one in suspects for rank in (one.rank, one.peer) if rank is not None}
-        names = sorted({str(name) for name in operators["communicator"].tolist()})
-        rows = self._ask(_PLACES, ranks=sorted(ranks), communicators=names)
-        members: dict[str, list[int]] = {name: [] for name in names}
-        for rank, *_, communicators in rows:
-            for name in set(communicators) & members.keys():
-                members[name].append(rank)
-        places = {row[0]: Place(*row[1:5]) for row in rows}
-        return places, {name: tuple(own) for name, own in members.items()}, str(rows[0][6]) if rows else ""
-
-    def _work(self, periods: Periods) -> dict[int, RankWork]:
-        before, during = (some.tolist() for some in (periods.before[-BEFORE_SHOWN:], periods.during[:BEFORE_SHOWN]))
-        rows = self._ask(_WORK, before=before, during=during) if before or during else ()
-        return {rank: RankWork(_number(one), _number(two)) for rank, one, two in rows}
+        ranks |= set() if reasons is None else reasons.ranks
+        rows = self._ask(_PLACES, ranks=sorted(ranks))
+        return {row[0]: Place(*row[1:5]) for row in rows}, str(rows[0][5]) if rows else ""
 
     def _cells(self, periods: Periods, bin_ranks: int) -> list[Cell]:
         wanted = periods.looked_into.tolist()
@@ -354,10 +285,6 @@ class _Reader:
             RateSample(direction, span[0] + (stretch + 1) * width, *map(_number, rates))
             for direction, stretch, *rates in rows
         ]
-
-    def _patterns(self, periods: Periods) -> list[PatternShare]:
-        wanted = periods.during[:BEFORE_SHOWN].tolist()
-        return [PatternShare(*row) for row in self._ask(_PATTERNS, wanted=wanted)] if wanted else []
 
     def _gpus(self, iterations: Sequence[Iteration]) -> list[GpuState]:
         first, past = self._verdict.iterations
@@ -389,31 +316,6 @@ class _Reader:
         )  # fmt: skip
         return [Earlier(job, name, kind, (first, past), lost_s, world_size, seen)
                 for job, name, kind, first, past, lost_s, world_size, seen in rows]  # fmt: skip
-
-
-def _small_enough(wanted: Sequence[int], counts: Mapping[int, int]) -> list[int]:
-    """Return the first iterations that together have no more than `_MOST_OPERATORS` operators, and at least one.
-
-    >>> _small_enough([5, 7, 9], {5: 400_000, 7: 10, 9: 10}), _small_enough([5, 7], {5: 100, 7: 400_000})
-    ([5], [5])
-    """
-    totals = np.cumsum([counts[one] for one in wanted])
-    return list(wanted[: max(1, int(np.searchsorted(totals, _MOST_OPERATORS, side="right")))])
-
-
-def _columns(rows: Sequence[Row]) -> Mapping[str, Column]:
-    if not rows:
-        return no_operators()
-    columns = dict(zip(OPERATOR_COLUMNS, zip(*rows, strict=True), strict=True))
-    return {name: _column(name, values) for name, values in columns.items()}
-
-
-def _column(name: str, values: Sequence[Any]) -> Column:
-    if name in ("communicator", "operator"):
-        return np.array(values, dtype=object)
-    if name in ("elapsed_ns", "gap_ns", "wait_ns", "transfer_ns", "size_bytes"):
-        return np.array([_number(one) for one in values], dtype=np.float64)
-    return np.array([UNKNOWN if one is None else one for one in values], dtype=np.int64)
 
 
 def _number(value: float | None) -> float:

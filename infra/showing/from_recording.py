@@ -12,9 +12,6 @@ from irregulars.infra.showing.found import (
     AFTER_SHOWN,
     BEFORE_SHOWN,
     BINS,
-    IRREGULAR_READ,
-    OPERATOR_COLUMNS,
-    REGULAR_READ,
     STRETCHES_SHOWN,
     Cell,
     Earlier,
@@ -22,17 +19,12 @@ from irregulars.infra.showing.found import (
     Iteration,
     NicRates,
     Other,
-    PatternShare,
     Periods,
     Place,
-    RankWork,
     RateSample,
-    no_operators,
     periods_of,
-    regular_apart,
     sampled_spans,
     span_of,
-    spread_out,
     with_first_ones,
 )
 from irregulars.infra.showing.same_device import is_same_device
@@ -57,14 +49,10 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         clock=trace.clock,
         iterations=iterations,
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in trace.announcements},
-        members={c.id: tuple(c.ranks) for a in trace.announcements for c in a.communicators},
-        operators=_operators(judgements, verdict, iterations, periods),
-        work=_work(ranks, periods),
         cells=_cells(ranks, periods.looked_into, bin_ranks),
         bin_ranks=bin_ranks,
         rates=list(_rates(trace.bandwidth, iterations, periods)),
         rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
-        patterns=_patterns(judgements, periods),
         earlier=list(_earlier(judgements, verdict)),
         others=_others(judgements, verdict),
     )
@@ -81,43 +69,6 @@ def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:
         for one in sorted(judgements.iterations, key=lambda judged: judged.iteration)
         if first <= one.iteration < past and one.phase == "train"
     ]  # fmt: skip
-
-
-def _operators(
-    judgements: Judgements, verdict: Verdict, iterations: Sequence[Iteration], periods: Periods
-) -> Mapping[str, Column]:
-    """Return some irregular iterations, and some regular ones to compare with."""
-    if not judgements.operators:
-        return no_operators()
-    stored = judgements.operators["iteration"]
-    known = set(np.unique(stored).tolist())
-    during = spread_out([one for one in periods.during.tolist() if one in known], IRREGULAR_READ)
-    regular = [one for one in regular_apart(verdict, iterations) if one in known][-REGULAR_READ:]
-    own = np.isin(stored, [*during, *regular])
-    return {name: np.asarray(judgements.operators[name])[own] for name in OPERATOR_COLUMNS}
-
-
-def _work(ranks: Mapping[str, Column], periods: Periods) -> dict[int, RankWork]:
-    if not ranks:
-        return {}
-    before, during = (_medians(ranks, some) for some in (periods.before, periods.during))
-    return {rank: RankWork(before.get(rank, np.nan), during.get(rank, np.nan)) for rank in sorted({*before, *during})}
-
-
-def _medians(ranks: Mapping[str, Column], iterations: Ints) -> dict[int, float]:
-    own = np.isin(ranks["iteration"], iterations)
-    return {
-        rank: float(np.nanmedian(work))
-        for rank, work in _by_rank(ranks["rank"][own], ranks["work_ns"][own].astype(np.float64))
-        if np.isfinite(work).any()
-    }
-
-
-def _by_rank(rank: Ints, values: Floats) -> Iterator[tuple[int, Floats]]:
-    """Yield each rank with its values."""
-    order = np.argsort(rank, kind="stable")
-    found, first = np.unique(rank[order], return_index=True)
-    yield from zip(found.tolist(), np.split(values[order], first[1:]), strict=True) if len(found) else ()
 
 
 def _cells(ranks: Mapping[str, Column], iterations: Ints, bin_ranks: int) -> list[Cell]:
@@ -184,15 +135,6 @@ def _spread(rates: Floats) -> tuple[float, float, float]:
     if not len(known):
         return (float("nan"),) * 3
     return float(known.min()), float(np.median(known)), float(known.max())
-
-
-def _patterns(judgements: Judgements, periods: Periods) -> list[PatternShare]:
-    patterns = judgements.patterns
-    if not patterns:
-        return []
-    own = np.isin(patterns["iteration"], periods.during)
-    shares = _by_rank(patterns["rank"][own], patterns["is_abnormal"][own].astype(np.float64))
-    return [PatternShare(rank, int(abnormal.sum()), len(abnormal)) for rank, abnormal in shares]
 
 
 def _others(judgements: Judgements, verdict: Verdict) -> list[Other]:

@@ -15,21 +15,21 @@ from typing import Final
 from irregulars.infra.showing.found import Cell, Iteration, RateSample, median_of
 from irregulars.infra.showing.screen import Screen
 from irregulars.infra.showing.text_page import (
-    chain_texts,
     commands_of,
     cost_text,
     device_text,
     earlier_text,
-    finding_text,
     gpu_text,
+    names_of,
     others_text,
     since_text,
     times_text,
     title_text,
     without_text,
 )
-from irregulars.infra.showing.words import duration, rate, span
 from irregulars.printing import printable
+from irregulars.sinks.reasons_text import alternatives_of, head_text, path_texts
+from irregulars.words import duration, rate, span
 
 LIGHT: Final = (
     "--bg:#fff;--fg:#1b1f24;--dim:#57606a;--line:#d0d7de;--usual:#8c959f;--odd:#bf8700;--cause:#cf222e;--own:#cf222e;"
@@ -266,10 +266,10 @@ def _body(screen: Screen) -> Iterator[str]:
     yield from _facts(screen)
     if screen.iterations:
         yield _section("Iteration times", times_chart(screen.iterations), _marks(screen))
-    if screen.chain is not None:
-        head = f"In iteration {screen.chain.iteration}, from the symptom to the cause."
-        texts = [printable(one) for one in chain_texts(screen, screen.chain)]
-        yield _section("Who waited for whom", chain_chart(texts), head)
+    reasons = screen.verdict.explanation
+    if reasons is not None and reasons.path:
+        texts = [printable(one) for one in path_texts(reasons, names_of(screen))]
+        yield _section("Who waited for whom", chain_chart(texts), head_text(reasons).capitalize())
     yield f"<h2>Evidence</h2><p>{_safe(screen.verdict.evidence)}</p>\n"
     yield _alternatives(screen)
     if screen.cells:
@@ -313,7 +313,8 @@ def _marks(screen: Screen) -> str:
 
 
 def _alternatives(screen: Screen) -> str:
-    rows = [f"<dt>{_safe(one.what)}?</dt><dd>{_safe(finding_text(one))}</dd>" for one in screen.alternatives]
+    found = alternatives_of(screen.verdict, names_of(screen))
+    rows = [f"<dt>{_safe(what)}?</dt><dd>{_safe(text)}</dd>" for what, text in found]
     return f"<h2>Or is it …</h2><dl>{''.join(rows)}</dl>\n" if rows else ""
 
 

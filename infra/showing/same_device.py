@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from irregulars.messages.judgements import Suspect
-
-_LASTING: Final[Mapping[str, tuple[str, ...]]] = {
-    "gpu": ("host", "gpu"), "host": ("host",), "nic": ("host", "nic"), "switch": ("switch",),
-}  # fmt: skip
-"""What names a device in every job. A link or a stage is named by ranks, which mean something in one job alone."""
+from irregulars.messages.kinds import DEVICE_KINDS
 
 
 def device_name(suspect: Suspect) -> dict[str, Any] | None:
@@ -20,7 +15,8 @@ def device_name(suspect: Suspect) -> dict[str, Any] | None:
     {'device': 'nic', 'host': 'node-0', 'nic': 'mlx5_1'}
     >>> device_name(Suspect("nic", 3, (3,), 0.9))
     """
-    names = {one: getattr(suspect, one) for one in _LASTING.get(suspect.device, ())}
+    kind = DEVICE_KINDS.get(suspect.device)
+    names = {one: getattr(suspect, one) for one in (() if kind is None else kind.named_by)}
     if not names or any(value is None for value in names.values()):
         return None
     return {"device": suspect.device, **names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,14 +22,12 @@ from irregulars.infra.showing.found import (
     RateSample,
     median_of,
     periods_of,
-    regular_apart,
 )
-from irregulars.infra.showing.ruled_out import DELTA, WORKERS, Finding, find_alternatives, nic_text
-from irregulars.infra.showing.waiting_chain import Chain, Usual, Way, find_chain, find_ways
 from irregulars.messages.judgements import Verdict
 from irregulars.sinks.advice import advise, name_device, runbook_of, where_to_look
 from irregulars.sinks.alerts import summarise
 from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour, share_lost
+from irregulars.words import duration, rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,6 @@ class Screen:
     before_ns: float
     during_ns: float
     without_ns: float
-    chain: Chain | None
-    alternatives: Sequence[Finding]
     nic: str
     places: Mapping[int, Place]
     gpus: Sequence[GpuState]
@@ -136,8 +132,6 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     suspect = verdict.suspects[0] if verdict.suspects else None
     times = {one.iteration: float(one.elapsed_ns) for one in found.iterations}
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
-    longer_ns = float(np.fmax(during_ns - before_ns, 0.0))
-    chain, ways = _follow(found, periods, times, longer_ns)
     since_ns = _since(found)
     until_ns = found.now_ns if verdict.state == "open" else None
     stands_ns = None if until_ns is None or since_ns is None else until_ns - since_ns
@@ -150,10 +144,8 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
         cost=_cost(verdict, stands_ns),
         iterations=found.iterations,
         before_ns=before_ns, during_ns=during_ns, without_ns=_without(verdict, before_ns, during_ns),
-        chain=chain,
-        alternatives=find_alternatives(found, ways, longer_ns),
-        nic=nic_text(found, () if suspect is not None and suspect.device in WORKERS else ways),
-        places=_named_places(found, chain),
+        nic=nic_text(found),
+        places=found.places,
         gpus=_accused_gpus(found),
         gpu_median_mhz=median_of([one.sm_clock_mhz for one in found.gpus]),
         rates=found.rates, rate_samples=found.rate_samples,
@@ -163,29 +155,8 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
         next_step=_next_step(found),
         look_further=where_to_look(verdict),
         runbook=runbook_of(verdict.kind, runbook_url),
-        missing=tuple(_missing(found, periods, chain)),
+        missing=tuple(_missing(found, periods)),
     )  # fmt: skip
-
-
-def _follow(
-    found: Found, periods: Periods, times: Mapping[int, float], longer_ns: float
-) -> tuple[Chain | None, list[Way]]:
-    """Return who waited for whom, and the ways of the first suspect's rank, by the operators that are stored."""
-    operators, suspects = found.operators, found.verdict.suspects
-    suspect = suspects[0] if suspects else None
-    stored = set(np.unique(operators["iteration"]).astype(np.int64).tolist())
-    regular = sorted(stored & set(regular_apart(found.verdict, found.iterations)))
-    irregular = sorted(stored & set(periods.during.tolist()))
-    usual = Usual(operators, regular, irregular, () if suspect is None else suspect.ranks, found.members)
-    candidates, worth_ns = _candidates(irregular, times), (DELTA - 1) * longer_ns
-    chain = find_chain(operators, candidates, usual, suspect, found.members, worth_ns)
-    return chain, [] if suspect is None else find_ways(operators, irregular, usual, suspect.rank)
-
-
-def _candidates(irregular: Sequence[int], times: Mapping[int, float]) -> list[int]:
-    """Return irregular iterations with operators, the most typical first: whose time is nearest to the median."""
-    typical = median_of([times[one] for one in irregular if one in times])
-    return sorted(irregular, key=lambda one: abs(times.get(one, math.inf) - typical))
 
 
 def _since(found: Found) -> int | None:
@@ -214,13 +185,50 @@ def _without(verdict: Verdict, before_ns: float, during_ns: float) -> float:
     return during_ns - verdict.recovers_ratio * (during_ns - before_ns)
 
 
-def _named_places(found: Found, chain: Chain | None) -> dict[int, Place]:
-    """Return the places of the ranks that the screen names."""
-    named = {rank for one in found.verdict.suspects for rank in (one.rank, one.peer) if rank is not None}
-    if chain is not None:
-        named |= {rank for one in chain.handovers for rank in (one.longest_rank, one.last_rank)}
-        named |= {rank for rank in (chain.cause.rank, chain.cause.peer) if rank is not None}
-    return {rank: found.places[rank] for rank in sorted(named) if rank in found.places}
+class Peaks(NamedTuple):
+    """Peaks of the accused NIC in one direction, beside the median of all others meanwhile; bytes/s or NaN."""
+
+    direction: str
+    before: float
+    during: float
+    others: float
+
+
+def lowered_peaks(rates: Sequence[NicRates], ranks: Sequence[int]) -> Peaks | None:
+    """Return the direction in which the NIC of some ranks was held down most; None where nothing was sampled."""
+    own = next((one for one in rates if one.rank in ranks), None)
+    if own is None:
+        return None
+    found = []
+    for direction in ("sent", "received"):
+        others = median_of([one.peaks(direction)[1] for one in rates if one.rank not in ranks])
+        found.append(Peaks(direction, *own.peaks(direction), others))
+    return min(found, key=_lowered)
+
+
+def _lowered(peaks: Peaks) -> float:
+    """Return the peak against the lower one of before and others; infinite where that is not known."""
+    known = [value for value in (peaks.before, peaks.others) if value > 0]
+    return peaks.during / min(known) if known and math.isfinite(peaks.during) else math.inf
+
+
+def nic_text(found: Found) -> str:
+    """Say at which rate the accused NIC moved, beside before and beside others; empty where that is not known.
+
+    Whether that is slow the judge has said: these are the samples.
+    """
+    if found.verdict.kind in ("hang", "slow_stage") or not found.verdict.suspects:
+        return ""
+    ranks = found.verdict.suspects[0].ranks
+    peaks = lowered_peaks(found.rates, ranks)
+    if peaks is None or not any(value > 0 for value in peaks[1:]):
+        return ""  # nothing moved on any: the line would say nothing
+    nic = next(one for one in found.rates if one.rank in ranks)
+    place = found.places.get(nic.rank)
+    name = f"{nic.device} on {place.host}" if place is not None and place.host else f"{nic.device} of rank {nic.rank}"
+    text = f"{name} {peaks.direction} at most {rate(peaks.during)} (before {rate(peaks.before)}, "
+    text += f"others {rate(peaks.others)})"
+    return f"{text}, sampled each {duration(nic.interval_ns)}" if math.isfinite(nic.interval_ns) else text
 
 
 def _accused_gpus(found: Found) -> list[GpuState]:
@@ -228,16 +236,14 @@ def _accused_gpus(found: Found) -> list[GpuState]:
     return [one for one in found.gpus if one.rank in ranks]
 
 
-def _missing(found: Found, periods: Periods, chain: Chain | None) -> Iterator[str]:
+def _missing(found: Found, periods: Periods) -> Iterator[str]:
     first, past = found.verdict.iterations
     if found.verdict.kind != "hang" and not any(first <= one.iteration < past for one in found.iterations):
         yield "iterations: none of the verdict's range are stored (kept 2 years), or its job was not stored"
     elif not len(periods.before):
         yield "before: no regular iterations are known; it was there from the start, or they are no longer stored"
-    if found.verdict.kind != "hang" and not len(found.operators["iteration"]):
-        yield "operators: none of its iterations are stored; only irregular ones are, and for a while only"
-    elif chain is None and found.verdict.kind != "hang":
-        yield "who waited: the operators' start times are not known, or none is of an irregular iteration"
+    if found.verdict.explanation is None or not found.verdict.explanation.path:
+        yield "who waited: the judge read no operators with times of its iterations"
     if found.recording is not None:
         yield "GPU state: a recording holds none; agents of GPU nodes send it"
     elif not found.gpus:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from irregulars.infra.showing.found import Earlier, GpuState, Iteration
-from irregulars.infra.showing.ruled_out import Finding
 from irregulars.infra.showing.screen import Screen
-from irregulars.infra.showing.waiting_chain import Chain, Handover, Piece
-from irregulars.infra.showing.words import age, amount, blocks, duration, kind_of, moment, rank_at, span
 from irregulars.messages.judgements import Verdict
 from irregulars.printing import printable
-from irregulars.sinks.advice import command_to_run, name_cause, name_ranks, what_to_check
-from irregulars.sinks.alerts import percent
+from irregulars.sinks.advice import command_to_run, name_cause, what_to_check
+from irregulars.sinks.reasons_text import NameRank, alternatives_of, head_text, path_texts
+from irregulars.words import age, amount, blocks, duration, moment, name_kind, percent, span
 
 WIDTH: Final = 80
 _INDENT: Final = 10
@@ -27,7 +26,7 @@ _EARLIER_SHOWN: Final = 3
 def lines_of(screen: Screen) -> list[str]:
     """Return the lines, ready for a terminal: nothing in them moves a cursor."""
     parts = (
-        _head(screen), _times(screen), _chain(screen), _alternatives(screen.alternatives), _state(screen),
+        _head(screen), _times(screen), _chain(screen), _alternatives(screen), _state(screen),
         _commands(screen), _missing(screen.missing),
     )  # fmt: skip
     lines: list[str] = []
@@ -171,86 +170,31 @@ def times_text(screen: Screen) -> str:
 
 
 def _chain(screen: Screen) -> Iterator[str]:
-    chain = screen.chain
-    if chain is None:
-        yield from _told("Evidence", screen.verdict.evidence)
-        return
-    yield from _told("Waiting", f"in iteration {chain.iteration}, from the symptom to the cause:")
-    for number, text in enumerate(chain_texts(screen, chain)):
-        yield from textwrap.wrap(text, WIDTH, initial_indent=" " * (_INDENT + 2 * number),
-                                 subsequent_indent=" " * (_INDENT + 2 * number + 2))  # fmt: skip
+    reasons = screen.verdict.explanation
+    if reasons is not None and reasons.path:
+        yield from _told("Waiting", head_text(reasons))
+        for number, text in enumerate(path_texts(reasons, names_of(screen))):
+            yield from textwrap.wrap(text, WIDTH, initial_indent=" " * (_INDENT + 2 * number),
+                                     subsequent_indent=" " * (_INDENT + 2 * number + 2))  # fmt: skip
     yield from _told("Evidence", screen.verdict.evidence)
 
 
-def chain_texts(screen: Screen, chain: Chain) -> list[str]:
-    """Say each hand-over, and then the cause."""
-    before = (None, *chain.handovers)[: len(chain.handovers)]
-    texts = [_handover(screen, *pair) for pair in zip(chain.handovers, before, strict=True)]
-    if chain.left_out:
-        waits = "1 shorter wait" if chain.left_out == 1 else f"{chain.left_out} shorter waits"
-        texts[-1] += f" (and {waits} on the way)"
-    return [*texts, _cause(screen, chain)]
+def names_of(screen: Screen) -> NameRank:
+    """Return how this screen names a rank: with its host, where that is known."""
 
+    def name(rank: int) -> str:
+        place = screen.places.get(rank)
+        return f"rank {rank} on {place.host}" if place is not None and place.host else f"rank {rank}"
 
-def _handover(screen: Screen, one: Handover, before: Handover | None) -> str:
-    """Say who waited for whom; behind `before` also how the chain goes from that line to this one."""
-    who = rank_at(one.longest_rank, screen.places)
-    others = "" if one.waiting == 1 else f" and {one.waiting - 1} more"
-    if before is not None and one.through_rank != before.last_rank:
-        who = f"further on, {who}"  # shorter waits lie between
-    elif before is not None and one.through_rank not in (one.longest_rank, one.last_rank):
-        others += f", rank {one.through_rank} among them,"
-    return (
-        f"{who}{others} waited {'' if one.waiting == 1 else 'up to '}{duration(one.waited_ns)} in {one.operator} on "
-        f"{one.communicator} for {rank_at(one.last_rank, screen.places)}"
-    )
-
-
-def _cause(screen: Screen, chain: Chain) -> str:
-    piece = chain.cause
-    usual = (
-        ""
-        if math.isnan(piece.usual_ns)
-        else f" ({'others' if piece.is_by_others else 'usual'} {duration(piece.usual_ns)})"
-    )
-    text = f"=> {_piece(screen, piece)} {duration(piece.elapsed_ns)}{usual}"
-    if chain.accused_members:
-        is_one = len(chain.accused_members) == 1
-        where = rank_at(chain.accused_members[0], screen.places) if is_one else name_ranks(chain.accused_members)
-        text += f"; {where}, the accused, {'is' if is_one else 'are'} in this group{_beside(chain)}"
-    if screen.device is not None and not chain.is_accused:
-        text += "; this iteration does not lead to the accused device, others do"
-    return text
-
-
-def _beside(chain: Chain) -> str:
-    """Name the rank that the line before leads to, where the group's transfer kept it and it is not accused."""
-    if not chain.handovers or chain.cause.rank in chain.accused_members:
-        return ""
-    return f", as rank {chain.cause.rank} is" if chain.handovers[-1].last_rank == chain.cause.rank else ""
-
-
-def _piece(screen: Screen, piece: Piece) -> str:
-    if piece.is_work:
-        return f"{rank_at(piece.rank, screen.places)} worked before {piece.operator} on {piece.communicator}"
-    if piece.peer is None:
-        return f"{piece.operator} on {piece.communicator} took, after its last rank had arrived,"
-    one, two = (piece.rank, piece.peer) if piece.operator == "send" else (piece.peer, piece.rank)
-    return f"rank {one} to rank {two} on {piece.communicator} took, after both had arrived,"
+    return name
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------
 
 
-def _alternatives(findings: Sequence[Finding]) -> Iterator[str]:
-    for number, one in enumerate(findings):
-        yield from _told("Or is it" if not number else "", f"{one.what}? {finding_text(one)}")
-
-
-def finding_text(one: Finding) -> str:
-    """Say whether an alternative is ruled out, and why."""
-    said = {True: "no: ", False: "maybe: ", None: ""}[one.is_ruled_out]
-    return f"{said}{one.text}"
+def _alternatives(screen: Screen) -> Iterator[str]:
+    for number, (what, text) in enumerate(alternatives_of(screen.verdict, names_of(screen))):
+        yield from _told("Or is it" if not number else "", f"{what}? {text}")
 
 
 def _state(screen: Screen) -> Iterator[str]:
@@ -268,7 +212,7 @@ def others_text(screen: Screen) -> str:
     if not screen.others:
         return ""
     told = "in this recording" if screen.recording is not None else "open in this job"
-    shown = ", ".join(f"{kind_of(one.kind)} [{one.verdict_id}]" for one in screen.others[:_EARLIER_SHOWN])
+    shown = ", ".join(f"{name_kind(one.kind)} [{one.verdict_id}]" for one in screen.others[:_EARLIER_SHOWN])
     more = f" and {len(screen.others) - _EARLIER_SHOWN} more" if len(screen.others) > _EARLIER_SHOWN else ""
     return f"{len(screen.others)} more {told}: {shown}{more}"
 
@@ -305,7 +249,7 @@ def earlier_text(earlier: Sequence[Earlier], verdict: Verdict, is_recording: boo
 
 def _earlier(one: Earlier) -> str:
     at = "" if one.last_seen_ns is None else f" on {moment(one.last_seen_ns)[:10]}"
-    return f"{kind_of(one.kind)}{at} in {one.job}, {span(one.iterations)}"
+    return f"{name_kind(one.kind)}{at} in {one.job}, {span(one.iterations)}"
 
 
 def _commands(screen: Screen) -> Iterator[str]:
@@ -316,8 +260,10 @@ def _commands(screen: Screen) -> Iterator[str]:
 
 def commands_of(screen: Screen) -> list[str]:
     """Return what to check and the command to run, one text each."""
-    # Nothing of a recording is in a database, which is where the command looks.
-    command = command_to_run(screen.verdict) if screen.recording is None else ""
+    command, reasons = command_to_run(screen.verdict), screen.verdict.explanation
+    if screen.recording is not None:  # nothing of it is in a database
+        shown = screen.verdict.iterations[0] if reasons is None else reasons.iteration
+        command = f"irregulars explain {shlex.quote(screen.recording)} --iteration {shown}"
     return [one for one in (what_to_check(screen.verdict), command) if one]
 
 

@@ -12,6 +12,8 @@ from msgspec import Meta
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
+from irregulars.messages.kinds import DEVICE_KINDS, KINDS
+from irregulars.messages.reasons import Reasons
 from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import (
     MAX_JOB_CHARACTERS,
@@ -27,10 +29,8 @@ from irregulars.validation import (
     checked,
 )
 
-VERDICT_KINDS: Final = (
-    "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "custom",
-)  # fmt: skip
-DEVICES: Final = ("gpu", "host", "nic", "link", "switch", "stage")
+VERDICT_KINDS: Final = tuple(KINDS)
+DEVICES: Final = tuple(DEVICE_KINDS)
 SEVERITIES: Final = ("note", "ticket", "page")
 """How urgent a verdict is, least first: to be stored, to be looked at in working hours, to wake somebody."""
 
@@ -118,6 +118,8 @@ class Verdict:
     lasted_s
         Seconds of the job's time from the first to the newest iteration in which the cause was seen, lost ones
         included; None, and not in the JSON, for hangs, and of older workers.
+    explanation
+        The reasons, in structure; None, and not in the JSON, where the judge looked into no iteration.
     """
 
     verdict_id: VerdictId
@@ -141,6 +143,7 @@ class Verdict:
     detector: Name | None = None
     thresholds: Mapping[str, Number] | None = None
     lasted_s: NotNegative | None = None
+    explanation: Reasons | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As an object of ``infra/docs/verdict-json.md``."""
@@ -148,7 +151,7 @@ class Verdict:
         values["iterations"] = list(self.iterations)
         values |= {name: None for name in _MAY_BE_UNKNOWN if not math.isfinite(values[name])}
         values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
-        for name in ("detector", "thresholds", "lasted_s"):
+        for name in ("detector", "thresholds", "lasted_s", "explanation"):
             if values[name] is None:
                 del values[name]
         return values

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from irregulars.messages.judgements import urgency_of
+from irregulars.messages.kinds import DEVICE_KINDS
 
 REPEAT_NS: Final = 7 * 86_400 * 10**9
 """Verdicts on the same device within this time make a repeat offender. A week holds two working days after each
@@ -131,17 +132,12 @@ def device_of(alert: Mapping[str, Any]) -> str | None:
     suspects = alert.get("suspects") or ()
     if not suspects:
         return None
-    device, host = suspects[0]["device"], suspects[0].get("host")
-    if device == "switch":
-        return None if suspects[0].get("switch") is None else f"switch:{suspects[0]['switch']}"
+    device = suspects[0]["device"]
     if device == "link":  # the receiver's host is not in the alert: a link is known inside of its job alone
         return f"link:{alert.get('job')}/{suspects[0]['rank']}>{suspects[0].get('peer')}"
-    if host is None or device == "stage":  # a stage is a share of a model, no device that could be replaced
-        return None
-    if device == "host":
-        return f"host:{host}"
-    own = suspects[0].get(device) if device in ("gpu", "nic") else None
-    return None if own is None else f"{device}:{host}/{own}"
+    kind = DEVICE_KINDS.get(device)
+    names = [suspects[0].get(one) for one in (() if kind is None else kind.named_by)]
+    return None if not names or None in names else f"{device}:{'/'.join(map(str, names))}"
 
 
 def host_of(alert: Mapping[str, Any]) -> str | None:

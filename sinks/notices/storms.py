@@ -14,8 +14,8 @@ from typing import Any, Final
 from irregulars.messages.judgements import SEVERITIES, urgency_of
 from irregulars.messages.records import VERSION
 from irregulars.printing import counted
-from irregulars.sinks.advice import name_kind
 from irregulars.sinks.notices.incidents import Incident, device_of, host_of
+from irregulars.words import name_kind
 
 _NS: Final = 10**9
 

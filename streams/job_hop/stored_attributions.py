@@ -149,13 +149,13 @@ def _store(
         [(number(lane), _unless_of_piece(lane, ns, one)) for lane, ns in one.path_excess_ns.items()] for one in some
     ]
     pieces = [[(number(lane), *piece[1:]) for lane, piece in one.pieces.items()] for one in some]
-    piece_kinds: dict[str, Any] = dict.fromkeys(_PIECE[:3], np.int32) | dict.fromkeys(_PIECE[3:], np.float64)
+    kinds: dict[str, Any] = {name: np.float64 if name.endswith("_ns") else np.int32 for name in _PIECE}
     excess = _excess(some, number)
     return StoredAttributions(
         heads=tuple(Head(a.iteration, a.incomplete, a.excess_ns, a.swings, a.is_by_peers) for a in some),
         lanes=tuple(lanes),
         path=_table(path, lane=np.int32, ns=np.float64),
-        pieces=_table(pieces, lane=np.int32, **piece_kinds),
+        pieces=_table(pieces, lane=np.int32, **kinds),
         excess=excess,
         work=_of_ranks([(ranks, ns[:, None]) for ranks, ns in (one.work_columns for one in some)], ("ns",), ("ns",)),
         rates=_of_ranks([one.rate_columns for one in some], ("tx", "rx")),

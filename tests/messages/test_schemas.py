@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from importlib.resources import files
 from typing import Any
 
@@ -30,13 +30,27 @@ from irregulars.messages.judgements import (
     decode_verdict,
     encode_verdict,
 )
+from irregulars.messages.reasons import (
+    ALTERNATIVES,
+    STEPS,
+    Considered,
+    Reasons,
+    Step,
+    decode_reasons,
+    encode_reasons,
+)
 from irregulars.messages.records import KINDS, SCHEMAS
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
 from irregulars.sinks.notices.policy import STATES, Told, decode_told, encode_told
+from irregulars.sinks.tables import TABLES
 from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
+REASONS = Reasons(
+    70, 111e6, 16e6, "past", 1.1, (Step("work", 1, "all_reduce", "tp0", 21e6, 7e6, True),),
+    (Considered("own_work", True, 1, 3e5),),
+)  # fmt: skip
 NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts", "notices", "mutes", "thresholds")
 PUBLISHED: dict[str, dict[str, Any]] = {
     name: json.loads(files("irregulars.messages").joinpath("schemas", f"{name}.json").read_text("utf-8"))
@@ -148,7 +162,7 @@ def test_a_mute_of_everything_is_none() -> None:
 def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     suspect = Suspect("gpu", 0, (0,), 0.5)
     verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d",
-                      thresholds={"delta": 1.2}, lasted_s=1.0)  # fmt: skip
+                      thresholds={"delta": 1.2}, lasted_s=1.0, explanation=REASONS)  # fmt: skip
     announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),), start="s", since_ns=5)
     messages = {
         "jobs": encode_announcement(announcement),
@@ -161,6 +175,29 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
         assert list(PUBLISHED[name]["properties"]) == list(json.loads(message))
     suspects = PUBLISHED["verdicts"]["properties"]["suspects"]["items"]["properties"]
     assert set(suspects) == set(verdict.to_json()["suspects"][0])
+    explanation, written = PUBLISHED["verdicts"]["properties"]["explanation"]["properties"], asdict(REASONS)
+    assert list(explanation) == list(written)
+    for name in ("path", "considered"):
+        assert list(explanation[name]["items"]["properties"]) == list(written[name][0])
+    assert decode_verdict(encode_verdict(verdict)) == verdict
+    assert decode_reasons(encode_reasons(REASONS)) == REASONS
+
+
+def test_a_field_of_a_verdict_stands_in_both_schemas_and_in_the_database() -> None:
+    """One list of fields, that of `Verdict`: what a table calls otherwise, or leaves out, stands here."""
+    named = {field.name for field in fields(Verdict)}
+    for name in ("verdicts", "alerts"):
+        assert named <= set(PUBLISHED[name]["properties"])
+    columns = set(TABLES["verdicts"].schema.names)
+    renamed = {"iterations": {"first_iteration", "past_last_iteration"}, "time_ns": {"last_seen_at"}}
+    elsewhere = {"suspects", "thresholds"}  # a table of its own; of the topic alone
+    assert columns == {column for one in named - elsewhere for column in renamed.get(one, {one})}
+
+
+def test_the_words_of_reasons_are_those_of_the_code() -> None:
+    explanation = PUBLISHED["verdicts"]["properties"]["explanation"]["properties"]
+    assert tuple(explanation["path"]["items"]["properties"]["what"]["enum"]) == STEPS
+    assert tuple(explanation["considered"]["items"]["properties"]["what"]["enum"]) == ALTERNATIVES
 
 
 def test_the_words_are_those_of_the_code() -> None:

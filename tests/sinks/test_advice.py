@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.sinks.advice import advise, name_device, name_ranks, plan_of, where_to_look
+from irregulars.sinks.advice import advise, name_device, plan_of, where_to_look
 from irregulars.sinks.investigations import bind, find_investigation
+from irregulars.words import name_ranks
 
 GPU = Suspect("gpu", 8, (8,), 0.9, host="node-1", gpu=0, nic="mlx5_1", switch="leaf-1")
 VERDICT = Verdict("v", 1, "open", "llama", "slow_rank", (60, 80), 2.4, 690.0, "dp0", (GPU,), "e", world_size=64)

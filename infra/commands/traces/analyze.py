@@ -178,7 +178,7 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
 
 
 def _sure(suspect: Suspect) -> str:
-    from irregulars.sinks.alerts import percent
+    from irregulars.words import percent
 
     return percent(suspect.probability)
 

@@ -11,10 +11,9 @@ from urllib.parse import quote
 
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from irregulars.infra.showing.words import amount, kind_of, moment
 from irregulars.printing import printable
-from irregulars.sinks.alerts import percent
 from irregulars.sinks.investigations import Answer
+from irregulars.words import amount, moment, name_kind, percent
 
 NAME: Final = "irregulars_name"
 """In a route, ``{job:irregulars_name}``: a name that `piece_of` wrote, slashes and line breaks included."""
@@ -210,7 +209,7 @@ _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "told_probability": lambda value: percent(float(value)),
     "recovers_ratio": _share,
     "right_share": _share,
-    "kind": lambda value: kind_of(printable(value)),
+    "kind": lambda value: name_kind(printable(value)),
     "gpu_hours_lost": lambda value: amount(float(value)),
     "gpu_hours_per_hour": lambda value: amount(float(value)),
     "expected_gpu_hours_lost": lambda value: amount(float(value)),

@@ -21,8 +21,8 @@ from irregulars.infra.console.pages.cells import NAME, table_of
 from irregulars.infra.console.pages.rendering import Console, console_of, is_part, render
 from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
 from irregulars.infra.showing.html_page import extremes_of, heat_map, small_line, times_chart
-from irregulars.infra.showing.words import duration
 from irregulars.sinks.investigations import Answer, run
+from irregulars.words import duration
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -21,8 +21,8 @@ from irregulars.infra.console.access import Visitor, path_of, same_word
 from irregulars.infra.console.database import ConsoleDatabase, SharedAnswers
 from irregulars.infra.console.kafka import KafkaAddress, RecentAlerts
 from irregulars.infra.console.pages.cells import device_path, host_path, incident_path, job_path
-from irregulars.infra.showing.words import age, amount, duration, kind_of, moment, span
 from irregulars.printing import printable
+from irregulars.words import age, amount, duration, moment, name_kind, span
 
 LIVE_S: Final = 2
 """Seconds between two looks of a page that is open."""
@@ -82,7 +82,7 @@ def make_templates() -> Environment:
         "live_s": LIVE_S,
     }  # fmt: skip
     environment.filters |= {
-        "plain": printable, "age": age, "amount": amount, "duration": duration, "kind": kind_of, "moment": moment,
+        "plain": printable, "age": age, "amount": amount, "duration": duration, "kind": name_kind, "moment": moment,
         "span": span,
     }  # fmt: skip
     return environment

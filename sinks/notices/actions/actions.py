@@ -15,10 +15,11 @@ from typing import Annotated, Any, Final, Literal
 from irregulars.errors import RecordError
 from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
 from irregulars.messages.records import VERSION, decode_json, encode_json
-from irregulars.sinks.advice import name_device, name_kind, plan_of
+from irregulars.sinks.advice import name_device, plan_of
 from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
 from irregulars.sinks.notices.notice import Notice
 from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Rank, Share, Text, checked, one_of
+from irregulars.words import name_kind
 
 ActionState = Literal["proposed", "withdrawn"]
 HOUR_NS: Final = 3600 * 10**9

@@ -14,7 +14,8 @@ from irregulars.kafka.broker import client_config, open_admin, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict, decode_verdict
-from irregulars.sinks.advice import name_device, name_kind, plan_of
+from irregulars.sinks.advice import name_device, plan_of
+from irregulars.words import name_kind
 
 _MOST_BATCH: Final = 1000
 _POLL_S: Final = 0.2

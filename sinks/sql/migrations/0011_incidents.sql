@@ -3,6 +3,10 @@ ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS
     lasted_s Nullable(Float64) COMMENT 'Seconds of the job''s time from the first to the newest iteration in which the cause was seen; NULL: a hang, or nobody said'
     AFTER detector;
 
+ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS
+    explanation Nullable(String) COMMENT 'Reasons, as JSON (verdict-json.md): who waited for whom, what was ruled out, what is usual, delta in force; NULL: none'
+    AFTER lasted_s;
+
 ALTER TABLE verdicts COMMENT COLUMN IF EXISTS close_reason 'recovered, finished, restarted, silent or stopped; NULL: open';
 
 -- Verdicts in their newest revision, and what each costs, as sinks/costs.py has it for Python: `gpu_hours_per_hour` is the
@@ -30,6 +34,7 @@ SELECT
     known.severity AS severity,
     known.recovers_ratio AS recovers_ratio,
     known.detector AS detector,
+    known.explanation AS explanation,
     known.lost_s * nullIf(known.world_size, 0) / 3600 AS gpu_hours_lost,
     multiIf(
         known.world_size = 0, NULL,

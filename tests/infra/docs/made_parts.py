@@ -24,6 +24,7 @@ from irregulars.infra.configuration.settings import FIELDS
 from irregulars.infra.runs.analysis import analyze
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
+from irregulars.messages import kinds
 from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
 from irregulars.messages.judgements import decode_verdict
@@ -215,6 +216,18 @@ def suspect_fields() -> str:
     return table(("field", "type", "meaning"), [(n, _type(one), one["description"]) for n, one in properties.items()])
 
 
+def explanation_fields(part: str | None = None) -> str:
+    """The fields of an explanation, or of the objects in one of its lists."""
+    properties = json.loads((SCHEMAS / "verdicts.json").read_text())["properties"]["explanation"]["properties"]
+    properties = properties if part is None else properties[part]["items"]["properties"]
+    return table(("field", "type", "meaning"), [(n, _type(one), one["description"]) for n, one in properties.items()])
+
+
+def verdict_kinds() -> str:
+    rows = [(name, one.meaning, one.suspects) for name, one in kinds.KINDS.items()]
+    return table(("`kind`", "meaning", "first suspect"), rows)
+
+
 def _type(field: Mapping[str, Any]) -> str:
     if "const" in field:
         return f"`{json.dumps(field['const'])}`"
@@ -367,6 +380,10 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},
     "columns evidence": evidence_columns,
     "fields of verdicts": partial(fields, "verdicts"),
+    "kinds of verdicts": verdict_kinds,
+    "fields of explanations": explanation_fields,
+    "fields of steps": partial(explanation_fields, "path"),
+    "fields of alternatives": partial(explanation_fields, "considered"),
     "fields of suspects": suspect_fields,
     "fields of alerts": partial(fields, "alerts", "verdicts"),
     "fields of actions": partial(fields, "actions"),

@@ -7,14 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from irregulars.dtypes import Column
 from irregulars.infra.runs.analysis import analysis_of, judge_trace
-from irregulars.infra.showing.found import OPERATOR_COLUMNS, Found, Iteration
+from irregulars.infra.showing.found import Found, Iteration
 from irregulars.infra.showing.from_recording import found_in_recording
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import read_trace
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
@@ -47,20 +43,3 @@ def iterations_of(times_ms: Sequence[float], first_irregular: int) -> list[Itera
         Iteration(at, at * 10**9, round(ms * 1e6), None, at >= first_irregular, at >= first_irregular)
         for at, ms in enumerate(times_ms)
     ]
-
-
-def operators_of(*rows: tuple[int, int, str, str, int, int | None, float, float, float, float]) -> dict[str, Column]:
-    """Return columns of operators.
-
-    A row is iteration, rank, communicator, operator, sequence, peer, and start, gap, wait and transfer in ms.
-    """
-    columns: list[list[Any]] = [[] for _ in OPERATOR_COLUMNS]
-    for *named, peer, start, gap, wait, transfer in rows:
-        times = (start * 1e6, (wait + transfer) * 1e6, gap * 1e6, wait * 1e6, transfer * 1e6, 1000.0)
-        for column, value in zip(columns, (*named, UNKNOWN if peer is None else peer, *times), strict=True):
-            column.append(value)
-    texts, ints = ("communicator", "operator"), ("iteration", "rank", "sequence", "peer", "start_ns")
-    return {
-        name: np.array(values, dtype=object if name in texts else np.int64 if name in ints else np.float64)
-        for name, values in zip(OPERATOR_COLUMNS, columns, strict=True)
-    }

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -14,8 +13,8 @@ def test_all_values_are_json_and_ranges_say_that_they_are_half_open() -> None:
     values = json.loads(json.dumps(gather(found_in("gloo-slow-nic")).to_json(), allow_nan=False))
     assert values["range"] == {"first": 60, "past_last": 81, "last": 80}
     assert values["verdict"]["iterations"] == [60, 81]
-    assert values["chain"]["is_accused"] is True
-    assert values["alternatives"][0]["is_ruled_out"] is True
+    assert values["verdict"]["explanation"]["path"][-1]["is_accused"] is True
+    assert values["verdict"]["explanation"]["considered"][0]["is_ruled_out"] is True
 
 
 def test_before_and_during_are_told_apart_by_the_cause() -> None:
@@ -47,11 +46,6 @@ def test_what_it_costs_an_hour_is_the_share_of_the_time_that_was_lost() -> None:
 def test_without_it_iterations_would_take_what_a_replay_says() -> None:
     found = Found(verdict_of(recovers_ratio=0.75), iterations=iterations_of([100.0] * 60 + [200.0] * 21, 60))
     assert gather(found).without_ns == pytest.approx(125e6)
-
-
-def test_names_of_ranks_beside_the_path_are_not_carried_along() -> None:
-    found = replace(found_in("gloo-slow-rank"), gpus=())
-    assert set(gather(found).places) <= {0, 1, 2, 3}
 
 
 def test_a_detector_s_verdict_is_marked_from_its_first_iteration_though_none_was_irregular() -> None:

@@ -1,29 +1,33 @@
-"""Words and numbers for people: durations, rates, ranges and where a rank lives. Plain functions."""
+"""Words and numbers for people: durations, rates, ranges, ranks and kinds of verdicts. Plain functions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from irregulars.infra.showing.found import Place
+from irregulars.messages.kinds import KINDS
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_RUNS_SHOWN: Final = 4
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def duration(elapsed_ns: float) -> str:
-    """Write a duration with three digits.
+    """Write a duration with three digits, in the unit that suits its size.
 
-    >>> duration(24_900_000.0), duration(1.5e9), duration(float("nan")), duration(0.0)
-    ('24.9 ms', '1.5 s', 'not known', '0 ms')
+    >>> duration(24_900_000.0), duration(411_000.0), duration(1.5e9), duration(float("nan")), duration(0.0)
+    ('24.9 ms', '411 µs', '1.5 s', 'not known', '0 ms')
     """
     if not math.isfinite(elapsed_ns):
         return "not known"
-    if elapsed_ns >= 999.5e6:
-        return f"{elapsed_ns / 1e9:.3g} s" if elapsed_ns < 999.5e9 else f"{elapsed_ns / 1e9:,.0f} s"
-    return f"{elapsed_ns / 1e6:.3g} ms"
+    if not elapsed_ns:
+        return "0 ms"
+    for limit_ns, unit in ((1e3, "ns"), (1e6, "µs"), (1e9, "ms")):
+        if elapsed_ns < 0.9995 * limit_ns:  # what would round to 1000 is 1 of the next unit
+            return f"{elapsed_ns * 1e3 / limit_ns:.3g} {unit}"
+    return f"{elapsed_ns / 1e9:.3g} s" if elapsed_ns < 999.5e9 else f"{elapsed_ns / 1e9:,.0f} s"
 
 
 def age(elapsed_s: float) -> str:
@@ -81,23 +85,40 @@ def span(iterations: tuple[int, int]) -> str:
     return f"iteration {first}" if past - first <= 1 else f"iterations {first} to {past - 1}"
 
 
-def kind_of(kind: str) -> str:
-    """Name a kind of verdict as the alert does.
+def name_kind(kind: str) -> str:
+    """Name a kind of verdict as people do; one that only a newer worker knows by its own word.
 
-    >>> kind_of("slow_nic"), kind_of("slow_rank")
-    ('slow NIC', 'slow rank')
+    >>> name_kind("slow_nic"), name_kind("slow_rank"), name_kind("slow_dpu")
+    ('slow NIC', 'slow rank', 'slow dpu')
     """
-    return "slow NIC" if kind == "slow_nic" else kind.replace("_", " ")
+    return KINDS[kind].noun if kind in KINDS else kind.replace("_", " ")
 
 
-def rank_at(rank: int, places: Mapping[int, Place]) -> str:
-    """Name a rank with its host, where that is known.
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Name ranks in few words.
 
-    >>> rank_at(3, {3: Place("node-1", 0, None, None)}), rank_at(4, {})
-    ('rank 3 on node-1', 'rank 4')
+    >>> name_ranks([5]), name_ranks([8, 9, 10, 3])
+    ('rank 5', 'ranks 3, 8-10')
     """
-    place = places.get(rank)
-    return f"rank {rank} on {place.host}" if place is not None and place.host else f"rank {rank}"
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:_RUNS_SHOWN])
+    if len(runs) > _RUNS_SHOWN:
+        shown += f" and others, {len(set(ranks))} in all"
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {shown}"
+
+
+def percent(probability: float) -> str:
+    """Write how sure it is: nothing is ever 100% sure.
+
+    >>> percent(0.914), percent(0.9999)
+    ('91%', '99%')
+    """
+    return f"{min(round(100 * probability), 99)}%"
 
 
 def blocks(values: list[float], most: float) -> str:

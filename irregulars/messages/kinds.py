@@ -1,0 +1,92 @@
+"""Kinds of verdicts and of suspects: one table each, from which names, advice, checks and pages are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictKind:
+    """One kind of verdict.
+
+    Parameters
+    ----------
+    noun
+        Its name for people.
+    meaning, suspects
+        What it says, and which devices it accuses first: for pages.
+    drains
+        Whether its first suspect's host is drained where the verdict is sure enough.
+    actions
+        What an orchestrator may be told to do (`sinks.advice.ACTION_NAMES`).
+    """
+
+    noun: str
+    meaning: str
+    suspects: str
+    drains: bool = False
+    actions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """One kind of suspect.
+
+    Parameters
+    ----------
+    is_worker
+        Whether it is slow by its own work, and not by what it sends.
+    named_by
+        Fields of a suspect that name the device in every job. Empty: its ranks name it, in one job alone.
+    """
+
+    is_worker: bool
+    named_by: tuple[str, ...] = ()
+
+
+KINDS: Final[Mapping[str, VerdictKind]] = {
+    "slow_rank": VerdictKind(
+        "slow rank", "a rank, or the ranks of one host, work longer than usual or than their peers",
+        "`gpu` or `host`", drains=True, actions=("cordon", "drain", "checkpoint_now"),
+    ),
+    "slow_nic": VerdictKind(
+        "slow NIC", "transfers over one NIC are slow", "`nic`", drains=True,
+        actions=("cordon", "drain", "checkpoint_now"),
+    ),
+    "slow_link": VerdictKind(
+        "slow link", "the way between two ranks is slow", "`link`", actions=("test_device",),
+    ),
+    "slow_communicator": VerdictKind(
+        "slow communicator", "communication is slow, and no NIC or link stands out", "none, or `switch`",
+        actions=("test_device",),
+    ),
+    "slow_stage": VerdictKind(
+        "slow stage", "the ranks of one pipeline stage work longer: rebalance the stages", "`stage`",
+        actions=("replan_stages",),
+    ),
+    "imbalance": VerdictKind("imbalance", "who is late changes from iteration to iteration: uneven data", "none"),
+    "hang": VerdictKind(
+        "hang", "some ranks entered an operator that did not end",
+        "`gpu`, with the ranks to look at. None where more than eight ranks that log nothing come into question",
+        drains=True, actions=("cordon",),  # it reaches no checkpoint any more: it is restarted from the last one
+    ),
+    "custom": VerdictKind(
+        "custom",
+        "a [detector with a say](detectors.md#a-detector-with-a-say) finds ranks strange; `detector` is its name",
+        "`gpu` or `host`",
+    ),
+}  # fmt: skip
+
+DEVICE_KINDS: Final[Mapping[str, DeviceKind]] = {
+    "gpu": DeviceKind(is_worker=True, named_by=("host", "gpu")),
+    "host": DeviceKind(is_worker=True, named_by=("host",)),
+    "nic": DeviceKind(is_worker=False, named_by=("host", "nic")),
+    "link": DeviceKind(is_worker=False),  # the receiver's host is in no suspect
+    "switch": DeviceKind(is_worker=False, named_by=("switch",)),
+    "stage": DeviceKind(is_worker=True),  # a share of a model, no device that could be replaced
+}
+
+WORKERS: Final = frozenset(name for name, one in DEVICE_KINDS.items() if one.is_worker)
+"""Devices that are slow by their own work."""
