@@ -13,8 +13,7 @@ from typing import Any, Final
 from irregulars.errors import RecordError
 from irregulars.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
 from irregulars.messages.records import VERSION, decode_json
-from irregulars.sinks.advice import advise, name_cause, name_device, where_to_look
-from irregulars.sinks.costs import gpu_hours_lost
+from irregulars.sinks.advice import advise, gpu_hours_lost, name_cause, name_device, where_to_look
 from irregulars.validation import NotNegative, Text, checked
 from irregulars.words import percent
 

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from irregulars.errors import ServiceError, SinkBusy, SinkError, SinkRejected
 from irregulars.sinks.connection import LOGIN_REFUSALS, DatabaseSettings, connect, reason_of, translated
-from irregulars.sinks.migrate import migrate
+from irregulars.sinks.migrate import keep, migrate
 from irregulars.sinks.protocol import Rows
-from irregulars.sinks.retention import keep
 from irregulars.sinks.tables import conform
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class ClickHouseSink:
         A write that finds rows which have waited for this long stores them first, so that snapshots that come seldom
         do not hold rows back.
     keep_days
-        Days that a table keeps its rows, by table; see `sinks.retention.keep`.
+        Days that a table keeps its rows, by table; see `sinks.migrate.keep`.
     clock
         Seconds that only grow; tests pass one of their own.
     """

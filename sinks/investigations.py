@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from irregulars.errors import InputError
-from irregulars.sinks.newest_values import NEWEST, NEWEST_OF, look_up
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -288,3 +287,73 @@ def _parameter(name: str, text: str) -> Parameter:
             f"parameter with default {NEWEST} must be one of {', '.join(NEWEST_OF)}; got {text!r} ({name}.sql)"
         )
     return Parameter(match["name"], match["type"], match["default"], match["description"])
+
+
+# --- values that a question leaves to the database: its newest job, verdict, irregular iteration ---
+# Each is looked up beforehand by a query of its own, so that questions stay SQL with plain values: ClickHouse then
+# reads by key, and the same text runs in Grafana.
+
+NEWEST: Final = "NEWEST"
+"""Default of a parameter whose value is looked up."""
+
+_JOB: Final = """
+    SELECT job
+    FROM
+    (
+        SELECT job, max(started_at) AS seen_at FROM iterations GROUP BY job
+        UNION ALL
+        SELECT job, max(last_seen_at) AS seen_at FROM verdicts GROUP BY job
+        UNION ALL
+        SELECT job, max(toDateTime64(stored_at, 9, 'UTC')) AS seen_at
+        FROM jobs
+        WHERE job NOT IN (SELECT job FROM iterations)
+        GROUP BY job
+    )
+    ORDER BY seen_at DESC NULLS LAST, job
+    LIMIT 1
+"""
+# A job that was announced and has no iteration yet counts by the moment of its announcement.
+
+_VERDICT: Final = """
+    SELECT verdict_id
+    FROM verdicts FINAL
+    WHERE {job:String} = '' OR job = {job:String}
+    ORDER BY last_seen_at DESC NULLS LAST, verdict_id
+    LIMIT 1
+"""
+
+# Of an irregular iteration that a verdict explains the operators were read, and stand in the database.
+_ITERATION: Final = """
+    SELECT iteration
+    FROM iterations FINAL
+    WHERE job = {job:String} AND is_irregular
+        AND ({attempt:Nullable(Int64)} IS NULL OR attempt = {attempt:Nullable(Int64)})
+    ORDER BY attempt DESC, notEmpty(verdict_ids) DESC, iteration DESC
+    LIMIT 1
+"""
+
+NEWEST_OF: Final[Mapping[str, str]] = {"job": _JOB, "verdict_id": _VERDICT, "iteration": _ITERATION}
+"""Parameters that can be looked up, in the order in which one needs the other, and how."""
+
+
+def look_up(client: Client, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, str | int | None]:
+    """Return the newest values of some parameters; None where nothing is stored.
+
+    Parameters
+    ----------
+    client
+        A connection that may read.
+    names
+        Which parameters, of `NEWEST_OF`.
+    values
+        Values of the question's other parameters.
+    """
+    found: dict[str, str | int | None] = {}
+    for name in (one for one in NEWEST_OF if one in names):
+        known = {"job": "", "attempt": None, **values, **found}
+        if known["job"] is None:
+            found[name] = None
+            continue
+        rows = client.query(NEWEST_OF[name], parameters=known).result_rows
+        found[name] = rows[0][0] if rows else None
+    return found

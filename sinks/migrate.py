@@ -1,4 +1,4 @@
-"""Bringing the database's tables up to date: numbered SQL files, each applied once, forward only.
+"""The database's tables: made by numbered SQL files, each applied once; how long rows stay; who may read and write.
 
 Two workers may migrate at the same moment. There is no lock to take (one would need a coordinator that small
 installations lack): every statement may run twice, and an applied version is a row that both write alike.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -156,3 +156,100 @@ def _apply(client: Client, migration: Migration, is_replicated: bool) -> None:
         column_names=["version", "name", "checksum"],
         settings={"async_insert": 0},
     )
+
+
+LONGEST_DAYS: Final = 3_650
+"""The sum of ``stored_at`` and many more days passes 2106, where ClickHouse's DateTime begins anew: rows would go at
+once."""
+
+_ENGINES: Final = "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()"
+
+
+def keep(client: Client, days: Mapping[str, int]) -> list[str]:
+    """Make tables keep rows for so many days after they were stored; return the tables that were changed.
+
+    A table that `days` does not name stays as it is, also where an administrator has changed it. A table that keeps
+    its rows for so long already is not touched: a worker that may not alter tables can use it. Where the time gets
+    shorter ClickHouse drops the older rows in the background.
+
+    Parameters
+    ----------
+    client
+        From `sinks.connection.connect`.
+    days
+        By table; from 1 to `LONGEST_DAYS`.
+    """
+    if not days:
+        return []
+    engines = {str(name): str(engine) for name, engine in client.query(_ENGINES).result_rows}
+    changed = [
+        name for name in days if _ttl(days[name]) not in engines[name].partition(" SETTINGS ")[0].split("TTL ")
+    ]
+    for name in changed:
+        client.command(f"ALTER TABLE {name} MODIFY TTL stored_at + INTERVAL {days[name]:d} DAY")
+    return changed
+
+
+def _ttl(days: int) -> str:
+    """As ``engine_full`` has it."""
+    return f"stored_at + toIntervalDay({days})"
+
+
+_TABLES: Final = """
+SELECT columns.table
+FROM system.columns AS columns
+INNER JOIN system.tables AS tables ON tables.database = columns.database AND tables.name = columns.table
+WHERE columns.database = currentDatabase() AND columns.name = 'job' AND tables.engine LIKE '%MergeTree'
+ORDER BY columns.table
+"""
+
+
+def rows_of_job(client: Client, job: str) -> dict[str, int]:
+    """Return how many rows each table holds of a job, those included that a merge has yet to replace.
+
+    Parameters
+    ----------
+    client
+        From `sinks.connection.connect`; a user who reads is enough.
+    """
+    return {name: _count(client, name, job) for name in _tables(client)}
+
+
+def delete_job(client: Client, job: str) -> dict[str, int]:
+    """Delete a job's rows from all tables; return how many there were. Twice is fine.
+
+    No query sees them when this returns. On disk they stay until ClickHouse merges the parts that hold them.
+
+    Parameters
+    ----------
+    client
+        Of a user who may alter tables.
+    """
+    before = rows_of_job(client, job)
+    for name, count in before.items():
+        if count:
+            client.command(f"DELETE FROM {name} WHERE job = {{job:String}}", parameters={"job": job})
+    return before
+
+
+def _tables(client: Client) -> list[str]:
+    return [str(name) for (name,) in client.query(_TABLES).result_rows]
+
+
+def _count(client: Client, table: str, job: str) -> int:
+    found = client.query(f"SELECT count() FROM {table} WHERE job = {{job:String}}", parameters={"job": job})
+    return int(found.result_rows[0][0])
+
+
+_SHIPPED = "irregulars."
+
+
+def access_sql(database: str = "irregulars") -> str:
+    """Return the statements of ``sinks/sql/access.sql`` for a database of that name.
+
+    >>> "GRANT SELECT ON other.* TO irregulars_reader" in access_sql("other")
+    True
+    """
+    text = files("irregulars.sinks").joinpath("sql", "access.sql").read_text("utf-8")
+    named = text.replace(f"{_SHIPPED}*", f"{database}.*")
+    return named.replace("CREATE DATABASE IF NOT EXISTS irregulars;", f"CREATE DATABASE IF NOT EXISTS {database};")

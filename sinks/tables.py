@@ -17,7 +17,7 @@ import pyarrow as pa
 from irregulars.errors import SinkRejected
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.bounds import usable_rows
-from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Verdict
 from irregulars.messages.opinions import Opinion
 from irregulars.messages.reasons import encode_reasons
 from irregulars.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
@@ -209,16 +209,11 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
 
 def table_of_opinions(opinions: Sequence[Opinion]) -> pa.Table:
     """Convert what people say of verdicts to rows of ``feedback``; raises `SinkRejected` as `tables_of`."""
-    return _rows("feedback", [_opinion(one) for one in opinions])
-
-
-def _opinion(opinion: Opinion) -> dict[str, Any]:
-    return {
-        "job": opinion.job, "verdict_id": opinion.verdict_id, "who": opinion.who, "said_at": opinion.time_ns,
-        "is_right": opinion.is_right, "kind": opinion.kind, "first_iteration": opinion.iterations[0],
-        "past_last_iteration": opinion.iterations[1], "note": opinion.note, "device": opinion.device,
-        "rank": opinion.rank, "probability": opinion.probability,
-    }  # fmt: skip
+    rows = []
+    for one in opinions:
+        first, past_last = one.iterations
+        rows.append(_of("feedback", one, said_at=one.time_ns, first_iteration=first, past_last_iteration=past_last))
+    return _rows("feedback", rows)
 
 
 SAMPLES: Final = ("bandwidth", "gpu_health")
@@ -301,57 +296,45 @@ def sort_by_key(name: str, table: pa.Table) -> pa.Table:
     return table.sort_by([(column, "ascending") for column in TABLES[name].key]).combine_chunks()
 
 
+def _of(name: str, record: object, **others: Any) -> dict[str, Any]:
+    """Return a row of table `name`: columns that `others` lacks are attributes of the record of the same name."""
+    return {one: others[one] if one in others else getattr(record, one) for one in TABLES[name].schema.names}
+
+
 def _announced(announcement: Announcement) -> dict[str, Any]:
     # Members are not stored per rank (100,000 ranks would each list 100,000): a communicator's members are the rows
     # that name it.
-    return {
-        "job": announcement.job, "attempt": announcement.attempt, "rank": announcement.rank,
-        "world_size": announcement.world_size, "logged_ranks": announcement.logged_ranks,
-        "is_logged": announcement.is_logged, "clock": announcement.clock,
-        "sources": list(announcement.sources),
-        "communicators": [c.id for c in announcement.communicators],
-        "communicator_kinds": [c.kind for c in announcement.communicators],
-        "communicator_sizes": [len(c.ranks) for c in announcement.communicators],
-        "host": announcement.host, "gpu": announcement.gpu, "nic": announcement.nic,
-        "switch": announcement.switch, "lost_rows": announcement.lost_rows,
-        "recorded_until": announcement.recorded_until_ns,
-    }  # fmt: skip
+    communicators = announcement.communicators
+    return _of(
+        "jobs", announcement, recorded_until=announcement.recorded_until_ns, sources=list(announcement.sources),
+        communicators=[one.id for one in communicators], communicator_kinds=[one.kind for one in communicators],
+        communicator_sizes=[len(one.ranks) for one in communicators],
+    )  # fmt: skip
 
 
 def _judged(iteration: JudgedIteration) -> dict[str, Any]:
-    return {
-        "job": iteration.job, "attempt": iteration.attempt, "iteration": iteration.iteration,
-        "started_at": iteration.start_ns, "elapsed_ns": iteration.elapsed_ns,
-        "reference_ns": _known(iteration.reference_ns), "phase": iteration.phase,
-        "is_irregular": iteration.is_irregular, "ranks_reported": iteration.ranks_reported,
-        "verdict_ids": list(iteration.verdict_ids),
-    }  # fmt: skip
+    return _of(
+        "iterations", iteration, started_at=iteration.start_ns, reference_ns=_known(iteration.reference_ns),
+        verdict_ids=list(iteration.verdict_ids),
+    )  # fmt: skip
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "job": verdict.job, "verdict_id": verdict.verdict_id, "revision": verdict.revision,
-        "attempt": verdict.attempt, "state": verdict.state, "event": verdict.event, "kind": verdict.kind,
-        "first_iteration": verdict.iterations[0], "past_last_iteration": verdict.iterations[1],
-        "delta": _known(verdict.delta), "lost_s": verdict.lost_s, "world_size": verdict.world_size,
-        "communicator": verdict.communicator, "evidence": verdict.evidence, "last_seen_at": verdict.time_ns,
-        "close_reason": verdict.close_reason, "severity": verdict.severity, "recovers_ratio": verdict.recovers_ratio,
-        "detector": verdict.detector, "lasted_s": verdict.lasted_s,
-        "explanation": encode_reasons(verdict.explanation),
-    }  # fmt: skip
+    first, past_last = verdict.iterations
+    return _of(
+        "verdicts", verdict, first_iteration=first, past_last_iteration=past_last, delta=_known(verdict.delta),
+        last_seen_at=verdict.time_ns, explanation=encode_reasons(verdict.explanation),
+    )  # fmt: skip
 
 
 def _suspects(verdict: Verdict) -> list[dict[str, Any]]:
-    return [_suspect(verdict, position, suspect) for position, suspect in enumerate(verdict.suspects)]
-
-
-def _suspect(verdict: Verdict, position: int, suspect: Suspect) -> dict[str, Any]:
-    return {
-        "job": verdict.job, "verdict_id": verdict.verdict_id, "revision": verdict.revision, "position": position,
-        "device": suspect.device, "rank": suspect.rank, "ranks": list(suspect.ranks), "peer": suspect.peer,
-        "host": suspect.host, "gpu": suspect.gpu, "nic": suspect.nic, "switch": suspect.switch,
-        "probability": suspect.probability,
-    }  # fmt: skip
+    return [
+        _of(
+            "suspects", suspect, job=verdict.job, verdict_id=verdict.verdict_id, revision=verdict.revision,
+            position=position, ranks=list(suspect.ranks),
+        )
+        for position, suspect in enumerate(verdict.suspects)
+    ]  # fmt: skip
 
 
 def _known(value: float) -> float | None:

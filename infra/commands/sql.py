@@ -130,7 +130,7 @@ def _tell_cut(answer: Answer) -> None:
 
 
 def _print_access(database: str) -> None:
-    from irregulars.sinks.access import access_sql
+    from irregulars.sinks.migrate import access_sql
 
     print(access_sql(database), end="")
 
@@ -138,8 +138,7 @@ def _print_access(database: str) -> None:
 def _create_tables(settings: Settings, wait_s: float) -> None:
     from irregulars.infra.configuration.wiring import database_settings, keep_days
     from irregulars.sinks.connection import connect, translated
-    from irregulars.sinks.migrate import migrate
-    from irregulars.sinks.retention import keep
+    from irregulars.sinks.migrate import keep, migrate
 
     target = database_settings(settings, wait_s)
     client = connect(target, is_creating=True)
@@ -157,7 +156,7 @@ def _create_tables(settings: Settings, wait_s: float) -> None:
 def _delete_job(settings: Settings, wait_s: float, job: str, *, is_writing: bool, json: bool) -> None:
     from irregulars.infra.configuration.wiring import database_settings
     from irregulars.sinks.connection import connect, translated
-    from irregulars.sinks.deletion import delete_job, rows_of_job
+    from irregulars.sinks.migrate import delete_job, rows_of_job
 
     target = database_settings(settings, wait_s, is_reading=not is_writing)
     client = connect(target)

@@ -24,9 +24,16 @@ from irregulars.infra.showing.found import (
     periods_of,
 )
 from irregulars.messages.judgements import Verdict
-from irregulars.sinks.advice import advise, name_device, runbook_of, where_to_look
+from irregulars.sinks.advice import (
+    advise,
+    gpu_hours_lost,
+    gpu_hours_per_hour,
+    name_device,
+    runbook_of,
+    share_lost,
+    where_to_look,
+)
 from irregulars.sinks.alerts import summarise
-from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour, share_lost
 from irregulars.words import duration, rate
 
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from irregulars.messages.judgements import Verdict
-from irregulars.sinks.advice import name_device
-from irregulars.sinks.costs import gpu_hours_lost
+from irregulars.sinks.advice import gpu_hours_lost, name_device
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _LONGEST_NAME: Final = 200

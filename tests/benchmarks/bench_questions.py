@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.sinks.connection import DatabaseSettings, connect
-from irregulars.sinks.investigations import Answer, run, shipped_investigations
+from irregulars.sinks.investigations import NEWEST, Answer, run, shipped_investigations
 from irregulars.sinks.migrate import migrate
-from irregulars.sinks.newest_values import NEWEST
 from tests.benchmarks.stored_jobs import ITERATION_S, OPERATORS, RANKS, StoredJobs
 
 if TYPE_CHECKING:

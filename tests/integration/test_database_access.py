@@ -15,11 +15,11 @@ from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import database_settings, keep_days
 from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.sinks.access import access_sql
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.investigations import run as ask_question
 from irregulars.sinks.investigations import shipped_investigations
+from irregulars.sinks.migrate import access_sql
 from irregulars.sinks.tables import tables_of
 from tests.integration.certificates import Authority
 from tests.integration.database_users import profiles_of, quotas_of, statements_of, with_access

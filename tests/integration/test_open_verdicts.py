@@ -17,9 +17,9 @@ from irregulars.infra.showing.from_database import find_verdict, found_in_databa
 from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import cost_text, title_text
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
+from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings, connect
-from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
 from irregulars.sinks.investigations import run
 from irregulars.sinks.notices.actions.actions import actions_of
 from irregulars.sinks.notices.actions.node_check import check_host

@@ -6,13 +6,13 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.sinks.investigations import (
+    NEWEST,
     THEMES,
     bind,
     find_investigation,
     read_investigation,
     shipped_investigations,
 )
-from irregulars.sinks.newest_values import NEWEST
 from irregulars.sinks.tables import TABLES
 
 SHIPPED = shipped_investigations()

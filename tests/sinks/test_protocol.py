@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from irregulars.errors import PluginError, SinkRejected
-from irregulars.sinks.memory import MemorySink
 from irregulars.sinks.protocol import Rows, Sink, check_sink
 from irregulars.sinks.tables import TABLES, conform
+from tests.sinks.memory_sink import MemorySink
 
 
 class Appending(MemorySink):

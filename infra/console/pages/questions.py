@@ -14,8 +14,7 @@ from starlette.routing import BaseRoute, Route
 from irregulars.errors import InputError
 from irregulars.infra.console.pages.cells import host_path, incident_path, job_path, table_of
 from irregulars.infra.console.pages.rendering import console_of, render
-from irregulars.sinks.investigations import THEMES, Investigation, bind, run, shipped_investigations
-from irregulars.sinks.newest_values import NEWEST
+from irregulars.sinks.investigations import NEWEST, THEMES, Investigation, bind, run, shipped_investigations
 
 _KEEP_S: Final = 5.0
 _MOST_ROWS: Final = 500

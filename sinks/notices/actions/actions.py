@@ -15,8 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from irregulars.errors import RecordError
 from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
 from irregulars.messages.records import VERSION, decode_json, encode_json
-from irregulars.sinks.advice import name_device, plan_of
-from irregulars.sinks.costs import gpu_hours_lost, gpu_hours_per_hour
+from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour, name_device, plan_of
 from irregulars.sinks.notices.notice import Notice
 from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Rank, Share, Text, checked, one_of
 from irregulars.words import name_kind
@@ -44,7 +43,7 @@ class Action:
     state: ActionState  # withdrawn: do it no more, and undo it if it was done
     suspect: Suspect  # the device; where it is withdrawn, with its first 64 ranks
     gpu_hours_lost: float | None  # by the incident so far
-    gpu_hours_lost_per_hour: float | None  # while the cause is there (`sinks.costs`); None also where it is over
+    gpu_hours_lost_per_hour: float | None  # while the cause is there (`sinks.advice`); None also where it is over
     expires_at_ns: int | None  # until when it may be begun, ns since the epoch; None also: without an end
     reason: str  # one line for people
 

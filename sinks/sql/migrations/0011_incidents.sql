@@ -9,7 +9,7 @@ ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS
 
 ALTER TABLE verdicts COMMENT COLUMN IF EXISTS close_reason 'recovered, finished, restarted, silent or stopped; NULL: open';
 
--- Verdicts in their newest revision, and what each costs, as sinks/costs.py has it for Python: `gpu_hours_per_hour` is the
+-- Verdicts in their newest revision, and what each costs, as sinks/advice.py has it for Python: `gpu_hours_per_hour` is the
 -- share of the job's time that is lost while the cause is there, times its GPUs. Of verdicts that do not say how long that
 -- was, as if all iterations took as long as the irregular ones; of a hang, all GPUs.
 CREATE VIEW IF NOT EXISTS incidents AS

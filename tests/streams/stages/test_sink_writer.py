@@ -15,12 +15,12 @@ import pytest
 from irregulars.errors import ServiceRefused, ServiceUnavailable, SinkBusy, SinkError, SinkRejected
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.topics import TopicSettings
-from irregulars.sinks.memory import MemorySink
 from irregulars.sinks.protocol import Rows
 from irregulars.streams.stages import sink_writer
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.telemetry.counters import Counters
 from tests.sinks import made_up_job
+from tests.sinks.memory_sink import MemorySink
 from tests.waiting import DEADLINE_S, until
 
 

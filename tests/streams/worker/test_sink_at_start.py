@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.sinks.memory import MemorySink
 from irregulars.streams.worker.app import WorkerApp
 from irregulars.streams.worker.running import make_app
 from irregulars.streams.worker_settings import WorkerSettings
+from tests.sinks.memory_sink import MemorySink
 
 
 class NewerSink(MemorySink):
