@@ -12,9 +12,6 @@ from irregulars.printing import printable
 
 if TYPE_CHECKING:
     from irregulars.messages.opinions import Opinion
-    from irregulars.sinks.notices.state_log import StateLog
-
-_WORDS = ("right", "wrong", "withdraw")
 
 
 def feedback(
@@ -42,27 +39,23 @@ def feedback(
     Example: irregulars feedback llama-7b:0:60:0 wrong --note "NIC fine, a job of ours was copying"
     """
     from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.sinks.notices.mutes import this_user
+    from irregulars.sinks.notices.opinions import WORDS
     from irregulars.sinks.notices.state_log import opened
 
-    if not is_listing and (verdict_id is None or word not in _WORDS):
+    if not is_listing and (verdict_id is None or word not in WORDS):
         got = " ".join(one for one in (verdict_id, word) if one) or "nothing"
-        raise InputError(f"feedback must be a verdict's id and one of {', '.join(_WORDS)}; got {printable(got)}")
+        raise InputError(f"feedback must be a verdict's id and one of {', '.join(WORDS)}; got {printable(got)}")
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     with opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "verdicts", "feedback") as log:
         if not is_listing:
-            _say(log, str(verdict_id), str(word), note, who)
+            verdict = log.verdict(str(verdict_id))
+            if verdict is None:
+                rule = f"verdict must be one on the topic verdicts; got {verdict_id!r}"
+                raise InputError(f"{rule}. See: irregulars alerts --from-start --end")
+            log.record_opinion(verdict, str(word), who or this_user(), note)
         opinions = log.opinions()
     _show(opinions, None if is_listing else verdict_id, json)
-
-
-def _say(log: StateLog, verdict_id: str, word: str, note: str, who: str | None) -> None:
-    from irregulars.sinks.notices.mutes import this_user
-
-    verdict = log.verdict(verdict_id)
-    if verdict is None:
-        raise InputError(f"verdict must be one on the topic verdicts; got {verdict_id!r}. See: irregulars alerts "
-                         "--from-start --end")  # fmt: skip
-    log.record_opinion(verdict, word, who or this_user(), note)
 
 
 def _show(opinions: list[Opinion], verdict_id: str | None, json: bool) -> None:
