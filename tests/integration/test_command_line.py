@@ -176,7 +176,6 @@ def test_ctrl_c_ends_the_demo_cleanly(tmp_path: Path) -> None:
         for line in run.stdout:
             if "GPUs train" in line:
                 break
-        time.sleep(3)
         run.send_signal(signal.SIGINT)
         _, err = run.communicate(timeout=60)
     finally:
