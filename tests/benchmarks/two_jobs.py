@@ -116,7 +116,7 @@ class Watch:
     def _ask_doctor(self) -> None:
         while not self._ending.wait(2.0):  # a look costs a process
             asked = self._pipeline.start("doctor", "--json")
-            asked.wait(60)
+            asked.wait(300)
             found = json.loads(asked.output()[asked.output().index("{") :])["findings"]
             for one in found:
                 if one.get("code") in ("two_jobs", "job_contradicts"):
