@@ -23,7 +23,7 @@ def small_checkout(folder: Path) -> Path:
         if "." not in name and name != "LICENSE":
             (folder / name).mkdir(parents=True)
             (folder / name / "__init__.py").write_text('"""Nothing."""\n__version__ = "0.1.0"\n')
-    for name in ("README.md", "LICENSE", "requirements.lock", "irregulars/_kernel.c"):
+    for name in ("README.md", "LICENSE", "requirements.lock", "irregulars/_kernel.c", "irregulars/version.py"):
         shutil.copy(ROOT / name, folder / name)
     project = (ROOT / "pyproject.toml").read_text()
     extras = "".join(f'{extra} = ["{package}"]\n' for extra, package in PACKAGES.items())
