@@ -102,7 +102,7 @@ def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, i
     from irregulars.infra.showing.from_recording import found_in_recording
 
     trace = read_and_report(directory)
-    judgements, refused_rows = judge_trace(trace, monitor_settings(settings, has_detectors=False), fills_columns=True)
+    judgements, refused_rows = judge_trace(trace, monitor_settings(settings, has_detectors=False))
     analysis = analysis_of(trace, judgements, refused_rows)
     if not analysis.verdicts:
         if is_json:

@@ -21,7 +21,7 @@ HOSTILE = "<script>alert('x')</script>\x1b[31m\n"
 def found_in(name: str) -> Found:
     """Return what is known of the costliest verdict of a recording in tests/recordings."""
     trace = read_trace(RECORDINGS / name)
-    judgements, refused_rows = judge_trace(trace, fills_columns=True)
+    judgements, refused_rows = judge_trace(trace)
     verdict = analysis_of(trace, judgements, refused_rows).verdicts[0]
     return found_in_recording(name, trace, judgements, verdict)
 
