@@ -33,7 +33,7 @@ from irregulars.producers.importers.kineto.kineto_trace import LAUNCHES, WANTED,
 from irregulars.producers.importers.nccl_inspector.job import job_of_operations
 from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES, LogParser, Operation, Process
 from irregulars.producers.nccl_ras.answers import MAX_ANSWER_BYTES, Answer
-from irregulars.producers.nccl_ras.saved_answers import job_of_answers, split_answers
+from irregulars.producers.nccl_ras.records import job_of_answers, split_answers
 from irregulars.producers.trace.directory import write_trace
 from irregulars.validation import nearest
 

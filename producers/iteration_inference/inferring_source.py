@@ -1,4 +1,9 @@
-"""A live source whose ranks mark no iterations: they are inferred from the operators before anything is published."""
+"""A live source whose ranks mark no iterations: they are inferred from the operators before anything is published.
+
+The state of an inference in a file, so that iteration numbers continue after the agent restarts.
+
+Its checksum is in it: what a broken disk or a hand has changed must not be taken for numbers of iterations.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import (
@@ -18,11 +23,48 @@ from irregulars.messages.announcements import (
     encode_announcement,
 )
 from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
+from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
-from irregulars.producers.iteration_inference.state_file import read_state, write_state
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.publishing.delegating_source import PassingSource
 from irregulars.producers.publishing.sources import Record, Source, row_count
+from irregulars.state_codec import decode_state, encode_state
+
+T = TypeVar("T")
+
+STATE_VERSION: Final = 3
+"""Raise it with each change of a state's classes but a new field with a default; versions 1 and 2 were JSON."""
+
+
+def write_state(path: Path, state: Any) -> None:
+    """Write a state; whole or not at all.
+
+    Raises
+    ------
+    OSError
+        If it can't be written there.
+    """
+    make_private_directory(path.parent)
+    fresh = path.with_name(f"{path.name}.new")
+    write_private_file(fresh, encode_state(state, STATE_VERSION))
+    fresh.replace(path)
+
+
+def read_state(path: Path, kind: type[T]) -> T | None:
+    """Read what `write_state` wrote; None where there is no file.
+
+    Raises
+    ------
+    InputError
+        If the file can't be read, is none of ours, is damaged, or is of another version.
+    """
+    try:
+        return decode_state(path.read_bytes(), kind, STATE_VERSION)
+    except FileNotFoundError:
+        return None
+    except (OSError, InputError) as error:
+        raise InputError(f"{path}: {error}") from error
+
 
 _LOG: Final = logging.getLogger("irregulars.iterations")
 
@@ -129,7 +171,7 @@ class InferringSource(PassingSource):
         Where the state is kept; None: nowhere. All of it is written by `close`, and meanwhile, every few seconds,
         what is needed for numbers to go on.
     is_counted_apart
-        Whether sequences count operators of each kind apart (`producers.iteration_inference.per_kind_sequences`).
+        Whether sequences count operators of each kind apart (`producers.iteration_inference.operators`).
     limits
         Of each job's inference.
     clock_s

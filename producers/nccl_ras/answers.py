@@ -16,7 +16,7 @@ import orjson
 
 from irregulars.errors import InputError
 from irregulars.messages.records import P2P
-from irregulars.producers.foreign_files.names import operator_of
+from irregulars.producers.foreign_files.groups import operator_of
 
 MAX_ANSWER_BYTES: Final = 64 << 20
 """Of one answer: 8,192 ranks in four communicators each take 18 MiB."""

@@ -35,7 +35,7 @@ def number_iterations(trace: Trace) -> Numbered:
         return Numbered(trace)
     # Most traces mark their iterations, and need none of it.
     from irregulars.producers.iteration_inference.inference import infer_iterations
-    from irregulars.producers.iteration_inference.per_kind_sequences import (
+    from irregulars.producers.iteration_inference.operators import (
         are_counted_apart,
         split,
         split_kinds,

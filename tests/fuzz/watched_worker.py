@@ -21,7 +21,7 @@ from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.trace.directory import Trace
-from irregulars.producers.trace.moved_times import moved, span_ns
+from irregulars.producers.trace.source import moved, span_ns
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.infra.docs.sent_messages import sent_messages, simulated

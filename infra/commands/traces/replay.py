@@ -89,7 +89,7 @@ def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool
     ends_now
         Whether it ends now; else it begins now.
     """
-    from irregulars.producers.trace.moved_times import moved, span_ns
+    from irregulars.producers.trace.source import moved, span_ns
 
     span = span_ns(trace)
     if span is None or is_moving is False or (is_moving is None and span[1] <= now_ns):

@@ -16,8 +16,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.records import P2P, UNKNOWN
-from irregulars.producers.foreign_files.groups import Group, ranks_of
-from irregulars.producers.foreign_files.names import bytes_of_tensors, operator_of
+from irregulars.producers.foreign_files.groups import Group, bytes_of_tensors, operator_of, ranks_of
 
 ENDED_NS: Final = 0.0
 """For an operator that ended, and no entry says how long it took: no less than this."""

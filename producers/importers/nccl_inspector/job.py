@@ -13,7 +13,7 @@ from irregulars.messages.records import P2P, UNKNOWN
 from irregulars.producers.foreign_files.groups import Group, communicators_of
 from irregulars.producers.foreign_files.imported import ImportedJob, Place, RankRows
 from irregulars.producers.importers.nccl_inspector.lines import Membership, Operation, Process
-from irregulars.producers.iteration_inference.per_kind_sequences import OPERATOR_BITS, joined
+from irregulars.producers.iteration_inference.operators import OPERATOR_BITS, joined
 
 _MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
 

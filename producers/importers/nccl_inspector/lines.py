@@ -17,7 +17,7 @@ import orjson
 
 from irregulars.errors import InputError
 from irregulars.messages.records import P2P, UNKNOWN
-from irregulars.producers.foreign_files.names import operator_of
+from irregulars.producers.foreign_files.groups import operator_of
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3")
 MAX_LINE_BYTES: Final = 1 << 20

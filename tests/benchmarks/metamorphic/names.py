@@ -10,7 +10,7 @@ import numpy as np
 
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import SCHEMAS, UNKNOWN
-from irregulars.producers.iteration_inference.per_kind_sequences import OPERATOR_BITS
+from irregulars.producers.iteration_inference.operators import OPERATOR_BITS
 from irregulars.producers.trace.job_file import Place
 from tests.benchmarks.metamorphic.changed import Changed, Given, Naming
 from tests.benchmarks.metamorphic.recording import Recording

@@ -20,9 +20,8 @@ from irregulars.infra.configuration.agent_sources import open_source
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.iteration_inference.inferring_source import PAUSE_S, InferringSource
+from irregulars.producers.iteration_inference.inferring_source import PAUSE_S, STATE_VERSION, InferringSource
 from irregulars.producers.iteration_inference.online import InferenceLimits
-from irregulars.producers.iteration_inference.state_file import STATE_VERSION
 from irregulars.producers.publishing.sources import Record, Source, check_source
 from irregulars.producers.torch_hook.leaving.exits import AgentSocket
 from irregulars.producers.trace.directory import Trace, read_trace

@@ -10,7 +10,7 @@ from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.nccl_ras.saved_answers import NOTE_MOVING
+from irregulars.producers.nccl_ras.records import NOTE_MOVING
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.nccl_ras.played_server import PlayedJob
 

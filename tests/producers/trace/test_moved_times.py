@@ -10,7 +10,7 @@ import numpy as np
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import read_trace
-from irregulars.producers.trace.moved_times import moved, span_ns
+from irregulars.producers.trace.source import moved, span_ns
 
 RECORDING = Path(__file__).resolve().parents[2] / "recordings" / "gloo-slow-nic"
 BY_NS = -123_456_789_012_345

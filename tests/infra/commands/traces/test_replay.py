@@ -7,7 +7,7 @@ import pytest
 from irregulars.infra.commands.traces.replay import in_time, rename_job
 from irregulars.messages.records import SCHEMAS
 from irregulars.producers.trace.directory import read_trace
-from irregulars.producers.trace.moved_times import moved, span_ns
+from irregulars.producers.trace.source import moved, span_ns
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture

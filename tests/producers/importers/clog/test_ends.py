@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from irregulars.producers.importers.clog.ends import RUNNING_MS, given_up, is_running
 from irregulars.producers.importers.clog.groups import groups_of_log
-from irregulars.producers.importers.clog.job import Log, read_log
+from irregulars.producers.importers.clog.job import RUNNING_MS, Log, given_up, is_running, read_log
 from irregulars.producers.importers.clog.lines import Membership
 from tests.producers.importers.clog_lines import BASE_MS, event, log, steady
 
