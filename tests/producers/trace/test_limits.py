@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.producers.trace import limits
+from irregulars.producers.trace import files
 from irregulars.producers.trace.files import read_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -86,7 +86,7 @@ def packed_bomb(path: Path, begin: bytes = b"") -> None:
 
 
 def test_a_packed_file_that_becomes_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FREE_BYTES", FREE_BYTES)
+    monkeypatch.setattr(files, "FREE_BYTES", FREE_BYTES)
     path = tmp_path / "commops.jsonl.gz"
     packed_bomb(path)
     for name in ("commops.jsonl.gz", "commops.csv.gz", "commops.parquet.gz"):
