@@ -10,7 +10,7 @@ from pathlib import Path
 from irregulars.detectors.plugins.checks import CHECKS
 from irregulars.detectors.plugins.protocol import COLUMNS
 from irregulars.producers.simulator.presets import PRESETS, SHAPES
-from irregulars.producers.simulator.settings import RealitySettings
+from irregulars.producers.simulator.settings import SimulatorSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "infra" / "docs"
@@ -61,10 +61,10 @@ def test_the_columns_of_both_levels_are_listed() -> None:
             assert f"| `{name}` | {column.dtype} | {column.about} |" in page
 
 
-def test_the_simulator_s_page_names_every_untidiness_shape_and_preset() -> None:
+def test_the_simulator_s_page_names_every_setting_shape_and_preset() -> None:
     page = (DOCS / "simulator.md").read_text()
-    names = [field.name for field in fields(RealitySettings)] + [*SHAPES, *PRESETS]
-    assert [name for name in names if f"`{name}`" not in page] == []
+    assert [one.name for one in fields(SimulatorSettings) if f"| `{one.name}=" not in page] == []
+    assert [name for name in (*SHAPES, *PRESETS) if f"`{name}`" not in page] == []
 
 
 def test_every_check_is_listed() -> None:
