@@ -154,13 +154,6 @@ def decode_state(value: bytes | None, kind: type[T], version: int, parts: Sequen
     return state
 
 
-def version_of(value: bytes | None) -> int | None:
-    """Return the version that a state's bytes are said to be of; None where they are no state."""
-    if value is None or len(value) < _PREFIX.size or not value.startswith((_MAGIC, _MAGIC_PACKED)):
-        return None
-    return int(_PREFIX.unpack_from(value)[1])
-
-
 def _framed(body: bytes, version: int) -> bytes:
     magic, content = _MAGIC, body
     if _LEAST_PACKED <= len(body) <= _MOST_PACKED:

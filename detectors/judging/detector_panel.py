@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from irregulars.detectors.judging.lessons import KEPT_RANKS, Examples, LessonBook
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
 from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.detectors.plugins.protocol import (
     Detector,
     Frame,
     MakeDetector,
-    columns_of,
     explanation_of,
-    is_taught,
     is_witness,
     name_of,
     opens_verdicts,
@@ -67,8 +62,6 @@ class DetectorPanel:
         Names of those that open verdicts, and of those that evidence tells of.
     cold
         Names of those that began cold although a snapshot should have held them.
-    untaught
-        By name, what those raised that did not take what people say, and go on without it.
     """
 
     def __init__(self, settings: JudgeSettings) -> None:
@@ -78,7 +71,6 @@ class DetectorPanel:
         self.openers = frozenset(name for name, one in everybody if opens_verdicts(one))
         self.witnesses = frozenset(name for name, one in everybody if is_witness(one))
         self.cold: tuple[str, ...] = ()
-        self.untaught: dict[str, str] = {}
         self._ranks = 0  # of the newest iteration
 
     def score(self, rows: IterationRows, stages: Ints) -> Scored:
@@ -108,43 +100,6 @@ class DetectorPanel:
             return ""
         return explanation_of(detector, scored.frame, int(np.searchsorted(scored.named.ranks, rank)))
 
-    # --- what people say ------------------------------------------------------------------------------------------
-
-    @property
-    def has_pupils(self) -> bool:
-        """Whether what people say of verdicts teaches any of them."""
-        return any(is_taught(one) for _, one in self._own)
-
-    def examples(
-        self, scored: Scored, suspects: Sequence[int], involved: Sequence[int] | None
-    ) -> dict[str, Examples]:
-        """Return rows as far as they teach anything; see `lessons.GiveExamples`."""
-        found = {}
-        for name, one in self._own_taught:
-            try:
-                rows = np.asarray(one.examples(scored.frame), np.float32)
-                found[name] = _examples(scored, name, rows, suspects, involved, columns_of(one))
-            except Exception as error:  # a stranger's code, and nothing hangs on it but what it may learn
-                self._note_untaught(name, "examples", error)
-        return found
-
-    def teach(self, book: LessonBook) -> None:
-        """Teach all that people said so far, in place of what was taught before; who raises goes on untaught."""
-        for name, detector in self._own_taught:
-            try:
-                detector.teach(*book.lessons(name, columns_of(detector)))
-            except Exception as error:  # a stranger's code: neither a restart nor evidence may fail by it
-                self._note_untaught(name, "teach", error)
-                with suppress(Exception):  # it may have taken half of it
-                    detector.teach(np.empty((0, 0)), np.empty(0))
-
-    def _note_untaught(self, name: str, what: str, error: Exception) -> None:
-        self.untaught[name] = f"its {what} raised {type(error).__name__}: {error}"
-
-    @property
-    def _own_taught(self) -> list[tuple[str, Any]]:
-        return [(name, one) for name, one in self._own if is_taught(one)]
-
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def states(self) -> tuple[StoredDetector, ...]:
@@ -155,19 +110,6 @@ class DetectorPanel:
         """Let the detectors go on from their states; who has none begins cold."""
         if states:
             self._own, self.cold = restore_detectors(self._makers, states)
-
-
-def _examples(
-    scored: Scored, name: str, rows: NDArray[np.float32], suspects: Sequence[int], involved: Sequence[int] | None,
-    columns: int,
-) -> Examples:  # fmt: skip
-    ranks = scored.named.ranks
-    usable = np.flatnonzero(np.isfinite(rows).all(axis=1))
-    own = usable[np.isin(ranks[usable], suspects)]
-    others = usable[:0] if involved is None else usable[~np.isin(ranks[usable], [*suspects, *involved])]
-    strangest = others[np.argsort(-np.nan_to_num(scored.named.by_detector[name][others]), kind="stable")]
-    chosen = np.sort(np.concatenate([own, strangest[:KEPT_RANKS]]))
-    return Examples(int(scored.frame["iteration"][0]), ranks[chosen].astype(np.int64), rows[chosen], columns)
 
 
 def _named(makers: Iterable[MakeDetector]) -> list[tuple[str, Detector]]:

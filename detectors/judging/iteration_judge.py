@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late
@@ -25,7 +24,6 @@ from irregulars.detectors.judging.detector_panel import DetectorPanel, Scored
 from irregulars.detectors.judging.detectors_say import DetectorsSay, SayState
 from irregulars.detectors.judging.hang_watch import HangWatch, OpenHang, OpenHangs
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
-from irregulars.detectors.judging.lessons import LessonBook
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, parts_of
 from irregulars.detectors.judging.reading.operator_reader import Announcements, LogTraffic, OperatorReader
 from irregulars.detectors.judging.reading.reading_budget import BudgetState, ReadingBudget
@@ -65,14 +63,14 @@ class JudgeState:
     healthy_before: Level | None
     lateness: LatenessState
     judged: int
-    planned: tuple[Plan, ...] | None
+    planned: tuple[Plan, ...]
     newest: tuple[Part[IterationRows], ...]
     last: int | None
     hung: int | None
     told: tuple[int | None, tuple[int, ...]]
-    detectors: tuple[StoredDetector, ...] = ()
-    say: SayState | None = None
-    open_hangs: tuple[OpenHang, ...] = ()
+    detectors: tuple[StoredDetector, ...]
+    say: SayState | None
+    open_hangs: tuple[OpenHang, ...]
 
 
 class IterationJudge:
@@ -84,11 +82,9 @@ class IterationJudge:
         The job and its start number.
     settings
         δ, window and the detectors of ranks.
-    lessons
-        What people's words on the job's verdicts teach its detectors; None: nothing yet.
     """
 
-    def __init__(self, job: str, attempt: int, settings: JudgeSettings, lessons: LessonBook | None = None) -> None:
+    def __init__(self, job: str, attempt: int, settings: JudgeSettings) -> None:
         self.job = job
         self.attempt = attempt
         self._silence_s = settings.silence_s
@@ -96,8 +92,6 @@ class IterationJudge:
         self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt, settings.severity)
         self._panel = DetectorPanel(settings)
-        self._lessons = LessonBook() if lessons is None else lessons
-        self.teach()
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
         self._watch = settings.watch
         self._reader = OperatorReader()
@@ -142,10 +136,6 @@ class IterationJudge:
         self._investigator.forget()
         self._hangs.newest.clear()
 
-    def teach(self) -> None:
-        """Teach the detectors all lessons, in place of those that they were taught before."""
-        self._panel.teach(self._lessons)
-
     def is_before(self, number: int) -> bool:
         """Whether an iteration is still to be judged."""
         return self._last is None or number > self._last
@@ -166,16 +156,12 @@ class IterationJudge:
         reference_ns = self._healthy.mean_ns
         is_irregular: bool | None = None
         verdict_ids: tuple[str, ...] = ()
-        before = len(self._log.verdicts)
         scored = self._panel.score(rows, self._topology.stages(rows.columns["rank"]))
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             verdict_ids = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
-        if self._panel.has_pupils:
-            told = self._log.verdicts[before:]
-            self._lessons.keep(told, verdict_ids, partial(self._panel.examples, scored))
         if not is_irregular:
             self._panel.learn(scored)
         self._log.iterations.append(
@@ -199,12 +185,10 @@ class IterationJudge:
         A hang stays open while its job is silent: `close_hangs` is for the job that is forgotten.
         """
         self._reader.set_announcements(announcements)
-        before = len(self._log.verdicts)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
         self._log.verdicts += self._open_hangs.close(reason) if reason != "silent" else []
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
-        self._lessons.told(self._log.verdicts[before:])
 
     def close_hangs(self, reason: str) -> None:
         """Close the verdicts on hangs, and no others."""
@@ -372,11 +356,6 @@ class IterationJudge:
         return self._panel.cold
 
     @property
-    def untaught_detectors(self) -> Mapping[str, str]:
-        """Detectors that go on without what people say, and what they raised."""
-        return self._panel.untaught
-
-    @property
     def _topology(self) -> Topology:
         return self._reader.topology
 
@@ -400,7 +379,7 @@ class IterationJudge:
             healthy_before=self._healthy_before,
             lateness=self._lateness.state(),
             judged=self._judged,
-            planned=self._review.planned or None,  # as before there could be several
+            planned=self._review.planned,
             newest=parts_of(self._hangs.newest),
             last=self._last,
             hung=self._hangs.hung,
@@ -411,9 +390,7 @@ class IterationJudge:
         )
 
     @classmethod
-    def from_state(
-        cls, state: JudgeState, settings: JudgeSettings, lessons: LessonBook | None = None
-    ) -> IterationJudge:
+    def from_state(cls, state: JudgeState, settings: JudgeSettings) -> IterationJudge:
         """Restore."""
         judge = cls(state.job, state.attempt, settings)
         judge._window = IterationWindow.from_state(state.window, delta=settings.delta, window=settings.window)
@@ -429,12 +406,10 @@ class IterationJudge:
         own.usual_rows, own.usual_age = [part.value for part in state.usual_rows], state.usual_age
         judge._healthy_before = state.healthy_before
         judge._lateness = LatenessWatch.from_state(state.lateness)
-        judge._judged, judge._review.planned = state.judged, state.planned or ()
+        judge._judged, judge._review.planned = state.judged, state.planned
         judge._hangs.newest.extend(part.value for part in state.newest)
         judge._last, judge._hangs.hung, judge._hangs.told = state.last, state.hung, state.told
         judge._open_hangs = OpenHangs(state.open_hangs)
         judge._panel.restore(state.detectors)
-        judge._lessons = lessons or judge._lessons
-        judge.teach()
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         return judge

@@ -29,7 +29,6 @@ from irregulars.detectors.plugins.check_tools import (
 )
 from irregulars.detectors.plugins.protocol import (
     COLUMNS,
-    MOST_COLUMNS,
     Detector,
     MakeDetector,
     name_of,
@@ -37,7 +36,6 @@ from irregulars.detectors.plugins.protocol import (
 )
 from irregulars.detectors.plugins.sample_frames import blank, columns_match, copy_frame, rename, sample_frame, take
 from irregulars.detectors.plugins.stored_state import decode_detector, encode_detector
-from irregulars.dtypes import Floats
 from irregulars.errors import PluginError
 from irregulars.messages.evidence import DETECTOR_NAME
 
@@ -294,49 +292,6 @@ def check_explanation(make: MakeDetector) -> None:
     require_same(quiet, asked, "after explanations")
 
 
-def check_words(make: MakeDetector) -> None:
-    """Who learns from people's words makes an example of each row, and goes by all words that stand, by no others."""
-    parts = [name for name in ("examples", "teach") if callable(getattr(make(), name, None))]
-    require(len(parts) != 1, f"detector must have examples and teach, or neither; got {', '.join(parts)} alone")
-    if not parts:
-        return
-    detector: Any = warm_detector(make)
-    require(detector.level == "rank", f"detector that is taught must be of level rank; got {detector.level}")
-    slow = [sample_frame("rank", 1000 + n, is_faulty=True) for n in range(12)]
-    for frame in (*slow, sample_frame("rank", 0, 0), blank(slow[0], np.arange(48))):
-        before = copy_frame(frame)
-        _require_examples(detector.examples(frame), len(frame["rank"]))
-        require(columns_match(frame, before), "examples must not write to the frame; a column has changed")
-    require_same(warm_detector(make), detector, "after examples were made")
-    rows = np.concatenate([detector.examples(frame)[[1]] for frame in slow])  # the slow rank's
-    _require_goes_by_words(make, rows)
-
-
-def _require_examples(examples: Any, rows: int) -> None:
-    is_right = isinstance(examples, np.ndarray) and examples.dtype.kind == "f" and examples.ndim == 2
-    found = f"{examples.dtype} of shape {examples.shape}" if isinstance(examples, np.ndarray) else type(examples)
-    is_right = is_right and len(examples) == rows and 1 <= examples.shape[1] <= MOST_COLUMNS
-    require(is_right, f"examples must be floats of shape ({rows}, 1 to {MOST_COLUMNS}); got {found}")
-
-
-def _require_goes_by_words(make: MakeDetector, rows: Floats) -> None:
-    nothing = rows[:0], np.empty(0)
-    wrong, right = (rows, np.zeros(len(rows))), (rows, np.ones(len(rows)))
-    taught: list[Any] = [warm_detector(make) for _ in range(3)]
-    taught[0].teach(*nothing)
-    require_same(warm_detector(make), taught[0], "where nobody said a word")
-    taught[1].teach(*wrong)
-    frame = sample_frame("rank", 2000, is_faulty=True)
-    before, after = (float(scores_of(one, frame)[1]) for one in taught[:2])
-    require(after < before, f"a row must score lower once people called such rows regular; got {after:.3g} after "
-            f"{before:.3g}")  # fmt: skip
-    taught[1].teach(*right)
-    taught[2].teach(*right)
-    require_same(taught[2], taught[1], "where other words were withdrawn")
-    taught[1].teach(*nothing)
-    require_same(taught[0], taught[1], "where all words were withdrawn")
-
-
 def check_time_budget(make: MakeDetector, budget_s: float = BUDGET_S) -> None:
     """Score and learn 1,024 rows in the budget, of processor time, so that a busy machine does no harm."""
     detector = make()
@@ -364,7 +319,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "recovers_after_a_fault": check_recovers_after_a_fault,
     "state": check_state,
     "explanation": check_explanation,
-    "words": check_words,
     "time_budget": check_time_budget,
 }
 """All checks by name, in the order in which `check_detector` runs them."""

@@ -24,7 +24,6 @@ from irregulars.detectors.plugins.protocol import (
     Scores,
     explanation_of,
     has_state,
-    is_taught,
     is_witness,
     name_of,
     opens_verdicts,
@@ -194,9 +193,6 @@ class Comparable:
         self._unit = strange_from(detector)
         if has_state(detector):
             self.state, self.restore = detector.state, detector.restore  # type: ignore[attr-defined]
-        if is_taught(detector):
-            self.examples, self.teach = detector.examples, detector.teach  # type: ignore[attr-defined]
-            self.example_names: Sequence[str] = getattr(detector, "example_names", ())
 
     @classmethod
     def made_by(cls, make: MakeDetector, name: str, opens_verdicts: bool) -> Comparable:

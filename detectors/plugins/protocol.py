@@ -20,24 +20,12 @@ What else a detector may have is optional as well, and read by the functions at 
 ``state``          ``state() -> dict`` of plain values and numpy arrays (`detectors.plugins.stored_state`): what a
                    worker's snapshot keeps of it.
 ``restore``        ``restore(state)``: a fresh detector of the same options goes on from there after a restart.
-``examples``       Level ``rank``: ``examples(frame) -> array`` of shape (rows, at most `MOST_COLUMNS`): of each row
-                   what may be learned of it should somebody say later whether it was abnormal, as things stand now. A
-                   row with a NaN: nothing. Changes nothing. Called for iterations in which a verdict's cause is seen.
-``teach``          ``teach(examples, labels)``: all that people said so far, in its order: rows that ``examples``
-                   gave, also in earlier runs of the job, and 1.0 (abnormal) or 0.0 (regular) for each; of more than
-                   240 some of each verdict. What was taught before and is missing now was withdrawn, or made room.
-                   Who is taught the same scores the same. All alerts wait for it: what takes long is better done
-                   when the next row is scored.
-                   Not in ``state``: after a restart the monitor teaches it again.
-``example_names``  Names of the columns of an example. Give them, and it is never taught what a version of it with
-                   other columns gave.
 =================  ===================================================================================================
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
@@ -177,22 +165,6 @@ def explanation_of(detector: Detector, frame: Frame, row: int) -> str:
     except Exception as error:  # a stranger's code
         text = f"no explanation, it raised {type(error).__name__}"
     return "".join(sign if sign.isprintable() else " " for sign in text).strip()[:MOST_EXPLAINED]
-
-
-MOST_COLUMNS: Final = 32
-"""Numbers in one example of a detector that people teach: monitors keep some dozens of examples of each verdict."""
-
-
-def is_taught(detector: Detector) -> bool:
-    """Say whether a detector learns from what people say of verdicts."""
-    has_both = all(callable(getattr(detector, name, None)) for name in ("examples", "teach"))
-    return detector.level == "rank" and has_both
-
-
-def columns_of(detector: Detector) -> int:
-    """Return a number that stands for the names of the columns of a detector's examples; 0: it does not name them."""
-    names: Sequence[str] = getattr(detector, "example_names", ())
-    return zlib.crc32("\n".join(names).encode()) if names else 0
 
 
 MakeDetector = Callable[[], Detector]

@@ -41,7 +41,7 @@ class InForce:
 
 def when(change: ThresholdChange) -> str:
     """Say since when a change holds."""
-    begin = "" if change.from_ns is None else f", for iterations from {_utc(change.from_ns)} on"
+    begin = "" if change.values.keys() <= {"silence_s"} else f", for iterations from {_utc(change.begin_ns)} on"
     return f"said {_utc(change.time_ns)}{begin}"
 
 
@@ -103,8 +103,8 @@ def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = 
     """
     newest: dict[tuple[str | None, str], ThresholdChange] = {}
     for change in changes:
-        if change.holds_at(now_ns) and (job is None or change.job in (None, job)):
-            newest |= dict.fromkeys(((change.job, name) for name in change.values), change)
+        if job is None or change.job in (None, job):
+            newest |= dict.fromkeys(((change.job, name) for name in change.values_at(now_ns)), change)
     found = [
         InForce(name, value, own, change)
         for (own, name), change in newest.items()
@@ -118,7 +118,7 @@ def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = 
 
 def planned(changes: Iterable[ThresholdChange], now_ns: int) -> list[ThresholdChange]:
     """Return the changes that are to hold later."""
-    return [one for one in changes if not one.holds_at(now_ns)]
+    return [one for one in changes if one.values_at(now_ns) != one.values]
 
 
 def _number(text: str) -> Any:

@@ -31,7 +31,7 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why.")]
 Who = Annotated[str | None, typer.Option(metavar="NAME", help="Who says so; default: user and host.")]
 Begin = Annotated[
     str | None,
-    typer.Option("--from", metavar="TIME", help="For iterations from 2026-11-25T22:00Z on; default: any."),
+    typer.Option("--from", metavar="TIME", help="For iterations from 2026-11-25T22:00Z on; default: in 5 s."),
 ]
 
 
@@ -48,7 +48,7 @@ def set_thresholds(
     topic_prefix: TopicPrefix = None,
     json: Json = False,
 ) -> None:
-    """Judge evidence that is still to come by other thresholds; nothing is judged again.
+    """Judge iterations by other thresholds, from a time on; nothing is judged again.
 
     What is said of one job beats what is said of all, and both beat the settings of the workers.
 

@@ -30,6 +30,10 @@ LIVE: Final[Mapping[str, Any]] = {
 
 A monitor asks for them whenever it judges, and keeps none of them in its state."""
 
+LEAD_NS: Final = 5_000_000_000
+"""A change without a begin holds this long after it was made, ns. Workers read changes every 2 s and know it by then,
+so that a worker which judges an iteration again after a restart judges it by the same thresholds."""
+
 FIXED: Final[Mapping[str, str]] = {
     "window": "it is the size of what snapshots keep",
     "grace_s": "it says which rows an iteration has, and those are counted before it is judged",
@@ -38,7 +42,8 @@ FIXED: Final[Mapping[str, str]] = {
 }
 """Settings of the judgement that may not, and why."""
 
-_UNPLANNED: Final = "silence_s"
+_AT_ONCE: Final = "silence_s"
+"""A job that is silent has no event time from which this could hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,8 @@ class ThresholdChange:
     job
         The training job; None: all of them. What is said of one job beats what is said of all.
     from_ns
-        It holds for iterations that start at this event time or later, ns since the epoch; None: whenever they start.
+        It holds for iterations that start at this event time or later, ns since the epoch; None: `LEAD_NS` after
+        `time_ns`. A silence holds at once.
 
     Raises
     ------
@@ -79,13 +85,19 @@ class ThresholdChange:
             require_live(name)
             if value is not None:
                 checked(value, LIVE[name], name, "change of thresholds")
-        if self.from_ns is not None and _UNPLANNED in self.values:
-            raise InputError(f"{_UNPLANNED} must change at once; got a time from which on it shall hold. A job that "
+        if self.from_ns is not None and _AT_ONCE in self.values:
+            raise InputError(f"{_AT_ONCE} must change at once; got a time from which on it shall hold. A job that "
                              "is silent has no event time by which it could begin")  # fmt: skip
 
-    def holds_at(self, start_ns: int | None) -> bool:
-        """Whether it holds for an iteration that starts then; None: it is not known when."""
-        return self.from_ns is None or (start_ns is not None and self.from_ns <= start_ns)
+    @property
+    def begin_ns(self) -> int:
+        """Event time from which on it holds, ns since the epoch."""
+        return self.time_ns + LEAD_NS if self.from_ns is None else self.from_ns
+
+    def values_at(self, start_ns: int | None) -> Values:
+        """Return the values that hold for an iteration that starts then; None: no iteration, and a silence alone."""
+        is_begun = start_ns is not None and self.begin_ns <= start_ns
+        return {name: value for name, value in self.values.items() if is_begun or name == _AT_ONCE}
 
     def describe(self) -> str:
         """Say what it changes: ``delta = 1.3, alert_page_share as set``."""
@@ -111,19 +123,19 @@ def values_in_force(changes: Iterable[ThresholdChange], start_ns: int | None) ->
 
     Examples
     --------
-    >>> everywhere = ThresholdChange("a", {"delta": 1.2}, "ann", "noisy network", 0)
+    >>> everywhere = ThresholdChange("a", {"delta": 1.2}, "ann", "noisy network", 0, from_ns=0)
     >>> here = ThresholdChange("b", {"delta": 1.5}, "bob", "short iterations", 0, job="j", from_ns=100)
     >>> values_in_force([here, everywhere], 99), values_in_force([here, everywhere], 100)
     ({'delta': 1.2}, {'delta': 1.5})
     """
-    found: dict[str, int | float | None] = {}
-    holding = [change for change in changes if change.holds_at(start_ns)]
-    for is_own in (False, True):
-        own: dict[str, int | float | None] = {}
-        for change in holding:
-            own |= change.values if (change.job is not None) is is_own else {}
-        found |= {name: value for name, value in own.items() if value is not None}
-    return {name: value for name, value in sorted(found.items()) if value is not None}
+    of_all: dict[str, int | float | None] = {}
+    own: dict[str, int | float | None] = {}
+    for change in changes:
+        (of_all if change.job is None else own).update(change.values_at(start_ns))
+    for name, value in own.items():
+        if value is not None:  # a value that was unset for the job: it goes by that of all
+            of_all[name] = value
+    return {name: value for name, value in sorted(of_all.items()) if value is not None}
 
 
 def encode_change(change: ThresholdChange) -> bytes:

@@ -23,11 +23,9 @@ from irregulars.errors import InputError
 from irregulars.private_files import make_private_directory, write_private_file
 
 _LOG: Final = logging.getLogger("irregulars.agent")
-_MAGIC: Final = b"IRSPOOL2"
-_OLD_MAGIC: Final = b"IRSPOOL1"
+_MAGIC: Final = b"IRSPOOL1"
 _CHECKSUM: Final = struct.Struct("<I")
 _FRAME: Final = struct.Struct("<BHIIqH")  # lengths of topic, key and value; rows; attempt; length of partition key
-_OLD_FRAME: Final = struct.Struct("<BHIIq")
 _SUFFIX: Final = ".spool"
 _NAME: Final = re.compile(r"[0-9]{20}\.spool")
 _NUMBERS_APART: Final = 1 << 32
@@ -206,19 +204,18 @@ def _frame(message: Message) -> bytes:
 def _unframe(content: bytes) -> list[Message]:
     """Read a segment back; raises `ValueError` where it is not whole."""
     start = len(_MAGIC) + _CHECKSUM.size
-    if content[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC) or len(content) < start:
+    if not content.startswith(_MAGIC) or len(content) < start:
         raise ValueError("segment must begin as one of ours; it does not")
     if _CHECKSUM.unpack_from(content, len(_MAGIC))[0] != zlib.crc32(content[start:]):
         raise ValueError("segment must have the checksum that it names; it has another")
-    frame = _FRAME if content.startswith(_MAGIC) else _OLD_FRAME  # an agent of the version before wrote it
     messages, at = [], start
     while at < len(content):
-        topic_length, key_length, value_length, rows, attempt, *other = frame.unpack_from(content, at)
-        at += frame.size
-        ends = list(accumulate((topic_length, key_length, value_length, *other), initial=at))
+        *lengths, rows, attempt, where_length = _FRAME.unpack_from(content, at)
+        at += _FRAME.size
+        ends = list(accumulate((*lengths, where_length), initial=at))
         if ends[-1] > len(content):
             raise ValueError("last message of a segment must be whole; it is not")
-        topic, key, value, *where = (content[first:past] for first, past in pairwise(ends))
-        messages.append(Message(topic.decode(), key, value, rows, attempt, *where))
+        topic, key, value, where = (content[first:past] for first, past in pairwise(ends))
+        messages.append(Message(topic.decode(), key, value, rows, attempt, where))
         at = ends[-1]
     return messages

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from irregulars.detectors.judging.iteration_judge import IterationJudge, JudgeState
-from irregulars.detectors.judging.lessons import LessonBook, LessonState
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, parts_of, split_by_iteration
 from irregulars.detectors.judging.reading.operator_reader import LogTraffic
 from irregulars.detectors.judging.reading.spans import ReadBack
@@ -17,7 +16,6 @@ from irregulars.dtypes import Flags
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.messages.judgements import Judgements
-from irregulars.messages.opinions import Opinion, newest_opinions
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.changed_settings import changed_settings, judged_by
@@ -37,18 +35,14 @@ class JobMonitorState:
     ----------
     announced
         Ranks whose announcement is still to be handed on.
-    moved_s
-        None: it was a moment of one host's clock. Workers of the version before read it.
     later
         What came of the next attempt, as messages of ``evidence``.
     still_s
         For how long the job has not moved.
     attributions
-        Those of `judge`, which is without them; None: it has its own, as before version 3.
-    lessons
-        What people's words on verdicts teach detectors; None: nothing.
+        Those of `judge`, which is without them.
     starts
-        The job's starts; None: those of the version before, each with an attempt number of its own.
+        The job's starts.
     """
 
     job: str
@@ -58,12 +52,10 @@ class JobMonitorState:
     judge: JudgeState
     announced: tuple[int, ...]
     is_ended: bool
-    moved_s: float | None
     later: tuple[bytes, ...]
-    still_s: float | None = None
-    attributions: StoredAttributions | None = None
-    lessons: LessonState | None = None
-    starts: StartsState | None = None
+    still_s: float | None
+    attributions: StoredAttributions
+    starts: StartsState
 
 
 class JobMonitor:
@@ -83,7 +75,6 @@ class JobMonitor:
         self._starts = JobStarts()
         self._attempt: int | None = None  # number of the start that is judged
         self._roster = JobRoster()
-        self._lessons = LessonBook()
         self._judge = IterationJudge(job, 0, settings)
         self._pending: dict[int, list[IterationRows]] = {}
         self._announced: list[Announcement] = []
@@ -113,11 +104,6 @@ class JobMonitor:
     def cold_detectors(self) -> tuple[str, ...]:
         """Detectors of ranks that began cold although a snapshot should have held them."""
         return self._judge.cold_detectors
-
-    @property
-    def untaught_detectors(self) -> Mapping[str, str]:
-        """Detectors of ranks that go on without what people say, and what they raised."""
-        return self._judge.untaught_detectors
 
     @property
     def contradiction(self) -> Contradiction | None:
@@ -156,22 +142,6 @@ class JobMonitor:
         if changes is not self._changes:
             self._changes = changes
             self._take_over(values_in_force(changes, self._judge.newest_ns))
-
-    def hear(self, opinions: Sequence[Opinion], revision: int) -> None:
-        """Let detectors learn from what people said of this job's verdicts, before the next iteration is judged.
-
-        A state holds what was heard, so that a restored monitor that is told the same again teaches nothing.
-
-        Parameters
-        ----------
-        opinions, revision
-            All that concern this job, in the order of their topic, and how far that counts.
-        """
-        if revision != self._lessons.revision:
-            newest = {one.verdict_id: bool(one.is_right) for one in newest_opinions(opinions)}
-            if self._lessons.hear(newest):
-                self._judge.teach()
-            self._lessons.revision = revision  # last: what did not come so far is tried again
 
     def _take_over(self, values: dict[str, float]) -> None:
         if values != self._in_force:
@@ -284,7 +254,7 @@ class JobMonitor:
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt
         self._roster = JobRoster()
-        self._judge = IterationJudge(self.job, attempt, self._current, self._lessons)
+        self._judge = IterationJudge(self.job, attempt, self._current)
         self._pending, self._announced = {}, []
         self._is_ended = False
         self._clock.begin()
@@ -336,11 +306,9 @@ class JobMonitor:
             judge=judge,
             announced=tuple(announcement.rank for announcement in self._announced),
             is_ended=self._is_ended,
-            moved_s=None,
             later=tuple(value for row in self._later for value in encode_evidence([row], self.job)),
             still_s=self._clock.still_s,
             attributions=attributions,
-            lessons=self._lessons.state(),
             starts=self._starts.state(),
         )
 
@@ -351,12 +319,10 @@ class JobMonitor:
         if state.attempt is not None:
             monitor._begin(state.attempt)
         monitor._starts = JobStarts(state.starts)
-        monitor._lessons = LessonBook(state.lessons)
         monitor._roster = JobRoster.from_state(state.roster)
         for rows in (part.value for part in state.pending):
             monitor._pending.setdefault(rows.number, []).append(rows)
-        judge = state.judge if state.attributions is None else put_back(state.judge, state.attributions)
-        monitor._judge = IterationJudge.from_state(judge, settings, monitor._lessons)
+        monitor._judge = IterationJudge.from_state(put_back(state.judge, state.attributions), settings)
         monitor._announced = [monitor._roster.newest(rank) for rank in state.announced]
         monitor._is_ended, monitor._clock.still_s = state.is_ended, state.still_s
         monitor._later = [row for value in state.later for row in decode_evidence(value)]

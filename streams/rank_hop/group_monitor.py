@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -133,9 +132,8 @@ class GroupMonitor:
         )
 
     @classmethod
-    def from_state(cls, state: GroupMonitorState | RankMonitorState, settings: MonitorSettings) -> GroupMonitor:
-        """Restore; of a single rank, as the version before stored it, too."""
+    def from_state(cls, state: GroupMonitorState, settings: MonitorSettings) -> GroupMonitor:
+        """Restore."""
         monitor = cls(state.job, settings, partition=state.partition)
-        ranks: Iterable[RankMonitorState] = (state,) if isinstance(state, RankMonitorState) else state.ranks
-        monitor._monitors = {one.rank: RankMonitor.from_state(one, settings) for one in ranks}
+        monitor._monitors = {one.rank: RankMonitor.from_state(one, settings) for one in state.ranks}
         return monitor

@@ -17,29 +17,21 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
 
 from irregulars.errors import RecordError
-from irregulars.state_codec import decode_state, encode_root, encode_state, version_of
+from irregulars.state_codec import decode_state, encode_root, encode_state
 from irregulars.streams.health.monitor_faults import NOT_GIVEN_UP, GivenUp
 from irregulars.streams.snapshots.published_verdicts import Told
-from irregulars.streams.snapshots.word_steps import WordSteps
 
 T = TypeVar("T")
 
 POSITION_KEY: Final = b"\x00position"
 """Key of the partition's own record; no job's name begins with a zero byte."""
 
-RECORD_VERSION: Final = 3
-"""Of the records of this module, without the states in them. 1 was JSON; since 3 there are pieces."""
+RECORD_VERSION: Final = 1
+"""Of the records of this module, without the states in them."""
 
-WHOLE_VERSION: Final = 2
-"""Of records that need nothing of version 3: written as of this one, so that workers of the version before, which may
-run beside us during an upgrade, go on with them."""
-
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 1
 """Of the states of monitors: raise it with each change of their classes but that of a new field with a default. A
 worker lets those begin anew whose states are of another version (`streams.stages.stage`)."""
-
-READ_STATE_VERSION: Final = 2
-"""A version whose states are read as well: in version 3 attributions are stored apart, as columns."""
 
 PIECE_BYTES: Final = 512 * 1024
 """Longest piece, bytes: half of what a broker takes in one message unless it is told otherwise (1 MiB)."""
@@ -116,8 +108,6 @@ class PositionRecord:
         that does not count.
     told
         Of the revisions that stand before `ends`, those that are still of use.
-    thresholds, opinions
-        From which evidence on which changes of thresholds hold, and which opinions on verdicts teach.
     topic_ids
         Of the topics of which all this is told, by topic; a topic that was made anew has another one.
     """
@@ -128,8 +118,6 @@ class PositionRecord:
     begin: int | None = None
     claimed: int | None = None
     told: Told = field(default_factory=Told)
-    thresholds: WordSteps = field(default_factory=WordSteps)
-    opinions: WordSteps = field(default_factory=WordSteps)
     topic_ids: dict[str, str] = field(default_factory=dict)
 
 
@@ -160,16 +148,14 @@ def draft_of(seen: Mapping[str, int], state: Any, given_up: GivenUp = NOT_GIVEN_
 
 
 def encode_record(record: Record) -> bytes:
-    """Encode a record, as of the oldest version that can hold it."""
-    is_whole = isinstance(record, PositionRecord) or not (record.root or record.parts)
-    return encode_state(record, WHOLE_VERSION if is_whole else RECORD_VERSION)
+    """Encode a record."""
+    return encode_state(record, RECORD_VERSION)
 
 
 def decode_record(key: bytes, value: bytes) -> Record:
     """Decode a monitor's record, or the partition's own; raises `RecordError`."""
     kind: type[Record] = PositionRecord if key == POSITION_KEY else MonitorRecord
-    version = version_of(value)
-    return decode_state(value, kind, WHOLE_VERSION if version == WHOLE_VERSION else RECORD_VERSION)
+    return decode_state(value, kind, RECORD_VERSION)
 
 
 def encode_part(part: Any) -> bytes:
@@ -179,8 +165,7 @@ def encode_part(part: Any) -> bytes:
 
 def decode_monitor(state: EncodedState, kind: type[T]) -> T:
     """Decode a monitor's state; raises `RecordError`."""
-    is_older = version_of(state.root) == READ_STATE_VERSION
-    return decode_state(state.root, kind, READ_STATE_VERSION if is_older else STATE_VERSION, state.parts)
+    return decode_state(state.root, kind, STATE_VERSION, state.parts)
 
 
 def cut(value: bytes, monitor: bytes, epoch: int) -> Iterator[tuple[bytes, bytes]]:

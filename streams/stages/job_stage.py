@@ -19,13 +19,11 @@ from irregulars.kafka.patient_reader import PatientReader
 from irregulars.kafka.topics import TOPICS
 from irregulars.messages.evidence import decode_evidence
 from irregulars.messages.judgements import Judgements, Verdict, bounded, encode_verdict
-from irregulars.messages.opinions import Opinion
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.judges import Judges
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.progress.live_words import PeopleSay
 from irregulars.streams.progress.word_log import WordLog
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
@@ -35,9 +33,7 @@ from irregulars.streams.stages.job_work import (
     JobMonitorLike,
     JobWork,
     QueuedMessage,
-    Words,
     hear_starts,
-    words_before,
 )
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
@@ -70,14 +66,12 @@ class JobStage(Stage[JobMonitorLike]):
     clocks
         Until when everything that ranks sent has been read.
     changed
-        What people changed of the thresholds; None: nothing.
-    opinions
-        What people said of verdicts; None: no detector is taught by it.
+        The thresholds that people have changed; None: none.
     """
 
     hop = "job"
     snapshot_topic = "job_snapshots"
-    rests_on = frozenset({EVIDENCE, "commops", *RESULTS, "thresholds", "feedback", snapshot_topic})
+    rests_on = frozenset({EVIDENCE, "commops", *RESULTS, snapshot_topic})
 
     def __init__(
         self,
@@ -87,10 +81,9 @@ class JobStage(Stage[JobMonitorLike]):
         alert_of: Callable[[Verdict], bytes | None],
         clocks: Clocks,
         changed: WordLog[ThresholdChange] | None = None,
-        opinions: WordLog[Opinion] | None = None,
     ) -> None:
         super().__init__(services)
-        self.people_say: Final = PeopleSay(changed, opinions, services.dead_letters)
+        self._changed: Final = changed
         self.forget_s = max(self.forget_s, _EVIDENCE_KEPT_S)
         self._clocks: Final = clocks
         self._make: Final = make
@@ -103,8 +96,6 @@ class JobStage(Stage[JobMonitorLike]):
             settings.topics.name("commops"),
             settings.broker_away_s,
         )
-        self._has_followed = False
-        self._is_taught: Final = opinions is not None
         self._reading: Final = Lock()  # a reader is for one thread at a time
         self._judges: Final = Judges(services.watchdog)
         drift_detector()  # while no other thread imports anything
@@ -134,7 +125,7 @@ class JobStage(Stage[JobMonitorLike]):
         anew = await loop.run_in_executor(
             self._restorer, self._topics.begin_anew, state.partition, frozenset[bytes](), stored
         )
-        return self.people_say.from_start(anew) if anew.told.anew else stored
+        return anew if anew.told.anew else stored
 
     def forget_places(self, state: PartitionState[JobMonitorLike], topics: Set[str]) -> None:
         """Let no monitor read operators of iterations whose operators are gone."""
@@ -151,16 +142,11 @@ class JobStage(Stage[JobMonitorLike]):
         )
         end = await loop.run_in_executor(self._restorer, topics.evidence_end, state.partition)
         self._evidence_ends[state] = end
-        await self.people_say.restore(state, stored, end)
         if len(published):
             LOG.info("event=sent_before partition=%d verdicts=%d", state.partition, len(published))
 
     async def process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
         """Queue one evidence message for its job's monitor, or bury it."""
-        async with self.people_say.gate(state):
-            await self._process(state, topic, event)
-
-    async def _process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
         message = event.message
         tracked = state.tracked.get(message.key)
         if tracked is not None and message.offset <= max(tracked.seen.get(topic, -1), self._work(tracked).queued):
@@ -205,30 +191,7 @@ class JobStage(Stage[JobMonitorLike]):
         if positions.get(EVIDENCE, 0) >= self._evidence_ends[state]:  # whoever was told of has been heard again
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
-        words = self.people_say
-        return PositionRecord(
-            state.epoch, positions, own, told=published.told(),
-            thresholds=words.thresholds.to_store(state), opinions=words.opinions.to_store(state),
-            topic_ids=self.ids_of(state),
-        )  # fmt: skip
-
-    async def follow_people(self) -> None:
-        """Let what people said, and was read, hold in all partitions, each from its next evidence on."""
-        await asyncio.gather(*map(self._begin_words, list(self.states.values())))
-
-    async def _begin_words(self, state: PartitionState[JobMonitorLike]) -> None:
-        """Store from which evidence on words hold, with a whole snapshot, before any of that evidence is taken."""
-        is_slow = any(self._work(tracked).is_slow for tracked in state.tracked.values())
-        if not self.people_say.has_news(state) or self.services.sink.is_busy or is_slow:
-            return  # no snapshot can be written meanwhile, and evidence must not wait for one
-        await self.services.sink.flush()  # nor for one that is away, and was not missed yet
-        async with self._cycle(state), self.people_say.gate(state):
-            if not self.holds(state):
-                return
-            await self.people_say.plan(state, state.next_of(EVIDENCE))
-            await self._snapshot(state)
-            if self.holds(state):
-                self.people_say.begin(state)
+        return PositionRecord(state.epoch, positions, own, told=published.told(), topic_ids=self.ids_of(state))
 
     async def tick(self) -> None:
         """Let time speak to all monitors."""
@@ -335,7 +298,6 @@ class JobStage(Stage[JobMonitorLike]):
         tracked.is_dirty = tracked.is_dirty or _has_rows(judgements)
         await self._publish(state, judgements)
         work.note_end(tracked)
-        work.note_untaught(tracked)
         self.services.counters.contradictions.inc(work.note_contradiction(tracked))
         if message is not None:
             tracked.saw(EVIDENCE, message.offset)
@@ -351,8 +313,8 @@ class JobStage(Stage[JobMonitorLike]):
         if is_broken(tracked):
             return nothing, BROKEN
         until_s = self._clocks.job_until_s(state.partition, state.position())
-        words = words_before(self.people_say, state, tracked, message)
-        judge: Callable[[], tuple[Judgements, str | None]] = partial(self._judge, tracked, message, until_s, words)
+        changes = () if self._changed is None else self._changed.known.of(tracked.key.decode())
+        judge: Callable[[], tuple[Judgements, str | None]] = partial(self._judge, tracked, message, until_s, changes)
         try:
             return await self._run(tracked, message, judge)
         except (ServiceError, WorkGivenUp):
@@ -420,15 +382,10 @@ class JobStage(Stage[JobMonitorLike]):
         tracked: Tracked[JobMonitorLike],
         message: QueuedMessage | None,
         until_s: float | None,
-        words: Words,
+        changes: Sequence[ThresholdChange],
     ) -> tuple[Judgements, str | None]:
         refused: str | None = None
-        changes, opinions = words
-        self._has_followed = self._has_followed or bool(changes.words)
-        if self._has_followed:  # also where there is none any more: the topic was made anew
-            tracked.monitor.follow(changes.words)
-        if self._is_taught:
-            tracked.monitor.hear(opinions.words, opinions.revision)
+        tracked.monitor.follow(changes)
         if message is not None:
             try:
                 tracked.monitor.add(message.rows)

@@ -1,11 +1,11 @@
-"""What a job of the second hop has on its way: evidence that waits for its monitor, and what people said before."""
+"""Evidence of a job that waits for its monitor in the second hop."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,21 +13,16 @@ from irregulars.messages.announcements import code_of_start
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.kept_message import KeptMessage
-from irregulars.messages.opinions import Opinion
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.judges import TURN_S
 from irregulars.streams.health.monitor_faults import hear_start
 from irregulars.streams.job_hop.contradictions import Contradiction
-from irregulars.streams.progress.live_words import Heard, PeopleSay
 from irregulars.streams.snapshots.records import Offsets
-from irregulars.streams.stages.job_topics import EVIDENCE, Rows
-from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.job_topics import Rows
+from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.stage import Snapshottable
-from irregulars.streams.telemetry.log_lines import log_contradiction, log_job, log_untaught
-
-Words = tuple[Heard[ThresholdChange], Heard[Opinion]]
-"""What people said before some evidence of a job: changes of thresholds, and opinions on its verdicts."""
+from irregulars.streams.telemetry.log_lines import log_contradiction, log_job
 
 
 class JobMonitorLike(Snapshottable, Protocol):
@@ -35,10 +30,6 @@ class JobMonitorLike(Snapshottable, Protocol):
 
     @property
     def size(self) -> int:
-        """See JobMonitor."""
-
-    @property
-    def untaught_detectors(self) -> Mapping[str, str]:
         """See JobMonitor."""
 
     @property
@@ -55,9 +46,6 @@ class JobMonitorLike(Snapshottable, Protocol):
         """See JobMonitor."""
 
     def forget_operators(self) -> None:
-        """See JobMonitor."""
-
-    def hear(self, opinions: Sequence[Opinion], revision: int) -> None:
         """See JobMonitor."""
 
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
@@ -93,21 +81,12 @@ class JobWork:
     is_due: bool = False
     task: asyncio.Task[None] | None = None
     was_ended: bool = False
-    untaught: frozenset[str] = frozenset()  # detectors of which it was said
     contradicts: str | None = None  # in which respect, as it was said
 
     @property
     def is_slow(self) -> bool:
         """Whether a judgement is being made that takes long."""
         return self.judging_since_s is not None and time.monotonic() - self.judging_since_s > TURN_S
-
-    def note_untaught(self, tracked: Tracked[Any]) -> None:
-        """Say once of a detector that it does not take what people say."""
-        found = tracked.monitor.untaught_detectors
-        if not found.keys() <= self.untaught:
-            for name in found.keys() - self.untaught:
-                log_untaught(tracked.key.decode(), name, found[name])
-            self.untaught |= found.keys()
 
     def note_contradiction(self, tracked: Tracked[Any]) -> bool:
         """Say once that a job contradicts itself, and return whether that is new."""
@@ -130,15 +109,3 @@ def hear_starts(tracked: Tracked[JobMonitorLike], rows: Rows) -> None:
     for row in rows if tracked.given_up.times else ():
         if isinstance(row, Membership) and row.announcement is not None:
             hear_start(tracked, code_of_start(row.attempt, row.start))
-
-
-def words_before(
-    people_say: PeopleSay,
-    state: PartitionState[JobMonitorLike],
-    tracked: Tracked[JobMonitorLike],
-    message: QueuedMessage | None,
-) -> Words:
-    """Return what people said before a message, or before what comes next; never less than the state knows of."""
-    offset = state.next_of(EVIDENCE) if message is None else message.offset
-    place = state, tracked.key.decode(), max(offset, tracked.seen.get(EVIDENCE, -1) + 1)
-    return people_say.thresholds.heard(*place), people_say.opinions.heard(*place)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from irregulars.streams.snapshots.records import Offsets, PositionRecord
-from irregulars.streams.snapshots.word_steps import WordSteps
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 
 EVIDENCE: Final = "evidence"
@@ -75,21 +74,11 @@ def without_topics(stored: PositionRecord, topics: Set[str]) -> PositionRecord:
     positions = {topic: at for topic, at in stored.positions.items() if topic not in topics}
     record = replace(stored, positions=positions)
     if EVIDENCE in topics:  # all that it says of places in evidence
-        record = replace(record, told=replace(record.told, before=0), thresholds=_from_start(record.thresholds),
-                         opinions=_from_start(record.opinions))  # fmt: skip
-    if "thresholds" in topics:
-        record = replace(record, thresholds=WordSteps())
-    if "feedback" in topics:
-        record = replace(record, opinions=WordSteps())
+        record = replace(record, told=replace(record.told, before=0))
     if record.ends is not None:
         ends = {topic: dict.fromkeys(own, 0) if topic in topics else own for topic, own in record.ends.items()}
         record = replace(record, ends=ends)
     return record
-
-
-def _from_start(steps: WordSteps) -> WordSteps:
-    """Let what holds now hold for all evidence."""
-    return WordSteps().begin(0, steps.newest) if steps.steps else steps
 
 
 def forget_seen(tracked: Iterable[Tracked[Any]], topics: Set[str]) -> None:

@@ -16,15 +16,14 @@ from irregulars.messages.announcements import Announcement, Heartbeat, code_of_s
 from irregulars.messages.bundles import Bundle
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import Batch
-from irregulars.messages.threshold_changes import ThresholdChange
+from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.word_log import WordLog
+from irregulars.streams.progress.word_log import ReadWords, WordLog
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
-from irregulars.streams.stages.changed_silences import ChangedSilences
 from irregulars.streams.stages.left_samples import read_samples
 from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.rank_drain import RankDrain, Rows
@@ -62,8 +61,7 @@ class RankStage(Stage[RankMonitorLike]):
     make, restore
         Make a new monitor, and one from a state.
     changed
-        What people changed of the thresholds; None: nothing. Of them this hop follows the silence alone: it is
-        counted by the clock, so that no place in the log could say from where on it holds.
+        The thresholds that people have changed; None: none. Of them this hop follows the silence alone.
     """
 
     hop = "rank"
@@ -78,7 +76,8 @@ class RankStage(Stage[RankMonitorLike]):
         changed: WordLog[ThresholdChange] | None = None,
     ) -> None:
         super().__init__(services)
-        self._silences: Final = ChangedSilences(changed)
+        self._changed: Final = changed
+        self._silences: tuple[ReadWords[ThresholdChange], dict[str, float | None]] = ReadWords(), {}  # by job
         self._guard: Final = services.watchdog.guard(self.hop)
         self._drain: Final = RankDrain(self.hop, self.faults, self._guarded, self._begin_over)
         self._make: Final = make
@@ -280,12 +279,23 @@ class RankStage(Stage[RankMonitorLike]):
             work = self._work(state)  # an announcement may be on the topic, and not yet read
             work.given_up += work.parked.take_overdue(time.monotonic() - (now_s - until_s))
 
+    def _follow_silence(self, monitor: RankMonitorLike) -> None:
+        """Let a monitor wait for silent ranks as long as people say now."""
+        if self._changed is None or not self._changed.known.words:
+            return
+        known, silences = self._silences
+        if known is not self._changed.known:
+            known, silences = self._silences = self._changed.known, {}
+        if monitor.job not in silences:  # once a job, and not each second for each of thousands of monitors
+            silences[monitor.job] = values_in_force(known.of(monitor.job), None).get("silence_s")
+        monitor.follow(silences[monitor.job])
+
     def _tick_monitors(self, state: State, now_s: float, until_s: float) -> None:
         for tracked in list(state.tracked.values()):
             if is_broken(tracked):
                 continue
             try:
-                self._silences.follow(tracked.monitor)
+                self._follow_silence(tracked.monitor)
                 self._guarded(tracked, partial(tracked.monitor.tick, now_s, until_s))
                 self._note_over(tracked.monitor)
             except WorkGivenUp as why:

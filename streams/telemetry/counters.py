@@ -48,7 +48,7 @@ class Counters:
     store_is_full
         Whether judging waits, since no more rows may wait.
     thresholds_revision
-        How many changes of thresholds hold in all partitions of jobs that are held.
+        Offset on the topic ``thresholds`` up to which changes were read.
     """
 
     def __init__(self) -> None:

@@ -20,14 +20,6 @@ def log_job(event: str, job: str, **facts: object) -> None:
     LOG.info("event=job_%s job=%s%s", event, _name(job), said)
 
 
-def log_untaught(job: str, detector: str, reason: str) -> None:
-    """Say that a detector raised at what people say of verdicts, and goes on without."""
-    LOG.warning(
-        "event=detector_untaught detector=%s job=%s reason=%s do=%r", detector, _name(job), _name(reason),
-        "mend it, and restart the worker: it scores as if nobody had said a word",
-    )  # fmt: skip
-
-
 def log_over(job: str, rows: int) -> None:
     """Say that operators came of an attempt that is over: a job that is sent again under its old name, mostly."""
     LOG.warning(

@@ -16,7 +16,7 @@ import logging.config
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from irregulars.kafka.recent_messages import RecentMessages
 from irregulars.kafka.topic_admin import check_topics
 from irregulars.kafka.topics import TOPICS, WORKER_TOPICS
 from irregulars.messages.opinions import Opinion, decode_opinion
-from irregulars.messages.threshold_changes import decode_change
+from irregulars.messages.threshold_changes import ThresholdChange, decode_change
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.faust_client.block_fetcher import BlockFetcher
 from irregulars.streams.faust_client.connection import BROKER_TROUBLE
@@ -73,6 +73,8 @@ _FLUSH_SHARE: Final = 0.2
 _MARGIN_S: Final = 60.0
 _AGAIN_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 8.0
+_MOST_LINES: Final = 100
+"""Changes of thresholds that are logged one by one: a worker may start with thousands."""
 _REFUSED_S: Final = 60.0  # librdkafka tries to log in every ten seconds or sooner
 
 
@@ -103,15 +105,13 @@ class WorkerApp(faust.App):
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank, self.thresholds)
         self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
         self.progress: Final = ProgressLog(settings.topics.name("progress"), _reader(settings), outbox)
-        self.opinions: Final = _word_log(settings, "feedback", decode_opinion, keeps_unusable=False)
-        self._teaches: Final = monitors.is_taught
-        self._stored_opinions: ReadWords[Opinion] = ReadWords()
+        self.opinions: Final = _word_log(settings, "feedback", decode_opinion)
+        self._unstored_opinions: list[Opinion] = []
         self._newest_ends: dict[int, Offsets] = {}
         self._topics: Final = TopicWatch(settings)
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
         self.job_stage: Final = JobStage(
             self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds,
-            self.opinions if self._teaches else None,
         )  # fmt: skip
         self._generation: int | None = None  # of the assignment that the stages hold
         self._gone_generation: int | None = None  # of one that others may hold by now
@@ -273,33 +273,29 @@ class WorkerApp(faust.App):
         await self.rank_stage.tell_progress(self.progress)
 
     async def store_opinions(self) -> None:
-        """Store what people said of verdicts since the last look; every worker does, and the same row is one row."""
-        await self._read_words(self.opinions)
-        known = self.opinions.known
-        found = known.since(self._stored_opinions.revision)
-        if found:
-            await self.services.sink.write_opinions(found)
+        """Store the new opinions of people on verdicts; every worker does, and the same row is one row."""
+        self._unstored_opinions += await self._read_words(self.opinions)
+        if self._unstored_opinions:
+            await self.services.sink.write_opinions(self._unstored_opinions)
             await self.services.sink.flush()
-        self._stored_opinions = known
+            self._unstored_opinions = []
 
-    async def follow_people(self) -> None:
-        """Judge by what people said since the last look: changes of thresholds, and opinions that teach."""
-        for log in self._judged_by:
-            await self._read_words(log)
-        if self._generation is not None:
-            await self.job_stage.follow_people()
-            states = self.job_stage.states.values()
-            self.services.counters.thresholds_revision = self.job_stage.people_say.thresholds.revision(states)
+    async def follow_thresholds(self) -> None:
+        """Judge by the thresholds that people have changed since the last look."""
+        self._note_changes(await self._read_words(self.thresholds))
 
-    @property
-    def _judged_by(self) -> tuple[WordLog[Any], ...]:
-        return (self.thresholds, self.opinions) if self._teaches else (self.thresholds,)
+    def _note_changes(self, changes: Sequence[ThresholdChange]) -> None:
+        revision = self.services.counters.thresholds_revision = self.thresholds.known.revision
+        for change in changes[-_MOST_LINES:]:
+            LOG.info("event=thresholds revision=%d job=%r from_ns=%d change=%s values=%r who=%r", revision,
+                     change.job or "*", change.begin_ns, change.change_id, change.describe(), change.who)  # fmt: skip
 
-    async def _read_words(self, log: WordLog[Any]) -> None:
+    async def _read_words(self, log: WordLog[W]) -> tuple[W, ...]:
         try:
-            await log.read()
+            return await log.read()
         except ServiceUnavailable as error:  # what holds goes on to hold; the watch tells of a broker that is away
             LOG.debug("event=words_unread reason=%r", str(error))
+            return ()
 
     async def watch_reading(self) -> None:
         """Seek partitions that are not read although they have messages; end the worker if that does not help."""
@@ -404,8 +400,7 @@ class WorkerApp(faust.App):
                 "may have been deleted. Run: irregulars topics create; then start the worker again"
             )
         logs = await self._look_at_logs(assignment)
-        for log in self._judged_by:
-            await log.read()
+        self._note_changes(await self.thresholds.read())
         await self.rank_stage.restore(by_topic["jobs"], generation, logs)
         await self.job_stage.restore(by_topic[EVIDENCE], generation, logs)
         tell_made_anew((self.rank_stage.made_anew, self.job_stage.made_anew), self.services.counters)
@@ -428,9 +423,7 @@ class WorkerApp(faust.App):
             self.progress.forget()
             for topic, log in (("thresholds", self.thresholds), ("feedback", self.opinions)):
                 if topic in anew:
-                    log.forget()
-        if "feedback" in anew:
-            self._stored_opinions = ReadWords()
+                    log.known = ReadWords()
         return Logs(self._topics.ids, ends)
 
     async def _count_partitions(self) -> Mapping[str, int]:
@@ -465,10 +458,8 @@ def _acknowledge(event: Any) -> None:
     event.ack()
 
 
-def _word_log(
-    settings: WorkerSettings, name: str, decode: Callable[[bytes | None], W], *, keeps_unusable: bool = True
-) -> WordLog[W]:
-    return WordLog(settings.topics.name(name), name, _reader(settings), decode, keeps_unusable=keeps_unusable)
+def _word_log(settings: WorkerSettings, name: str, decode: Callable[[bytes | None], W]) -> WordLog[W]:
+    return WordLog(settings.topics.name(name), name, _reader(settings), decode)
 
 
 def _reader(settings: WorkerSettings) -> LogReader:

@@ -10,15 +10,14 @@ from typing import Final
 
 from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.peers import PeerDeviation
-from irregulars.detectors.plugins.protocol import has_state, is_taught, name_of
-from irregulars.errors import InputError, RecordError
+from irregulars.detectors.plugins.protocol import has_state, name_of
+from irregulars.errors import InputError
 from irregulars.messages.judgements import Verdict
 from irregulars.sinks.alerts import alert_of
 from irregulars.streams.health.watchdog import Limits
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
-from irregulars.streams.rank_hop.rank_monitor import RankMonitorState
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.stages.job_work import JobMonitorLike
 from irregulars.streams.stages.rank_stage import MakeRankMonitor
@@ -40,8 +39,6 @@ class Monitors:
         Of what their ``state()`` returned, encoded; raise `RecordError` where that can't be read.
     alert_of
         The encoded alert of a verdict's revision; `None` where the policy keeps quiet.
-    is_taught
-        Whether a detector of ranks learns from what people say of verdicts.
     limits
         How long, and how large, their work may be.
     """
@@ -51,7 +48,6 @@ class Monitors:
     make_job: Callable[[str], JobMonitorLike]
     restore_job: Callable[[EncodedState], JobMonitorLike]
     alert_of: Callable[[Verdict], bytes | None] = alert_of
-    is_taught: bool = False
     limits: Limits = field(default_factory=Limits)
 
 
@@ -69,11 +65,10 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
     _tell_of_states(own)
     return Monitors(
         make_rank=lambda job, partition: GroupMonitor(job, own, partition=partition),
-        restore_rank=lambda value: GroupMonitor.from_state(_group_state(value), own),
+        restore_rank=lambda value: GroupMonitor.from_state(decode_monitor(value, GroupMonitorState), own),
         make_job=partial(JobMonitor, settings=own),
         restore_job=lambda value: _restored_job(decode_monitor(value, JobMonitorState), own),
         alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
-        is_taught=any(is_taught(make()) for make in own.rank_detectors),
     )
 
 
@@ -91,14 +86,6 @@ def _restored_job(state: JobMonitorState, settings: MonitorSettings) -> JobMonit
         LOG.warning("event=detector_begun_cold detector=%s job=%r reason=%r", name, state.job,
                     "its state was too large, or it did not take it")  # fmt: skip
     return monitor
-
-
-def _group_state(value: EncodedState) -> GroupMonitorState | RankMonitorState:
-    """Decode a state of the first hop; until version 0.5 each rank had its own."""
-    try:
-        return decode_monitor(value, GroupMonitorState)
-    except RecordError:
-        return decode_monitor(value, RankMonitorState)
 
 
 def worker_monitor_settings(settings: WorkerSettings) -> MonitorSettings:

@@ -64,7 +64,7 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
         (settings.evidence_linger_s, app.rank_stage.settle_all),
         (EVERY_S, app.tell_progress),
         (OPINIONS_S, app.store_opinions),
-        (WORDS_S, app.follow_people),
+        (WORDS_S, app.follow_thresholds),
         (EVERY_S, app.clocks.look),
         (EVERY_S, app.close_gaps),
         (1.0, app.tick),

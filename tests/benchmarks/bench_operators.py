@@ -1,4 +1,4 @@
-"""Abnormal operators: the replay, Holmes's forest and ours, simple rules, nearest neighbours, SVM, an online forest.
+"""Abnormal operators: the replay, Holmes's forest and ours, simple rules, nearest neighbours, SVM.
 
     make bench-operators
 
@@ -27,16 +27,14 @@ from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.detectors.plugins.forest.features import FeatureRows, OperatorFeatures, Tuning
 from irregulars.detectors.plugins.forest.matrix import FEATURES
-from irregulars.detectors.plugins.forest.online_forest import OnlineModel
 from irregulars.detectors.plugins.forest.random_forest import MODEL
-from irregulars.detectors.plugins.forest.train import train_forest
 from irregulars.detectors.plugins.forest.trees import load_trees
 from irregulars.detectors.plugins.sample_frames import sample_frame
 from tests.benchmarks.operator_cases import Case, CaseRun, Example, examples_of, shapes_of_faults, simulate_case
 from tests.benchmarks.operator_ceiling import ceiling_of_case
 from tests.benchmarks.operator_replay import Replays, replay_case
 from tests.benchmarks.operator_scoring import Counts, best_threshold
-from tests.benchmarks.train_operator_forest import training_cases
+from tests.benchmarks.train_operator_forest import train_forest, training_cases
 
 TEST_JOBS: Final = ((8, 2, 2, 4), (2, 8, 2, 8), (4, 2, 8, 6), (4, 4, 2, 8), (2, 3, 4, 4), (2, 16, 1, 16))
 TEST_SEED: Final = 50_000
@@ -53,7 +51,7 @@ _RULES: Final = ("class_z", "slot_z", "slot_ratio", "excess_share")
 _HEALTHY_EVERY: Final = 8
 _SPLITS: Final = ("by_drift", "by_excess", "by_kind", "by_shape")
 _OWN_COST: Final = ("replay", "RobustBaseline")  # scored while the cases ran
-_SLOW_ROWS: Final = 20_000  # nearest neighbours, SVM and the online forest are measured on a random choice
+_SLOW_ROWS: Final = 20_000  # nearest neighbours and SVM are measured on a random choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +191,9 @@ def slow_learners(train: Rows) -> dict[str, Call]:
     nearest = make_pipeline(StandardScaler(), KNeighborsClassifier(15)).fit(seen.matrix, seen.is_abnormal)
     few = _choose(seen, 8_000)
     machine = make_pipeline(StandardScaler(), SVC(C=10.0)).fit(few.matrix, few.is_abnormal)
-    online = OnlineModel()
-    online.learn(seen.matrix, seen.is_abnormal)
     return {
         "k-nearest neighbours": _seen(nearest.predict),
         "SVM": _seen(machine.predict),
-        "OnlineForest": _seen(lambda matrix: online.predict(matrix.astype(np.float64)) > 0.5),
     }
 
 

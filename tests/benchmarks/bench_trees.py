@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.detectors.plugins.forest.matrix import FEATURES
-from irregulars.detectors.plugins.forest.train import export_trees, train_forest
+from tests.benchmarks.train_operator_forest import export_trees, train_forest
 
 ROWS: Final = (1, 10, 100, 1_000, 10_000)
 """Rows of a call: a frame has those of one rank in one iteration that passed the first test, most often under 100."""

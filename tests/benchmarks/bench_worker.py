@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -191,7 +191,6 @@ class Ignoring:
     """A JobMonitor that judges nothing: measured is the way from the broker to the evidence."""
 
     is_ended = False
-    untaught_detectors: ClassVar[dict[str, str]] = {}
     contradiction = None
     size = 0
 

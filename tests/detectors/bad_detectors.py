@@ -177,36 +177,6 @@ class ExplainsAtLength(PeerDeviation):
         return "it all began\nwhen I was young"
 
 
-class MakesExamplesAlone(PeerDeviation):
-    def examples(self, frame: Frame) -> Scores:
-        return np.zeros((len(frame["work_ns"]), 1))
-
-
-class MakesLists(MakesExamplesAlone):
-    def examples(self, frame: Frame) -> Any:
-        return [0.0] * len(frame["work_ns"])
-
-    def teach(self, examples: Scores, labels: Scores) -> None:
-        pass
-
-
-class IsDeafToWords(MakesExamplesAlone):
-    def teach(self, examples: Scores, labels: Scores) -> None:
-        pass
-
-
-class NeverForgetsAWord(MakesExamplesAlone):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = 0.0
-
-    def teach(self, examples: Scores, labels: Scores) -> None:
-        self.words += float(np.sum(labels - 0.5))
-
-    def score(self, frame: Frame) -> Scores:
-        return super().score(frame) + self.words
-
-
 class Dawdles(PeerDeviation):
     def score(self, frame: Frame) -> Scores:
         if len(frame["work_ns"]) >= 1024:
@@ -241,10 +211,6 @@ BAD_DETECTORS: list[tuple[str, Callable[[], Any], str]] = [
     ("state", StoresItself, "state of a detector must be a mapping of plain values .*; got StoresItself"),
     ("state", TakesNothing, "must have state and restore, or neither; got state alone"),
     ("explanation", ExplainsAtLength, r"must be one line of text; got 'it all began\\nwhen"),
-    ("words", MakesExamplesAlone, "must have examples and teach, or neither; got examples alone"),
-    ("words", MakesLists, r"examples must be floats of shape \(48, 1 to 32\); got <class 'list'>"),
-    ("words", IsDeafToWords, r"must score lower once people called such rows regular; got [\d.]+ after [\d.]+"),
-    ("words", NeverForgetsAWord, "must stay the same where other words were withdrawn"),
     ("time_budget", Dawdles, r"1,024 rows must take at most 50 ms; got \d+"),
 ]
 """Name of the check that must reject it, the detector, and what the message says."""

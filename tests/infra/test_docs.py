@@ -35,7 +35,7 @@ def test_every_dependency_has_its_reason() -> None:
 def test_scikit_learn_is_needed_by_the_trainer_and_its_adapter_alone_as_the_page_says() -> None:
     sources = [path for top in PACKAGES for path in (ROOT / top).rglob("*.py")]
     users = [path.relative_to(ROOT).as_posix() for path in sources if "from sklearn" in path.read_text()]
-    assert sorted(users) == ["detectors/plugins/adapters/naming.py", "detectors/plugins/forest/train.py"]
+    assert sorted(users) == ["detectors/plugins/adapters/naming.py"]
     assert [user for user in users if f"`{user}`" not in (DOCS / "dependencies.md").read_text()] == []
 
 

@@ -120,10 +120,6 @@ class EveryRowAccused:
     contradiction = None
 
     @property
-    def untaught_detectors(self) -> dict[str, str]:
-        return {}
-
-    @property
     def size(self) -> int:
         return 0
 

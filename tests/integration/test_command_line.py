@@ -118,7 +118,7 @@ def test_a_detector_is_backtested_on_a_job_of_the_database(
     found = json.loads(terminal.output("backtest", "river_gaussian", "--job", "gloo-slow-nic", "--json"))
     assert found["truth"] == "verdicts"
     results = {one["detector"]: one for one in found["results"]}
-    assert set(results) == {"peers", "river_gaussian", "taught_forest"}
+    assert set(results) == {"peers", "river_gaussian"}
     assert results["peers"]["iterations"] == 160
     assert results["peers"]["rows"] == 640
     assert results["peers"]["faults"] == 1

@@ -31,8 +31,8 @@ from irregulars.messages.announcements import (
     encode_heartbeat,
 )
 from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
-from irregulars.streams.snapshots.records import POSITION_KEY
-from tests.streams.worker.recorded_states import STATES
+from irregulars.state_codec import encode_state
+from irregulars.streams.snapshots.records import POSITION_KEY, STATE_VERSION, MonitorRecord, encode_record
 
 ROOT = Path(__file__).resolve().parents[2]
 START_NS = 1_700_000_000_000_000_000
@@ -73,7 +73,7 @@ class Bus:
     def spoil(self, topic: str, how: str) -> frozenset[tuple[str, int]]:
         """Replace all states of monitors by bytes that can't be read; return the partitions that have any."""
         newest = {(m.partition(), m.key()): m.value() for m in self.read(topic) if m.key() != POSITION_KEY}
-        old = (STATES / f"1-{topic.removesuffix('_snapshots')}.bin").read_bytes()
+        old = encode_record(MonitorRecord(3, {"commops": 17}, encode_state({}, STATE_VERSION + 1)))
         for (partition, key), value in newest.items():
             spoilt = old if how == "old" else value[:-1]
             self.producer.produce(self.topics.name(topic), spoilt, key, partition=partition)

@@ -14,6 +14,7 @@ from irregulars.errors import InputError, RecordError
 from irregulars.infra.configuration.settings import FIELDS, Settings
 from irregulars.messages.threshold_changes import (
     FIXED,
+    LEAD_NS,
     LIVE,
     ThresholdChange,
     decode_change,
@@ -97,10 +98,11 @@ def test_bytes_that_are_no_change_are_refused(value: bytes | None) -> None:
 
 def test_one_job_beats_all_and_unset_lets_the_next_weaker_one_count() -> None:
     everywhere, here = change({"delta": 1.2, "alert_least_seen": 9}), change({"delta": 1.5}, job="j")
-    assert values_in_force([here, everywhere], 0) == {"alert_least_seen": 9, "delta": 1.5}
+    assert values_in_force([here, everywhere], LEAD_NS - 1) == {}
+    assert values_in_force([here, everywhere], LEAD_NS) == {"alert_least_seen": 9, "delta": 1.5}
     unset = change({"delta": None}, job="j")
-    assert values_in_force([here, everywhere, unset], 0)["delta"] == 1.2
-    assert "delta" not in values_in_force([here, everywhere, unset, change({"delta": None})], 0)
+    assert values_in_force([here, everywhere, unset], LEAD_NS)["delta"] == 1.2
+    assert "delta" not in values_in_force([here, everywhere, unset, change({"delta": None})], LEAD_NS)
 
 
 @given(st.lists(changes(), max_size=6), st.none() | st.integers(0, 100))
@@ -113,7 +115,11 @@ def test_each_value_is_the_last_that_was_said_of_the_job_or_else_of_all(
         wanted = None
         for job in (None, "j"):
             own = [
-                one.values[name] for one in said if one.job == job and one.holds_at(start_ns) and name in one.values
+                one.values[name]
+                for one in said
+                if one.job == job
+                and name in one.values
+                and (name == "silence_s" or (start_ns is not None and start_ns >= one.begin_ns))
             ]
             wanted = own[-1] if own and own[-1] is not None else wanted
         assert found.get(name) == wanted

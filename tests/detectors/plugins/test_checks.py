@@ -9,14 +9,13 @@ import pytest
 
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.detectors.plugins.checks import CHECKS, check_detector
-from irregulars.detectors.plugins.forest.taught_forest import TaughtForest
 from irregulars.detectors.plugins.peers import PeerDeviation
 from irregulars.detectors.plugins.river_gaussian import RiverGaussian
 from irregulars.errors import PluginError
 from tests.detectors.bad_detectors import BAD_DETECTORS, LogWork
 
 
-@pytest.mark.parametrize("make", [RobustBaseline, PeerDeviation, RiverGaussian, TaughtForest, LogWork])
+@pytest.mark.parametrize("make", [RobustBaseline, PeerDeviation, RiverGaussian, LogWork])
 @pytest.mark.filterwarnings("ignore:invalid value encountered in log")
 def test_a_good_detector_passes_all_checks(make: Callable[[], Any]) -> None:
     check_detector(make)

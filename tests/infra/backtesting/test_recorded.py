@@ -65,7 +65,7 @@ def _stored_scores(settings: MonitorSettings) -> Mapping[int, list[float]]:
 
 def test_the_culprit_of_a_recording_is_found_by_what_ships() -> None:
     detectors = shipped_detectors("rank")
-    assert set(detectors) == {"peers", "river_gaussian", "taught_forest"}
+    assert set(detectors) == {"peers", "river_gaussian"}
     results = {
         one.detector: one for one in backtest(detectors, [read_recording(SLOW_RANK, "rank", MonitorSettings())])
     }

@@ -126,8 +126,8 @@ def test_a_directory_that_cannot_be_made_is_an_input_error(tmp_path: Path, dropp
         Spool(tmp_path / "file" / "spool", 1 << 20, dropped)
 
 
-def segment_of(body: bytes, magic: bytes = b"IRSPOOL2") -> bytes:
-    return magic + struct.pack("<I", zlib.crc32(body)) + body
+def segment_of(body: bytes) -> bytes:
+    return b"IRSPOOL1" + struct.pack("<I", zlib.crc32(body)) + body
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,6 @@ def test_a_segment_with_broken_messages_is_counted_and_the_rest_is_read(tmp_path
     spool = Spool(tmp_path, 1 << 20, Dropped())
     assert drain(spool) == [message(7)]
     assert spool.unreadable_segments == 1
-
-
-def test_what_the_agent_before_left_is_read(tmp_path: Path) -> None:
-    """Its messages had no key for their partition."""
-    body = struct.pack("<BHIIq", 4, 3, 2, 5, 7) + b"jobsj/1{}" + struct.pack("<BHIIq", 4, 3, 2, 5, 8) + b"jobsj/2[]"
-    (tmp_path / f"{1:020d}.spool").write_bytes(segment_of(body, b"IRSPOOL1"))
-    wanted = [Message("jobs", b"j/1", b"{}", 5, 7), Message("jobs", b"j/2", b"[]", 5, 8)]
-    assert drain(Spool(tmp_path, 1 << 20, Dropped())) == wanted
 
 
 def test_what_is_not_of_the_spool_is_left_alone(tmp_path: Path) -> None:

@@ -2,112 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from irregulars.messages.judgements import Verdict
 from irregulars.messages.threshold_changes import LIVE, ThresholdChange
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.stored_states import stored
 from tests.streams.eight_ranks import EightRanks, faulty
 from tests.streams.evidence_rows import MS, T0, came, evidence_of, no_operators, went
-from tests.streams.judged_streams import MonitoredJob, in_order
+from tests.streams.judged_streams import MonitoredJob, Outcome, in_order
 
 ITERATIONS = 80
 LONG = frozenset(range(25, ITERATIONS, 6))
 """Every sixth iteration takes 1.3 times as long."""
 
 
-def change(values: dict[str, Any], **others: Any) -> ThresholdChange:
-    return ThresholdChange("t-1", values, "ann", "noise", 0, **others)
+def change(values: dict[str, Any], iteration: int = 0, **others: Any) -> ThresholdChange:
+    """A change that holds from an iteration of `irregular` on."""
+    from_ns = None if "silence_s" in values else T0 + iteration * 100 * MS
+    return ThresholdChange("t-1", values, "ann", "noise", 0, **{"from_ns": from_ns, **others})
 
 
 def irregular(
-    told: dict[int, Sequence[ThresholdChange]], numbers: Iterable[int] = range(ITERATIONS), restore: bool = False
+    changes: Sequence[ThresholdChange], known_from: int, restore: bool = False, at_once: int = 1
 ) -> set[int]:
-    """Judge iterations, telling changes before some of them; return those that were irregular."""
-    settings, changes, found = MonitorSettings(), (), set()
+    """Judge iterations, some in one message, with changes that are known from one on; return the irregular ones."""
+    settings, found = MonitorSettings(), set()
     monitor = JobMonitor("j", settings)
     monitor.add([came(0), came(1)])
-    for number in numbers:
+    for first in range(0, ITERATIONS, at_once):
         if restore:
             monitor = JobMonitor.from_state(stored(monitor.state()), settings)
-        changes = tuple(told.get(number, changes))
-        monitor.follow(changes)
-        elapsed_ms = 130 if number in LONG else 100 + number % 3
-        monitor.add([evidence_of(rank, {number: elapsed_ms}) for rank in (0, 1)])
+        monitor.follow(tuple(changes) if first >= known_from else ())
+        elapsed_ms = {n: 130.0 if n in LONG else 100.0 + n % 3 for n in range(first, first + at_once)}
+        monitor.add([evidence_of(rank, elapsed_ms) for rank in (0, 1)])
         found |= {one.iteration for one in monitor.advance(no_operators).iterations if one.is_irregular}
     return found
 
 
-@pytest.mark.parametrize("restore", [False, True])
-def test_another_delta_changes_what_follows_and_nothing_before(restore: bool) -> None:
-    assert irregular({}, restore=restore) == LONG
-    assert irregular({50: [change({"delta": 1.5})]}, restore=restore) == {n for n in LONG if n < 50}
-    there_and_back = {40: [change({"delta": 1.5})], 60: [change({"delta": 1.5}), change({"delta": None})]}
-    assert irregular(there_and_back, restore=restore) == {n for n in LONG if not 40 <= n < 60}
-
-
-def test_one_job_beats_all() -> None:
-    assert irregular({40: [change({"delta": 1.5}), change({"delta": 1.1}, job="j")]}) == LONG
-
-
-@pytest.mark.parametrize("restore", [False, True])
-def test_a_planned_change_holds_from_its_event_time_on(restore: bool) -> None:
-    planned = change({"delta": 1.5}, from_ns=T0 + 60 * 100 * MS)
-    assert irregular({20: [planned]}, restore=restore) == {n for n in LONG if n < 60}
-
-
-def test_a_planned_change_holds_within_one_message_of_several_iterations() -> None:
-    monitor = JobMonitor("j", MonitorSettings())
-    monitor.follow((change({"delta": 1.5}, from_ns=T0 + 60 * 100 * MS),))
-    elapsed_ms = {number: 130.0 if number in LONG else 100.0 + number % 3 for number in range(ITERATIONS)}
-    monitor.add([came(0), came(1), *(evidence_of(rank, elapsed_ms) for rank in (0, 1))])
-    found = monitor.advance(no_operators).iterations
-    assert [one.iteration for one in found] == [*range(ITERATIONS)]
-    assert {one.iteration for one in found if one.is_irregular} == {n for n in LONG if n < 60}
+@pytest.mark.parametrize(
+    ("known_from", "restore", "at_once"), [(0, False, 1), (0, True, 1), (38, True, 1), (0, False, ITERATIONS)]
+)
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ([], LONG),
+        ([change({"delta": 1.5}, 50)], {n for n in LONG if n < 50}),
+        ([change({"delta": 1.5}, 40), change({"delta": None}, 60)], {n for n in LONG if not 40 <= n < 60}),
+        ([change({"delta": 1.5}, 40), change({"delta": 1.1}, 40, job="j")], LONG),
+    ],
+    ids=["none", "one", "there and back", "one job beats all"],
+)
+def test_a_change_holds_from_its_event_time_on_whenever_it_is_heard_of(
+    changes: list[ThresholdChange], wanted: set[int], known_from: int, restore: bool, at_once: int
+) -> None:
+    assert irregular(changes, known_from, restore, at_once) == wanted
 
 
 class FollowingJob(MonitoredJob):
-    """Both hops of a job that is judged by changes from its iteration `since` on."""
+    """Both hops of a job whose changes are known from its start on."""
 
-    def __init__(self, changes: Sequence[ThresholdChange], since: int, **options: Any) -> None:
-        super().__init__("j", **options)
-        self.changes, self.since = tuple(changes), since
-        self.told_before: list[Verdict] | None = None
+    changes: tuple[ThresholdChange, ...] = ()
 
     def advance(self) -> None:
-        if any(one.iteration >= self.since - 1 for one in self.outcome.iterations):
-            self.told_before = self.told_before or self.outcome.revisions
-            self.monitor.follow(self.changes)
+        self.monitor.follow(self.changes)
         super().advance()
 
 
-def judged(changes: Sequence[ThresholdChange], since: int, **options: Any) -> FollowingJob:
-    job = FollowingJob(changes, since, **options)
-    job.feed(in_order(faulty(), max_span_s=0.02))
-    return job
+def judged(changes: Sequence[ThresholdChange], **options: Any) -> Outcome:
+    job = FollowingJob("j", **options)
+    job.changes = tuple(changes)
+    return job.feed(in_order(faulty(), max_span_s=0.02))
+
+
+def begin_of(number: int) -> int:
+    columns = faulty().batches("iterations")[0].columns
+    return int(columns["start_ns"][columns["iteration"] == number][0])
 
 
 def test_verdicts_say_by_what_they_were_judged_and_those_before_are_as_without() -> None:
-    plain, changed = judged([], 48), judged([change({"alert_least_seen": 1000, "delta": 1.2})], 48)
-    assert plain.told_before
-    assert changed.told_before == plain.told_before
-    after = changed.outcome.revisions[len(plain.told_before) :]
+    plain, changed = judged([]), judged([change({"alert_least_seen": 1000, "delta": 1.2}, from_ns=begin_of(48))])
+    before = [one for one in changed.revisions if one.thresholds is None]
+    assert before
+    assert before == plain.revisions[: len(before)]
+    after = changed.revisions[len(before) :]
     assert {one.event for one in after} >= {"opened", "closed"}
     for one in after:
         assert one.thresholds == {"alert_least_seen": 1000, "delta": 1.2}
         assert one.evidence.endswith("; judged with alert_least_seen = 1000, delta = 1.2, as changed live")
     assert {one.severity for one in after if one.event == "opened"} == {"note"}
-    assert all(one.thresholds is None for one in plain.outcome.revisions)
+    assert all(one.thresholds is None for one in plain.revisions)
 
 
 def test_restoring_the_monitors_at_any_moment_changes_nothing() -> None:
-    changes = [change({"alert_least_seen": 1000, "delta": 1.2})]
-    wanted, found = judged(changes, 48).outcome, judged(changes, 48, restore_at=range(0, 5000, 37)).outcome
+    changes = [change({"alert_least_seen": 1000, "delta": 1.2}, from_ns=begin_of(48))]
+    wanted, found = judged(changes), judged(changes, restore_at=range(0, 5000, 37))
     assert (found.revisions, found.iterations) == (wanted.revisions, wanted.iterations)
 
 

@@ -15,11 +15,11 @@ from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.progress.word_log import ReadWords
+from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
-from irregulars.streams.snapshots.records import PositionRecord
 from irregulars.streams.stages.job_stage import JobStage
-from irregulars.streams.stages.job_work import JobWork
 from irregulars.streams.stages.partition_state import Offsets, PartitionState, Tracked
+from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
 from irregulars.streams.worker_settings import WorkerSettings
@@ -96,43 +96,28 @@ def test_a_snapshot_that_begins_while_a_verdict_is_sent_holds_what_said_it(
 class FollowedLog:
     """The topic ``thresholds``, as far as it was read."""
 
-    is_readable = True
     known: ReadWords[ThresholdChange] = ReadWords()
 
 
-def test_changes_of_a_topic_that_was_made_anew_are_taken_back(services: Services) -> None:
+def test_monitors_of_both_hops_go_by_the_changes_that_were_read(services: Services) -> None:
     log, monitor = FollowedLog(), JobMonitor("j", MonitorSettings(delta=1.1))
     stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, AllIsRead(),
                      log)  # type: ignore[arg-type]  # fmt: skip
     state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
     tracked = Tracked(b"j", monitor)
+    ranks = RankStage(services, lambda *_: pytest.fail("not asked for"), lambda _: pytest.fail("not asked for"), log)  # type: ignore[arg-type]
+    first_hop = GroupMonitor("j", MonitorSettings(silence_s=600.0))
 
-    async def judge() -> float:
-        await stage.people_say.plan(state, 0)
-        stage.people_say.begin(state)
+    async def silences() -> tuple[float, float]:
         await stage._judged(state, tracked, None)
-        return monitor._current.delta
+        ranks._follow_silence(first_hop)
+        return monitor._current.silence_s, first_hop.settings.silence_s
 
-    async def both() -> tuple[float, float]:
-        log.known = log.known.more(1, [(0, ThresholdChange("t", {"delta": 1.4}, "ann", "noise", 0))])
-        await stage.people_say.restore(state, PositionRecord(), 0)
-        changed = await judge()
-        log.known = ReadWords()
-        return changed, await judge()
-
-    assert asyncio.run(both()) == (1.4, 1.1)
+    assert asyncio.run(silences()) == (600.0, 600.0)
+    others = ThresholdChange("t", {"silence_s": 9.0}, "ann", "noise", 0, job="other")
+    log.known = ReadWords(2, (others, ThresholdChange("t", {"silence_s": 70.0}, "ann", "noise", 0)))
+    assert asyncio.run(silences()) == (70.0, 70.0)
+    log.known = ReadWords(3, (*log.known.words, ThresholdChange("t", {"silence_s": None}, "ann", "noise", 0)))
+    assert asyncio.run(silences()) == (600.0, 600.0)
     stage.close()
-
-
-def test_a_detector_that_does_not_take_words_is_told_of_once(
-    services: Services, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    reason = "its teach raised RuntimeError: no"
-    monkeypatch.setattr(JobMonitor, "untaught_detectors", {"moody": reason})
-    monitor, work = JobMonitor("j", MonitorSettings()), JobWork()
-    for _ in range(2):
-        work.note_untaught(Tracked(b"j", monitor))
-    (told,) = (line.getMessage() for line in caplog.records)
-    assert told.startswith(f"event=detector_untaught detector=moody job='j' reason={reason!r}")
-    asyncio.run(tick(services, monitor))
-    assert len(caplog.records) == 2, "by the stage"
+    ranks.close()

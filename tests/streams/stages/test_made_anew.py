@@ -6,7 +6,6 @@ import pytest
 
 from irregulars.streams.snapshots.published_verdicts import Told
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_record, encode_record
-from irregulars.streams.snapshots.word_steps import WordSteps
 from irregulars.streams.stages import made_anew
 from irregulars.streams.stages.made_anew import LogEnds, Logs, TopicsNow, without_topics
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
@@ -16,7 +15,6 @@ STORED = PositionRecord(
     {"evidence": 90, "commops": 40},
     {"verdicts": {0: 12}, "alerts": {0: 7}},
     told=Told(anew=(b"job",), before=80),
-    thresholds=WordSteps().begin(50, 2),
     topic_ids={"evidence": "a", "commops": "b"},
 )
 
@@ -31,18 +29,16 @@ def test_places_of_other_topics_stay() -> None:
     assert without_topics(STORED, {"jobs"}) == STORED
 
 
-def test_of_evidence_made_anew_all_is_judged_by_what_holds_now() -> None:
+def test_of_evidence_made_anew_all_is_read_from_its_beginning() -> None:
     found = without_topics(STORED, {"evidence"})
     assert found.positions == {"commops": 40}
     assert (found.told.before, found.told.anew) == (0, (b"job",))
-    assert found.thresholds.revision_at(0) == 2
     assert found.ends == STORED.ends
 
 
-def test_results_made_anew_are_read_from_their_beginning_and_thresholds_begin_anew() -> None:
-    found = without_topics(STORED, {"alerts", "thresholds"})
+def test_results_made_anew_are_read_from_their_beginning() -> None:
+    found = without_topics(STORED, {"alerts"})
     assert found.ends == {"verdicts": {0: 12}, "alerts": {0: 0}}
-    assert found.thresholds.newest == 0
 
 
 def test_a_record_keeps_the_ids_of_its_topics_and_one_of_before_has_none() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -79,7 +79,6 @@ class SlowJob:
     """A monitor that takes its time for a round, and may raise."""
 
     is_ended = False
-    untaught_detectors: ClassVar[dict[str, str]] = {}
     contradiction = None
     size = 0
     add_raises: Exception | None = None

@@ -1,4 +1,4 @@
-"""States as some version of the code wrote them: made by ``python -m tests.streams.worker.recorded_states``.
+"""States as today's code writes them: made by ``python -m tests.streams.worker.recorded_states``.
 
 In a job of four ranks one works four times as long from its 31st iteration on. The job is cut where the verdict on
 that is open, and the newest operators of each rank wait for the end of their iteration.
@@ -16,7 +16,7 @@ from irregulars.streams.snapshots.records import STATE_VERSION, MonitorRecord, e
 from tests.streams.judged_streams import Message, MonitoredJob, in_order
 from tests.streams.lockstep_job import MS, US, WORLD_OF_4, LockstepJob
 
-STATES: Final = Path(__file__).parent / "old_states"
+STATES: Final = Path(__file__).parent / "states"
 SLOW_FROM: Final = 30
 CUT_AT: Final = 0.8
 
@@ -49,7 +49,7 @@ def record_of(monitor: RankMonitor | JobMonitor) -> bytes:
 def main() -> None:
     job, _ = cut()
     for name, monitor in (("rank", job.ranks[2]), ("job", job.monitor)):
-        (STATES / f"{STATE_VERSION}-{name}.bin").write_bytes(record_of(monitor))
+        (STATES / f"{name}.bin").write_bytes(record_of(monitor))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.plugins.checks import check_detector
-from irregulars.detectors.plugins.forest.online_forest import OnlineForest
 from irregulars.detectors.plugins.forest.random_forest import OperatorForest
 from irregulars.detectors.plugins.loading import load_detector
 from irregulars.detectors.plugins.protocol import MakeDetector
@@ -17,8 +16,8 @@ from irregulars.errors import PluginError
 
 @pytest.mark.parametrize(
     "make",
-    [OperatorForest, partial(OperatorForest, tuning="drift"), partial(OperatorForest, tuning="off"), OnlineForest],
-    ids=["always", "drift", "off", "online"],
+    [OperatorForest, partial(OperatorForest, tuning="drift"), partial(OperatorForest, tuning="off")],
+    ids=["always", "drift", "off"],
 )
 def test_the_promises_of_a_detector_are_kept(make: MakeDetector) -> None:
     check_detector(make)

@@ -8,10 +8,10 @@ import pytest
 from irregulars.detectors.plugins.forest.features import OperatorFeatures
 from irregulars.detectors.plugins.forest.matrix import FEATURES
 from irregulars.detectors.plugins.forest.random_forest import MODEL
-from irregulars.detectors.plugins.forest.train import export_trees, gather_examples, train_forest
 from irregulars.detectors.plugins.forest.trees import VERSION, Trees, load_trees, save_trees
 from irregulars.detectors.plugins.sample_frames import sample_frame
 from irregulars.errors import PluginError
+from tests.benchmarks.train_operator_forest import export_trees, gather_examples, train_forest
 
 NAMES = ("a", "b", "c")
 
