@@ -131,11 +131,6 @@ class IterationJudge:
         self._tracker.follow(settings.severity)
         self._say.follow(settings.severity)
 
-    def forget_operators(self) -> None:
-        """Forget the iterations that may be read again: their operators are gone."""
-        self._investigator.forget()
-        self._hangs.newest.clear()
-
     def is_before(self, number: int) -> bool:
         """Whether an iteration is still to be judged."""
         return self._last is None or number > self._last

@@ -67,13 +67,6 @@ class RecentMessages:
             first = self._ring[slot.begin : min(slot.begin + slot.length, self._most_bytes)]
             return first + self._ring[: slot.length - len(first)]
 
-    def forget(self) -> None:
-        """Keep none of them any more: the topic was made anew."""
-        with self._lock:
-            self._slots.clear()
-            self._order.clear()
-            self._bytes = 0
-
     def _write(self, key: tuple[int, int], value: bytes) -> None:
         slot = _Slot(self._next, len(value))
         until_end = min(slot.length, self._most_bytes - slot.begin)

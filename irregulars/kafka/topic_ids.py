@@ -1,4 +1,4 @@
-"""Which topics stand behind their names: one that was deleted and made anew has the same name and another id."""
+"""Kafka's ids of topics: one that was deleted and made anew has the same name and another id."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from irregulars.errors import TopicMismatch
 from irregulars.kafka.broker import open_admin, service_error
 from irregulars.kafka.topics import WORKER_TOPICS, TopicSettings
 
@@ -19,6 +20,27 @@ _WITHOUT: Final = frozenset(
     {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION, KafkaError.INVALID_REQUEST}
 )
 _ASKED: Final = (*WORKER_TOPICS, "feedback", "thresholds")
+
+
+def require_same_topics(before: Mapping[str, str], now: Mapping[str, str], topics: TopicSettings) -> None:
+    """Require that no topic of which both ids are known has another one now; raises `TopicMismatch`.
+
+    >>> require_same_topics({"jobs": "a", "commops": "b"}, {"jobs": "a", "evidence": "d"}, TopicSettings())
+    """
+    anew = sorted(topics.name(topic) for topic, known in now.items() if before.get(topic, known) != known)
+    if anew:
+        raise TopicMismatch(
+            f"topic must be the one that was read before; got {', '.join(anew)}, deleted and made anew. "
+            f"{what_to_do(topics)}"
+        )
+
+
+def what_to_do(topics: TopicSettings) -> str:
+    """Return what an operator does about a topic that was made anew, or cut."""
+    return (
+        f"Stop all workers, delete {topics.name('rank_snapshots')} and {topics.name('job_snapshots')} too, run "
+        "irregulars topics create, and start the workers: what is there is read from its beginning"
+    )
 
 
 class TopicIds:

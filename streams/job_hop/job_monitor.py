@@ -176,13 +176,6 @@ class JobMonitor:
         if oldest is not None and self._clock.is_rank_overdue:
             self._roster.give_up(self._roster.lagging(oldest))
 
-    def forget_operators(self) -> None:
-        """Forget where operators stand that came until now: their topic was made anew, and they can't be read.
-
-        What is usual is learned anew, from iterations that are still to come.
-        """
-        self._judge.forget_operators()
-
     def advance(self, read_back: ReadBack) -> Judgements:
         """Judge the iterations that are complete; operators are read back only for suspect ones."""
         parts = self._advance_attempt(read_back)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -27,11 +26,6 @@ class ProgressLog:
         Full name.
     reader
         For this log alone: it is used in a thread of its own.
-
-    Attributes
-    ----------
-    topic_ids
-        Of the topics as they are now, as far as the broker tells them: what was told of others does not count.
     """
 
     def __init__(self, topic: str, reader: LogReader, outbox: Outbox) -> None:
@@ -41,12 +35,10 @@ class ProgressLog:
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-progress")
         self._read_to: int | None = None
         self._told: dict[int, Offsets] = {}
-        self.topic_ids: Mapping[str, str] = {}
 
     async def write(self, partition: int, positions: Offsets) -> None:
         """Tell the others; all evidence must have been acknowledged before."""
-        ids = {topic: self.topic_ids[topic] for topic in positions if topic in self.topic_ids}
-        record = {"partition": partition, "positions": positions, "topics": ids, "release": VERSION}
+        record = {"partition": partition, "positions": positions, "release": VERSION}
         value = json.dumps(record, separators=(",", ":")).encode()
         await self._outbox.send(self._topic, str(partition).encode(), value, partition=0)
 
@@ -56,21 +48,14 @@ class ProgressLog:
 
     def _follow(self) -> dict[int, Offsets]:
         end = self._reader.end_offset(self._topic, 0)
-        if self._read_to is None or self._read_to > end:  # at the start, or the topic was made anew
+        if self._read_to is None or self._read_to > end:  # at the start, or the log was cut
             self._read_to, self._told = end, {}
         for message in self._reader.read_tail(self._topic, 0, self._read_to):
             self._read_to = (message.offset() or 0) + 1
-            found = _decode(message.value(), self.topic_ids)
+            found = _decode(message.value())
             if found is not None:
                 self._told[found[0]] = found[1]
         return dict(self._told)
-
-    def forget(self) -> None:
-        """Forget what was told: it, or what it tells of, was made anew."""
-        self._thread.submit(self._begin_anew)
-
-    def _begin_anew(self) -> None:
-        self._read_to = None
 
     def close(self) -> None:
         """Let go of thread and connection, without waiting for a broker that does not answer."""
@@ -78,15 +63,10 @@ class ProgressLog:
         self._thread.shutdown(wait=False)
 
 
-def _decode(value: bytes | None, ids: Mapping[str, str]) -> tuple[int, Offsets] | None:
+def _decode(value: bytes | None) -> tuple[int, Offsets] | None:
     """Return partition and positions; `None` of what no worker wrote: then the clocks stand, and accuse nobody."""
     try:
         record = json.loads(value or b"")
-        own = dict(record.get("topics", {}))
-        return int(record["partition"]), {
-            str(topic): int(at)
-            for topic, at in record["positions"].items()
-            if topic not in ids or own.get(topic, ids[topic]) == ids[topic]  # else of a topic that is gone
-        }
+        return int(record["partition"]), {str(topic): int(at) for topic, at in record["positions"].items()}
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -73,11 +73,6 @@ class StreamTime:
         """Begin anew with the partitions of a new assignment: what they hold was restored."""
         self._own, self._jobs = {}, {}
 
-    def forget_all(self) -> None:
-        """Begin anew with all clocks: topics were made anew, and end elsewhere."""
-        self.forget()
-        self._everybodys = {}
-
     async def look(self) -> None:
         """Note where the topics end, and how far everybody has read; waits for an answer at most `_ANSWER_S`.
 

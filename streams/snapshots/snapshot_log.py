@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from confluent_kafka import Message
 
-from irregulars.errors import RecordError
+from irregulars.errors import RecordError, TopicMismatch
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.outbox import Outbox
 from irregulars.streams.snapshots.records import POSITION_KEY, PositionRecord, decode_record, is_piece
@@ -58,25 +58,23 @@ class SnapshotLog:
         """Return what writes to a partition in which `stored` was found."""
         return SnapshotWriter(self._topic, partition, stored.epoch + 1, self._outbox, stored)
 
-    def read(self, partition: int, is_other: Callable[[PositionRecord], bool] = lambda _: False) -> StoredPartition:
+    def read(self, partition: int) -> StoredPartition:
         """Read what counts of a partition. Waits for the broker: call it in a thread.
-
-        Parameters
-        ----------
-        is_other
-            Whether a record is of another topic than the one that has this name now.
 
         Raises
         ------
         ServiceUnavailable
             If the broker sends nothing for the reader's deadline.
+        TopicMismatch
+            If the topic was made anew while a worker wrote to it.
         """
         low, high = self._reader.bounds(self._topic, partition)
         newest = self._newest_position(partition, low, high)
-        if (
-            is_other(newest) or max(newest.begin or 0, newest.claimed or 0) > high
-        ):  # no record speaks of what follows it
-            return self._read_by(PositionRecord(), partition, low, high).emptied(newest.epoch)
+        if max(newest.begin or 0, newest.claimed or 0) > high:  # written by a worker that knew a longer log
+            raise TopicMismatch(
+                f"snapshot topic must be the one of its records; got {self._topic}/{partition}, which ends "
+                f"at {high}: it was cut, or made anew. Delete it, run irregulars topics create, and start the workers"
+            )
         while True:
             stored = self._read_by(newest, partition, low, high)
             if stored.position.epoch <= newest.epoch:

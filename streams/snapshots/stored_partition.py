@@ -85,8 +85,6 @@ class StoredPartition:
         Offset after the last message.
     read_bytes
         Bytes of all messages that were read.
-    is_anew
-        The topic was made anew, and who wrote these records did not know it: none of them counts.
     """
 
     epoch: int = 0
@@ -97,22 +95,6 @@ class StoredPartition:
     late: frozenset[bytes] = frozenset()
     end: int = 0
     read_bytes: int = 0
-    is_anew: bool = False
-
-    def emptied(self, epoch: int) -> StoredPartition:
-        """Return it as one in which nothing counts; all that stands there is to be deleted.
-
-        Most of the states are missing: whoever wrote the others took the rest for written, in the topic of before.
-
-        Parameters
-        ----------
-        epoch
-            The highest one in the partition.
-        """
-        strays = self.strays.union(*(monitor.places for monitor in self.monitors.values()))
-        return StoredPartition(
-            max(epoch, self.epoch), strays=strays, end=self.end, read_bytes=self.read_bytes, is_anew=True
-        )
 
 
 def newest_records(messages: Iterable[Message], where: str, newest: PositionRecord | None = None) -> StoredPartition:

@@ -127,12 +127,6 @@ class JobStage(Stage[JobMonitorLike]):
         )
         return anew if anew.told.anew else stored
 
-    def forget_places(self, state: PartitionState[JobMonitorLike], topics: Set[str]) -> None:
-        """Let no monitor read operators of iterations whose operators are gone."""
-        for tracked in state.tracked.values() if "commops" in topics else ():
-            tracked.monitor.forget_operators()
-            tracked.is_dirty = True
-
     async def prepare(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
         published = self._published[state] = PublishedVerdicts(stored.told, state.tracked.keys())
@@ -191,7 +185,7 @@ class JobStage(Stage[JobMonitorLike]):
         if positions.get(EVIDENCE, 0) >= self._evidence_ends[state]:  # whoever was told of has been heard again
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
-        return PositionRecord(state.epoch, positions, own, told=published.told(), topic_ids=self.ids_of(state))
+        return PositionRecord(state.epoch, positions, own, told=published.told(), topic_ids=self._ids)
 
     async def tick(self) -> None:
         """Let time speak to all monitors."""
@@ -399,7 +393,7 @@ class JobStage(Stage[JobMonitorLike]):
         return judgements, refused
 
     def _read_back(self, job: str, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
-        """Read operators of a job again: where the topic was made anew, another's may stand at these offsets."""
+        """Read operators of a job again."""
         found = self._judges.undisturbed(partial(self._read_spans, spans))
         return [batch for batch in found if batch.header.job == job]
 

@@ -45,9 +45,6 @@ class JobMonitorLike(Snapshottable, Protocol):
     def follow(self, changes: Sequence[ThresholdChange]) -> None:
         """See JobMonitor."""
 
-    def forget_operators(self) -> None:
-        """See JobMonitor."""
-
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
         """See JobMonitor."""
 

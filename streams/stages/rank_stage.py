@@ -105,11 +105,6 @@ class RankStage(Stage[RankMonitorLike]):
                 self._announce_again(state, keys, message)
         return stored
 
-    def forget_places(self, state: State, topics: Set[str]) -> None:
-        """Forget the messages that are kept by their offsets."""
-        if "commops" in topics:
-            self.services.recent.forget()
-
     def _announce_again(self, state: State, keys: Set[bytes], message: Any) -> None:
         try:
             record = decode("jobs", message.key(), message.value())

@@ -18,8 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -28,6 +27,7 @@ from irregulars.kafka.dead_letters import DeadLetters, InputMessage
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.recent_messages import RecentMessages
+from irregulars.kafka.topic_ids import require_same_topics
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.health.watchdog import Watchdog, WorkGivenUp
 from irregulars.streams.snapshots.records import (
@@ -42,12 +42,6 @@ from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition
 from irregulars.streams.stages.continuity import Continuity
-from irregulars.streams.stages.made_anew import (
-    Logs,
-    TopicsNow,
-    forget_seen,
-    without_topics,
-)
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.telemetry.counters import Counters
@@ -124,8 +118,7 @@ class Stage(ABC, Generic[M]):
         self._writing = asyncio.Lock()
         self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
         self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
-        self._now = self._topics_now(Logs())
-        self._ids: WeakKeyDictionary[PartitionState[M], dict[str, str]] = WeakKeyDictionary()
+        self._ids: dict[str, str] = {}
         self._taking = 0
         self._running: set[asyncio.Task[None]] = set()
         self.faults: Final = MonitorFaults(services.fail)
@@ -182,40 +175,31 @@ class Stage(ABC, Generic[M]):
 
     def record(self, state: PartitionState[M], positions: Offsets) -> PositionRecord:
         """Return the partition's own record, as of now."""
-        return PositionRecord(state.epoch, positions, topic_ids=self.ids_of(state))
-
-    def ids_of(self, state: PartitionState[M]) -> dict[str, str]:
-        """Return the ids of the topics that a partition's states are of."""
-        return self._ids.get(state, {})
-
-    @property
-    def made_anew(self) -> Mapping[str, Set[int]]:
-        """Partitions that were restored without what was known of them, by topics that were made anew, or cut."""
-        return self._now.made_anew
-
-    def _topics_now(self, logs: Logs) -> TopicsNow:
-        name = self.services.settings.topics.name
-        return TopicsNow(logs, self.rests_on, lambda topic, *place: self.reader.holds(name(topic), *place))
+        return PositionRecord(state.epoch, positions, topic_ids=self._ids)
 
     async def begin_first(self, state: PartitionState[M], stored: PositionRecord) -> PositionRecord:
         """Return how a partition begins of which no record is stored: at the beginning."""
         return stored
 
-    def forget_places(self, state: PartitionState[M], topics: Set[str]) -> None:
-        """Forget where something stood in topics that were made anew, beside positions and what was seen."""
-
     # --- assignment -------------------------------------------------------------------------------------------------
 
-    async def restore(self, partitions: Iterable[int], generation: int, logs: Logs | None = None) -> None:
+    async def restore(
+        self, partitions: Iterable[int], generation: int, topic_ids: Mapping[str, str] | None = None
+    ) -> None:
         """Read the state of newly assigned partitions, and claim them. What was held before is forgotten.
 
         Parameters
         ----------
-        logs
-            The topics as they are now; None: nothing is known of them.
+        topic_ids
+            Kafka's ids of the topics, as far as they are known.
+
+        Raises
+        ------
+        TopicMismatch
+            If a stored state is of another topic of the same name.
         """
         self.drop()
-        self._now = self._topics_now(logs or Logs())
+        self._ids = {topic: known for topic, known in (topic_ids or {}).items() if topic in self.rests_on}
         async with self._writing:  # a cycle of what was held before may still write
             restored = {partition: await self._restore_one(partition, generation) for partition in sorted(partitions)}
             await self.services.outbox.barrier()
@@ -225,16 +209,15 @@ class Stage(ABC, Generic[M]):
 
     async def _restore_one(self, partition: int, generation: int) -> PartitionState[M]:
         began_s = time.monotonic()
-        loop, is_other = asyncio.get_running_loop(), partial(self._now.is_other, self.snapshot_topic)
-        stored = await loop.run_in_executor(self._restorer, self.log.read, partition, is_other)
+        loop = asyncio.get_running_loop()
+        stored = await loop.run_in_executor(self._restorer, self.log.read, partition)
+        require_same_topics(stored.position.topic_ids, self._ids, self.services.settings.topics)
         state = await self._restored(stored, partition, generation)
         _log_restored(self.hop, state, stored.read_bytes, began_s)
         self.services.counters.restored(self.hop, time.monotonic() - began_s)
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
-        if stored.is_anew:
-            self._now.note({self.snapshot_topic}, partition)
         # In the thread: a large job's state takes seconds, in which the broker must hear of us.
         tracked, refused = await asyncio.get_running_loop().run_in_executor(self._restorer, self._revive, stored)
         position = stored.position
@@ -250,29 +233,11 @@ class Stage(ABC, Generic[M]):
             state.go_on_at(position.positions)
         elif not position.epoch:
             position = await self.begin_first(state, position)
-        ids_before = position.topic_ids
-        self._ids[state] = {**ids_before, **self._now.ids}
-        position, has_old = await self._without_old(state, position)
         await self.prepare(state, position)
-        claim = self.record(state, state.stored_position)
-        # With the ids of before: until the states are stored again they say what was seen of topics that are gone.
-        await writer.write_position(replace(claim, topic_ids=ids_before) if has_old else claim)
+        await writer.write_position(self.record(state, state.stored_position))
         # Behind the position: a worker that ends in between finds them again, and begins anew as well.
         await writer.delete_monitors(refused.keys() - {POSITION_KEY} - state.tracked.keys())
         return state
-
-    async def _without_old(self, state: PartitionState[M], position: PositionRecord) -> tuple[PositionRecord, bool]:
-        """Forget places in topics made anew, or cut; return whether stored states still name such places."""
-        loop = asyncio.get_running_loop()
-        tracked = state.tracked.values()
-        gone = await loop.run_in_executor(self._restorer, self._now.gone, state.partition, position, tracked)
-        if not gone:
-            return position, False
-        position = without_topics(position, gone)
-        forget_seen(tracked, gone)
-        self.forget_places(state, gone)
-        state.go_on_at(position.positions)
-        return position, any(one.is_dirty for one in tracked)
 
     def _revive(self, stored: StoredPartition) -> tuple[dict[bytes, Tracked[M]], dict[bytes, str]]:
         """Build the monitors of a partition; return them, and why each of the others could not be built."""

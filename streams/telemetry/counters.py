@@ -87,10 +87,6 @@ class Counters:
             "contradictions",
             "How often a job began to contradict itself: ranks in two places, or two jobs of one name",
         )
-        self._read_anew: Final = self._counters(
-            "partitions_read_anew", "Partitions that forgot their places in a topic that was made anew, or cut",
-            "topic", INPUTS,
-        )  # fmt: skip
         self._restores: Final = self._counters(
             "restores", "Partitions whose state was read: at starts and rebalances", "hop", HOPS
         )
@@ -129,10 +125,6 @@ class Counters:
     def rejected(self, by: str, rows: int) -> None:
         """Count rows that were refused for good."""
         _child(self._rejected_rows, by).inc(rows)
-
-    def read_anew(self, topic: str, partitions: int) -> None:
-        """Count partitions of a topic that was made anew."""
-        _child(self._read_anew, topic).inc(partitions)
 
     def sink_was_busy(self, now_s: float) -> None:
         """Count a call of the sink that has to be made again; `now_s` as `time.monotonic`."""

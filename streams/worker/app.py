@@ -47,11 +47,10 @@ from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.health.watchdog import Watchdog
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.word_log import ReadWords, W, WordLog
+from irregulars.streams.progress.word_log import W, WordLog
 from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
-from irregulars.streams.stages.made_anew import Logs
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
@@ -61,7 +60,7 @@ from irregulars.streams.telemetry.observer import Hop, Observer
 from irregulars.streams.worker.faust_config import faust_config
 from irregulars.streams.worker.log_gaps import LogGaps
 from irregulars.streams.worker.monitors import Monitors
-from irregulars.streams.worker.topic_watch import TopicWatch, tell_made_anew
+from irregulars.streams.worker.topic_watch import TopicWatch
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -108,7 +107,7 @@ class WorkerApp(faust.App):
         self.opinions: Final = _word_log(settings, "feedback", decode_opinion)
         self._unstored_opinions: list[Opinion] = []
         self._newest_ends: dict[int, Offsets] = {}
-        self._topics: Final = TopicWatch(settings)
+        self.topics_watch: Final = TopicWatch(settings)
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
         self.job_stage: Final = JobStage(
             self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds,
@@ -195,7 +194,7 @@ class WorkerApp(faust.App):
         self.thresholds.close()
         self.gaps.close()
         self._asker.shutdown(wait=False)
-        self._topics.close()
+        self.topics_watch.close()
 
     async def _try_last_snapshot(self, work: Awaitable[None]) -> None:
         """Await a snapshot that saves others work, and is no loss if there is no time for it, or no broker."""
@@ -343,33 +342,20 @@ class WorkerApp(faust.App):
 
     async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
         """Ask the broker where all partitions of some topics end, whichever worker has them."""
-        names = {self.settings.topics.name(topic): topic for topic in {*topics, EVIDENCE}}  # to be observed anyway
-        counts, ids = self._partition_counts, self._topics.ids
-        places = [TP(name, partition) for name, topic in names.items() for partition in range(counts[topic])]
-        ends: dict[int, Offsets] = {}
-        for place, end in (await self.consumer.highwaters(*places)).items():
-            ends.setdefault(place.partition, {})[names[place.topic]] = end
-        await self._require_same_logs(ids, ends)
+        name, counts = self.settings.topics.name, self._partition_counts
+        asked = {*topics, EVIDENCE}  # evidence is observed anyway
+        read_to = [(state.partition, state.read_to()) for state in self._states]  # before the ends, which grow
+        ends = await self._ends_of([TP(name(topic), number) for topic in asked for number in range(counts[topic])])
+        try:
+            await self.topics_watch.require_same(read_to, ends)
+        except TopicMismatch as error:
+            self.fail(error)
+            raise
         for number, own in ends.items():
             self._newest_ends.setdefault(number, {}).update(own)
         self.observer.saw_ends(ends)
-        asked = {number: {topic: own[topic] for topic in topics if topic in own} for number, own in ends.items()}
-        return {number: own for number, own in asked.items() if own}  # evidence may have more partitions
-
-    async def _require_same_logs(self, ids: Mapping[str, str], ends: Mapping[int, Offsets]) -> None:
-        """Begin again if topics were made anew since partitions were restored, or end before what was read of them.
-
-        Raises
-        ------
-        ServiceUnavailable
-            If so: these ends are of other topics than what is known of how far they were read.
-        """
-        anew = await self._topics.changed_since(ids, self._states, ends)
-        if anew and ids is self._topics.ids and self._generation is not None:
-            LOG.warning("event=topics_changed topics=%s do='reading begins again'", ",".join(sorted(anew)))
-            self._begin_again()
-        if anew or ids is not self._topics.ids:
-            raise ServiceUnavailable("topics must be those that partitions were restored from; they were made anew")
+        found = {number: {topic: own[topic] for topic in topics if topic in own} for number, own in ends.items()}
+        return {number: own for number, own in found.items() if own}  # evidence may have more partitions
 
     async def close_gaps(self) -> None:
         """Move on over what holds no message at the ends of partitions."""
@@ -399,32 +385,24 @@ class WorkerApp(faust.App):
                 f"one worker must get equal partitions of the first hop's topics; got {found}. A topic that has none "
                 "may have been deleted. Run: irregulars topics create; then start the worker again"
             )
-        logs = await self._look_at_logs(assignment)
+        ends = await self._ends_of(assignment)
+        await self.topics_watch.require_same((), ends)
         self._note_changes(await self.thresholds.read())
-        await self.rank_stage.restore(by_topic["jobs"], generation, logs)
-        await self.job_stage.restore(by_topic[EVIDENCE], generation, logs)
-        tell_made_anew((self.rank_stage.made_anew, self.job_stage.made_anew), self.services.counters)
+        await self.rank_stage.restore(by_topic["jobs"], generation, self.topics_watch.ids)
+        await self.job_stage.restore(by_topic[EVIDENCE], generation, self.topics_watch.ids)
+        stored = [(state.partition, state.stored_position) for state in self._states]
+        await self.topics_watch.require_same(stored, ends)
         self.clocks.forget()
         self._reading.forget()
         self._partition_counts = await self._count_partitions()
         self._generation = generation
 
-    async def _look_at_logs(self, assignment: set[TP]) -> Logs:
-        """Ask which topics these are and where they end; forget what the process knows of others of these names."""
-        anew, names = await self._topics.look(), {self.settings.topics.name(name): name for name in TOPICS}
+    async def _ends_of(self, places: Collection[TP]) -> dict[int, Offsets]:
+        names = {self.settings.topics.name(name): name for name in TOPICS}
         ends: dict[int, Offsets] = {}
-        for place, end in (await self.consumer.highwaters(*assignment)).items() if assignment else ():
+        for place, end in (await self.consumer.highwaters(*places)).items() if places else ():
             ends.setdefault(place.partition, {})[names[place.topic]] = end
-        self.progress.topic_ids = self._topics.ids
-        if anew:
-            self._newest_ends = {}
-            self.services.outbox.give_up()  # it knows where the old ones ended
-            self.clocks.forget_all()
-            self.progress.forget()
-            for topic, log in (("thresholds", self.thresholds), ("feedback", self.opinions)):
-                if topic in anew:
-                    log.known = ReadWords()
-        return Logs(self._topics.ids, ends)
+        return ends
 
     async def _count_partitions(self) -> Mapping[str, int]:
         own = self.settings

@@ -27,7 +27,6 @@ from irregulars.streams.telemetry.log_format import logging_config
 from irregulars.streams.telemetry.observer import OBSERVE_S, serve_pages
 from irregulars.streams.worker.agents import add_agents
 from irregulars.streams.worker.app import LOOK_S, WorkerApp
-from irregulars.streams.worker.missing_topics import MissingTopics
 from irregulars.streams.worker.monitors import Monitors, make_monitors
 from irregulars.streams.worker.needed_services import wait_for_services
 from irregulars.streams.worker_settings import WorkerSettings
@@ -57,9 +56,8 @@ def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monit
     # Faust's annotation asks for a handler that takes any positional arguments; it gives two.
     app.on_partitions_revoked.connect(_on_revoked, weak=False)  # type: ignore[arg-type]
     app.on_partitions_assigned.connect(_on_assigned, weak=False)  # type: ignore[arg-type]
-    missing = MissingTopics(settings)
     for every_s, work in (
-        (missing.every_s, missing.look),
+        (app.topics_watch.every_s, app.topics_watch.look_for_missing),
         (settings.snapshot_s, app.start_snapshots),
         (settings.evidence_linger_s, app.rank_stage.settle_all),
         (EVERY_S, app.tell_progress),

@@ -1,94 +1,137 @@
-"""Whether the topics are still those that a worker's partitions were restored from."""
+"""Whether a worker's topics are there, and still those that its partitions were restored from.
+
+A topic that was deleted and made anew, or cut (an unclean election of a leader), holds other messages at the offsets
+that were read. A worker that went on would pass over all that comes until the log is as long as it was. So it ends,
+and an operator deletes the snapshots with the topic: the topic is then read from its beginning.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
+from irregulars.errors import ServiceError, TopicMismatch
 from irregulars.kafka.log_reader import LogReader
-from irregulars.kafka.topic_ids import TopicIds
-from irregulars.streams.stages.made_anew import LogEnds, changed_ids
-from irregulars.streams.stages.partition_state import Offsets, PartitionState
-from irregulars.streams.telemetry.counters import Counters
+from irregulars.kafka.topic_ids import TopicIds, require_same_topics, what_to_do
+from irregulars.streams.stages.partition_state import Offsets
+from irregulars.streams.worker.needed_services import require_topics
 from irregulars.streams.worker_settings import WorkerSettings
 
-R = TypeVar("R")
-
 LOG: Final = logging.getLogger("irregulars.worker")
-_REASON: Final = (
-    "it was deleted and made again, or cut, since the last snapshot; what stood there and was not read is lost, and "
-    "what stands there now is read from its beginning"
-)
+_LOOK_S: Final = 10.0
+_LOOKS: Final = 2
+"""Topics are called missing after so many looks at which they were: a busy broker forgets one for a moment."""
+_END_S: Final = 5.0
+_END_AGAIN_S: Final = 0.5
+"""A log counts as cut if it has ended before what was read of it for `_END_S`: a new leader may need a moment to know
+its end."""
 
 
 class TopicWatch:
-    """Knows which topics stand behind the names.
+    """Holds the topics against what is known of them.
+
+    Parameters
+    ----------
+    settings
+        ``broker_away_s`` is how long a topic may be missing, as long as the broker may be away.
 
     Attributes
     ----------
     ids
-        As partitions were restored; those of topics that are away stay. Each `look` makes another object.
+        Kafka's ids of the topics, as they were found first; of those that are away when a worker starts, later.
+    every_s
+        Seconds between two looks for missing topics.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.ids: Mapping[str, str] = {}
+        self.every_s: Final = min(_LOOK_S, settings.broker_away_s / 4)
+        self._settings: Final = settings
         self._asked: Final = TopicIds(
             settings.bootstrap, settings.topics, settings.security, settings.broker_timeout_s
         )
-        self._ends: Final = LogEnds()
-        self._name: Final = settings.topics.name
         self._reader: Final = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
-        self._sound: set[tuple[str, int, int]] = set()  # what was read last, and is there though the log ends before
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-topics")
+        self._since_s = 0.0
+        self._missed = 0
 
-    async def look(self) -> set[str]:
-        """Take over the topics as they are; return those that were others when they were looked at before."""
-        found = await self._read()
-        anew = changed_ids(self.ids, found)
-        self.ids = {**self.ids, **found}
-        self._ends.forget()
-        return anew
+    async def look_for_missing(self) -> None:
+        """Look whether all topics are there: without ``evidence`` a worker is given no partitions.
 
-    async def changed_since(
-        self, ids: Mapping[str, str], states: Iterable[PartitionState[Any]], ends: Mapping[int, Offsets]
-    ) -> set[str]:
-        """Return the topics that have other ids, or that have ended for a while before what was read of them."""
-        suspect = self._ends.look(states, ends)
-        self._sound &= suspect
-        return changed_ids(ids, await self._read()) | await self._in_thread(self._cut, suspect - self._sound)
+        Raises
+        ------
+        TopicMismatch
+            If they have been missing, or have not fitted together, for too long.
+        """
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, partial(require_topics, self._settings))
+        except TopicMismatch as error:
+            self._note_missing(error)
+        except ServiceError:  # the broker's watch tells of that; what is connected stays connected
+            return
+        else:
+            self._missed = 0
 
-    def _cut(self, places: Iterable[tuple[str, int, int]]) -> set[str]:
-        """Return the topics of which what was read last is gone."""
-        found = set()
-        for topic, partition, offset in places:
-            if self._reader.holds(self._name(topic), partition, offset):
-                self._sound.add((topic, partition, offset))
-            else:
-                found.add(topic)
-        return found
+    def _note_missing(self, error: TopicMismatch) -> None:
+        now_s, most_s = time.monotonic(), self._settings.broker_away_s
+        if not self._missed:
+            self._since_s = now_s
+        self._missed += 1
+        if self._missed == _LOOKS:
+            LOG.error("event=topics_missing waits_s=%g reason=%r", most_s, str(error))
+        if self._missed > _LOOKS and now_s - self._since_s > most_s:
+            raise error
 
-    async def _read(self) -> dict[str, str]:
-        return await self._in_thread(self._asked.read)
+    async def require_same(self, read_to: Iterable[tuple[int, Offsets]], ends: Mapping[int, Offsets]) -> None:
+        """Require that no topic was made anew, and that none ends before what was read of it.
 
-    async def _in_thread(self, work: Callable[..., R], *arguments: Any) -> R:
+        Parameters
+        ----------
+        read_to, ends
+            How far partitions were read by topic (without prefix), and where they ended then or later.
+
+        Raises
+        ------
+        TopicMismatch
+            If so; the text names the topic.
+        ServiceUnavailable
+            If the broker does not answer.
+        """
+        topics = self._settings.topics
+        found = await self._in_thread(self._asked.read)
+        require_same_topics(self.ids, found, topics)
+        self.ids = {**found, **self.ids}
+        behind = [
+            (topic, partition, at)
+            for partition, positions in read_to
+            for topic, at in positions.items()
+            if at > ends.get(partition, {}).get(topic, at)
+        ]
+        for topic, partition, at in behind:
+            if not await self._in_thread(self._holds, topics.name(topic), partition, at - 1):
+                raise TopicMismatch(
+                    f"topic must hold what was read of it; got {topics.name(topic)}/{partition}, which ends at "
+                    f"{ends[partition][topic]}, before {at}: it was cut, or made anew. {what_to_do(topics)}"
+                )
+
+    def _holds(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether a message is there at an offset, or behind it; some brokers say that a log ends before its end."""
+        until_s = time.monotonic() + _END_S
+        while not self._reader.holds(topic, partition, offset):
+            if time.monotonic() > until_s:
+                return False
+            time.sleep(_END_AGAIN_S)
+        return True
+
+    async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def close(self) -> None:
         """Let go of the thread, without waiting for a broker that does not answer."""
         self._thread.submit(self._reader.close)
         self._thread.shutdown(wait=False)
-
-
-def tell_made_anew(by_hop: Iterable[Mapping[str, Set[int]]], counters: Counters) -> None:
-    """Say, a line a topic, which partitions are read from their beginning although they were read before."""
-    found: dict[str, set[int]] = {}
-    for own in by_hop:
-        for topic, partitions in own.items():
-            found.setdefault(topic, set()).update(partitions)
-    for topic, partitions in sorted(found.items()):
-        counters.read_anew(topic, len(partitions))
-        numbers = ",".join(map(str, sorted(partitions)))
-        LOG.error("event=topic_made_anew topic=%s partitions=%s reason=%r", topic, numbers, _REASON)

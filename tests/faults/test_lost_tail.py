@@ -140,13 +140,13 @@ def test_replay_and_agent_go_on_and_the_verdicts_are_right(kafka_broker: KafkaBr
         f'[[sources]]\nkind = "replay"\ndirectory = "{job}"\nspeed = {SPEED}\n'
     )
     try:
-        worker = pipeline.start("worker", "--no-store")
         replay = pipeline.start("replay", str(job), "--speed", SPEED, "--job", JOBS[0], "--json")
         agent = pipeline.start("agent", str(file))
         wait_until(lambda: are_underway(pipeline.bus), "iterations of both jobs")
         kafka_broker.kill()
         cut(kafka_broker, topic, 0.35)
         kafka_broker.start()
+        worker = pipeline.start("worker", "--no-store")
         assert replay.wait(120) == 0, replay.output()
         wait_until(lambda: closed_verdicts(pipeline).keys() == set(JOBS), "verdicts of both jobs")
         assert agent.stop(90) == 0

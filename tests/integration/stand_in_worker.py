@@ -123,9 +123,6 @@ class EveryRowAccused:
     def size(self) -> int:
         return 0
 
-    def forget_operators(self) -> None:
-        pass
-
     def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
         new, self.new = self.new, []
         return Judgements(self.job, verdicts=[self._verdict(*values) for values in new])

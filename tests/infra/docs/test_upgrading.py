@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from irregulars.kafka.topics import TOPICS
-from irregulars.streams.snapshots.records import READ_STATE_VERSION, STATE_VERSION
+from irregulars.streams.snapshots.records import STATE_VERSION
 from tests.infra.kit.command_lines import parse
 
 PAGE = (Path(__file__).resolve().parents[3] / "infra" / "docs" / "upgrading.md").read_text()
@@ -21,5 +21,5 @@ def test_its_commands_are_ours() -> None:
 
 
 def test_the_versions_of_states_are_those_of_the_code() -> None:
-    assert f"(now {STATE_VERSION} and {READ_STATE_VERSION})" in PAGE
+    assert f"(now {STATE_VERSION})" in PAGE
     assert {"rank_snapshots", "job_snapshots"} <= TOPICS.keys()

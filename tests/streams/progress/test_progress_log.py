@@ -82,26 +82,13 @@ def test_what_no_worker_wrote_is_passed_over(topic: Topic, value: bytes) -> None
     assert read(log) == {0: {"commops": 3}}
 
 
-def test_a_topic_that_was_made_anew_is_followed_from_its_end(topic: Topic) -> None:
+def test_a_topic_that_was_cut_is_followed_from_its_end(topic: Topic) -> None:
     log = log_on(topic)
     read(log)
     asyncio.run(log.write(0, {"commops": 5}))
     assert read(log) == {0: {"commops": 5}}
     topic.messages.clear()
     assert read(log) == {}
-
-
-def test_what_was_told_of_a_topic_that_is_gone_does_not_count_and_of_others_it_does(topic: Topic) -> None:
-    log = log_on(topic)
-    read(log)
-    before, older = log_on(topic), log_on(topic)  # of a release that tells no ids
-    before.topic_ids = {"commops": "a", "jobs": "j"}
-    log.topic_ids = {"commops": "b", "jobs": "j"}
-    asyncio.run(before.write(0, {"commops": 40_800, "jobs": 8}))
-    asyncio.run(older.write(1, {"commops": 3}))
-    assert read(log) == {0: {"jobs": 8}, 1: {"commops": 3}}
-    asyncio.run(log.write(0, {"commops": 2, "jobs": 8}))
-    assert read(log)[0] == {"commops": 2, "jobs": 8}
 
 
 class Steps:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.dtypes import Ints
+from irregulars.errors import TopicMismatch
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.state_codec import Part
 from irregulars.streams.snapshots.records import PART_BYTES, PositionRecord, decode_monitor, draft_of, is_piece
@@ -262,17 +263,12 @@ def test_whoever_comes_finds_what_the_last_owner_has_stored(done: list[tuple[obj
     assert Owner(topic).found == wanted
 
 
-@pytest.mark.parametrize(("cycles", "has_ids"), [(1, False), (1, True), (40, True)])
-def test_nothing_counts_of_an_owner_who_did_not_know_that_the_topic_was_made_anew(cycles: int, has_ids: bool) -> None:
-    """Where the broker tells no ids, its places lie behind the end, until the topic has grown."""
+def test_a_topic_that_ends_before_what_its_records_speak_of_is_refused() -> None:
     topic = MemoryTopic()
     owner = Owner(topic)
     for number in range(5):
         owner.cycle({b"a": state([], b"%d" % number), b"b": state([rows(number, PART_BYTES)])})
-    topic.lines, topic.end = [], 0  # made anew
-    for number in range(cycles):
-        owner.cycle({b"a": state([], b"%d" % number)})  # without b, which has not changed
-    found = topic.writer_to().read(0, lambda _: has_ids)
-    assert (found.is_anew, found.monitors, found.position) == (True, {}, PositionRecord())
-    assert found.epoch == owner.writer.epoch
-    assert b"a" in found.strays
+    topic.lines, topic.end = [], 0  # deleted, and made anew
+    owner.cycle({b"a": state([])})  # without b, which has not changed
+    with pytest.raises(TopicMismatch, match=r"got .*/0, which ends at \d+: it was cut, or made anew\. Delete it"):
+        topic.writer_to().read(0)

@@ -1,0 +1,90 @@
+"""Topics that stay away, were made anew or cut end a worker; a broker that does not answer does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+
+from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
+from irregulars.streams.snapshots.records import Offsets
+from irregulars.streams.worker import needed_services, topic_watch
+from irregulars.streams.worker.topic_watch import TopicWatch
+from irregulars.streams.worker_settings import WorkerSettings
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, away_s: float = 1e-9) -> None:
+    def ask(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(needed_services, "check_topics", ask)
+    watch = TopicWatch(WorkerSettings("broker:9092", broker_away_s=away_s))
+    for _ in range(times):
+        asyncio.run(watch.look_for_missing())
+
+
+@pytest.mark.parametrize("kind", [ServiceUnavailable, ServiceRefused])
+def test_a_broker_that_is_away_or_refuses_a_new_login_ends_no_worker(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    looks(monkeypatch, kind("no"), 5)
+
+
+def test_topics_that_stay_away_end_a_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TopicMismatch):
+        looks(monkeypatch, TopicMismatch("none named irregulars.evidence"), 3)
+    assert [one.levelname for one in caplog.records if "event=topics_missing" in one.getMessage()] == ["ERROR"]
+
+
+def test_topics_may_be_away_for_as_long_as_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks(monkeypatch, TopicMismatch("none"), 5, away_s=300.0)
+
+
+def test_a_look_keeps_no_worker_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(needed_services, "check_topics", lambda *arguments: asked.append(arguments))
+    asyncio.run(TopicWatch(WorkerSettings("broker:9092", broker_timeout_s=30.0)).look_for_missing())
+    (_, _, _, timeout_s, _) = asked[0]
+    assert timeout_s == 5.0, "its thread ends no sooner, and the process waits for it"
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[TopicWatch]:
+    """Topics of which ``evidence`` holds messages up to offset 9, wherever it is said to end."""
+    monkeypatch.setattr(topic_watch, "_END_S", 0.0)
+    watch = TopicWatch(WorkerSettings("broker:9092"))
+    monkeypatch.setattr(watch._reader, "holds", lambda topic, _, offset: topic.endswith("evidence") and offset <= 9)
+    yield watch
+    watch.close()
+
+
+def require_same(watch: TopicWatch, ids: dict[str, str], read_to: Offsets = {}, ends: Offsets = {}) -> None:  # noqa: B006
+    watch._asked.read = lambda: ids  # type: ignore[method-assign]
+    asyncio.run(watch.require_same([(3, read_to)], {3: ends}))
+
+
+def test_a_topic_with_another_id_is_named_and_one_that_is_away_is_not(watch: TopicWatch) -> None:
+    require_same(watch, {"jobs": "a"})
+    require_same(watch, {"evidence": "e"})
+    require_same(watch, {"evidence": "e", "jobs": "a"})
+    with pytest.raises(
+        TopicMismatch, match=r"got irregulars\.jobs, deleted and made anew\. .* irregulars\.job_snapshots"
+    ):
+        require_same(watch, {"evidence": "e", "jobs": "b"})
+
+
+@pytest.mark.parametrize(("topic", "is_cut"), [("evidence", False), ("commops", True)])
+def test_a_log_that_ends_before_what_was_read_is_cut_unless_the_message_is_there(
+    watch: TopicWatch, topic: str, is_cut: bool
+) -> None:
+    require_same(watch, {}, {topic: 10}, {topic: 10, "jobs": 0})
+    with (
+        pytest.raises(TopicMismatch, match=rf"got irregulars\.{topic}/3, which ends at 4, before 10")
+        if is_cut
+        else nullcontext()
+    ):
+        require_same(watch, {}, {topic: 10}, {topic: 4})
