@@ -23,7 +23,7 @@ from irregulars.errors import InputError, ServiceRefused, SinkBusy, SinkError, S
 from irregulars.sinks.clickhouse import ClickHouseSink, DatabaseSettings
 from irregulars.sinks.connection import connect
 from irregulars.sinks.investigations import bind, run, shipped_investigations
-from irregulars.sinks.migrate import keep, migrate, shipped_migrations
+from irregulars.sinks.migrate import Migration, keep, migrate, shipped_migrations
 from irregulars.sinks.notices.opinions import opinion_on
 from irregulars.sinks.protocol import Rows, Sink, check_sink
 from irregulars.sinks.tables import TABLES, sort_by_key, table_of_opinions, table_of_samples, tables_of
@@ -455,21 +455,14 @@ def test_a_migration_that_broke_off_is_taken_up_again(settings: DatabaseSettings
     client.close_connections()
 
 
-def test_a_verdict_from_before_severity_has_none(settings: DatabaseSettings) -> None:
-    client = connect(settings, is_creating=True)
-    migrate(client, [one for one in shipped_migrations() if one.version < 6])
-    columns = [
-        name
-        for name in TABLES["verdicts"].schema.names
-        if name not in ("severity", "recovers_ratio", "detector", "lasted_s", "explanation")
-    ]
-    client.insert_arrow("verdicts", ROWS["verdicts"].slice(2).select(columns))
-    assert migrate(client)[0] == 6
-    assert read(settings, "verdicts")["detector"].to_pylist() == [None]
-    assert read(settings, "verdicts").select(["severity", "recovers_ratio"]).to_pylist() == [
-        {"severity": None, "recovers_ratio": None}
-    ]
-    assert answer(client, "most_urgent", days=36_500)[0]["severity"] is None
+def test_a_later_migration_leaves_the_rows_of_before_it(settings: DatabaseSettings) -> None:
+    store(settings, ROWS)
+    client = connect(settings)
+    later = Migration(2, "0002_later.sql", "ALTER TABLE verdicts ADD COLUMN IF NOT EXISTS later Nullable(String);\n")
+    assert migrate(client, [*shipped_migrations(), later]) == [2]
+    assert migrate(client, [*shipped_migrations(), later]) == []
+    assert rows_of(client, "SELECT DISTINCT later FROM verdicts") == [(None,)]
+    assert rows_of(client, "SELECT name FROM schema_migrations FINAL") == [("0001_tables.sql",), ("0002_later.sql",)]
     client.close_connections()
 
 
@@ -645,19 +638,6 @@ def test_transfers_are_the_newest_rows_of_all_recvs(settings: DatabaseSettings) 
         assert rows_of(client, TRANSFERS)
     client.command("OPTIMIZE TABLE transfers FINAL")
     assert rows_of(client, TRANSFERS.replace("FINAL", "")) == rows_of(client, RECVS)
-    client.close_connections()
-
-
-def test_recvs_of_before_the_table_of_transfers_are_in_it(settings: DatabaseSettings) -> None:
-    client = connect(settings, is_creating=True)
-    migrate(client, [one for one in shipped_migrations() if one.version < 7])
-    for rows in (ROWS["operators"], rejudged_operators()["operators"].slice(0, 20)):
-        client.insert_arrow("operators", rows)
-    assert 7 in migrate(client)
-    assert rows_of(client, TRANSFERS) == rows_of(client, RECVS)
-    for statement in shipped_migrations()[6].statements():  # another worker did the same at the same moment
-        client.command(statement)
-    assert rows_of(client, TRANSFERS) == rows_of(client, RECVS)
     client.close_connections()
 
 

@@ -1,4 +1,4 @@
--- The tables that the sink fills. Rules of this folder: numbered, forward only, never edited once released; each
+-- The tables that the sink fills, and the views over them. Rules of this folder: numbered, forward only, never edited once released; each
 -- statement may run twice (IF NOT EXISTS), because two workers may migrate at the same moment; each ends with a
 -- semicolon at the end of a line.
 --
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS iterations
     iteration Int64 COMMENT 'Number of the training iteration, the job''s own',
     started_at DateTime64(9, 'UTC') COMMENT 'Earliest start over the ranks' CODEC(Delta, ZSTD),
     elapsed_ns Int64 COMMENT 'Time of the iteration, ns: the largest of its ranks''',
-    reference_ns Nullable(Float64) COMMENT 'Mean of the window before it, ns; NULL: no window yet',
+    reference_ns Nullable(Float64) COMMENT 'Mean of the window before it, ns; while a verdict is open, of the window before that opened; NULL: no window yet',
     phase LowCardinality(String) COMMENT 'train, eval or checkpoint',
     is_irregular Nullable(Bool) COMMENT 'Longer than delta times the reference, and outside its noise; NULL: not judged',
     ranks_reported UInt32 COMMENT 'Ranks that sent evidence of it',
@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS rank_iterations
     work_ns Nullable(Int64) COMMENT 'Time between communication operators, ns: own work, or waiting that nobody logged' CODEC(T64, ZSTD),
     operators Int64 COMMENT 'Communication operators in it' CODEC(T64, ZSTD),
     late_rows Int64 COMMENT 'Rows that came after the iteration was closed' CODEC(T64, ZSTD),
-    score Nullable(Float64) COMMENT 'Largest score of the detectors, higher is stranger; NULL: no opinion',
+    score Nullable(Float64) COMMENT 'Largest score of the detectors: from 1 on strange; NULL: no opinion',
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
 )
 ENGINE = ReplacingMergeTree
@@ -99,6 +99,7 @@ CREATE TABLE IF NOT EXISTS operators
     gap_ns Nullable(Int64) COMMENT 'Start minus the latest end of this rank''s operators before it, ns' CODEC(T64, ZSTD),
     wait_ns Nullable(Int64) COMMENT 'Elapsed minus the smallest elapsed of the collective, ns: waiting for others' CODEC(T64, ZSTD),
     transfer_ns Nullable(Int64) COMMENT 'What is left when all have arrived, ns' CODEC(T64, ZSTD),
+    abnormal_ratio Nullable(Float64) COMMENT 'Elapsed over what it would have been without what was slow in the iteration; above 1.1: abnormal; NULL: not judged',
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
 )
 ENGINE = ReplacingMergeTree
@@ -136,7 +137,7 @@ CREATE TABLE IF NOT EXISTS verdicts
     revision UInt32 COMMENT 'The newest revision stays',
     attempt Int64 COMMENT 'Start number of the job',
     state LowCardinality(String) COMMENT 'open or closed',
-    event LowCardinality(String) COMMENT 'What this revision is: opened, changed, continued or closed',
+    event LowCardinality(String) COMMENT 'What this revision is: opened, changed, raised, continued or closed',
     kind LowCardinality(String) COMMENT 'slow_rank, slow_nic, slow_link, slow_communicator, slow_stage, imbalance or hang',
     first_iteration Int64 COMMENT 'First iteration in which the cause was seen',
     past_last_iteration Int64 COMMENT 'One past the last iteration in which it was seen so far',
@@ -146,7 +147,12 @@ CREATE TABLE IF NOT EXISTS verdicts
     communicator LowCardinality(Nullable(String)) COMMENT 'Communicator in which it was seen, where one stands out',
     evidence String COMMENT 'What it rests on, in words',
     last_seen_at Nullable(DateTime64(9, 'UTC')) COMMENT 'Event time of the newest iteration that this revision knows',
-    close_reason LowCardinality(Nullable(String)) COMMENT 'recovered, finished, restarted or silent; NULL: open',
+    close_reason LowCardinality(Nullable(String)) COMMENT 'recovered, finished, restarted, silent or stopped; NULL: open',
+    severity LowCardinality(Nullable(String)) COMMENT 'How urgent, by what is lost, the worst so far: note, ticket or page; NULL: nobody said',
+    recovers_ratio Nullable(Float64) COMMENT 'Share of what the iterations took longer that would come back with the first suspect as usual, 0 to 1; NULL: not known',
+    detector LowCardinality(Nullable(String)) COMMENT 'Name of the detector that opened a verdict of kind custom; NULL: of all other kinds',
+    lasted_s Nullable(Float64) COMMENT 'Seconds of the job''s time from the first to the newest iteration in which the cause was seen; NULL: a hang, or nobody said',
+    explanation Nullable(String) COMMENT 'Reasons, as JSON (verdict-json.md): who waited for whom, what was ruled out, what is usual, delta in force; NULL: none',
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
 )
 ENGINE = ReplacingMergeTree(revision)
@@ -176,3 +182,278 @@ ENGINE = ReplacingMergeTree
 ORDER BY (job, verdict_id, revision, position)
 TTL stored_at + INTERVAL 3 YEAR
 COMMENT 'Suspects of every revision of every verdict; for the newest read the view newest_suspects';
+
+-- Suspects of the newest revision of each verdict. A newest revision that names nobody has no rows here: the suspects of
+-- older revisions were taken back.
+CREATE VIEW IF NOT EXISTS newest_suspects AS
+SELECT
+    suspects.job AS job,
+    suspects.verdict_id AS verdict_id,
+    suspects.revision AS revision,
+    suspects.position AS position,
+    suspects.device AS device,
+    suspects.rank AS rank,
+    suspects.ranks AS ranks,
+    suspects.peer AS peer,
+    suspects.host AS host,
+    suspects.gpu AS gpu,
+    suspects.nic AS nic,
+    suspects.switch AS switch,
+    suspects.probability AS probability
+FROM suspects FINAL
+INNER JOIN (SELECT job, verdict_id, revision FROM verdicts FINAL) AS newest
+    ON suspects.job = newest.job AND suspects.verdict_id = newest.verdict_id AND suspects.revision = newest.revision;
+
+-- State of GPUs, for people beside a verdict; judgement does not read it. At one state a second of 10,000 GPUs 864 million
+-- rows a day, most of them like the one before; kept 7 days.
+CREATE TABLE IF NOT EXISTS gpu_health
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    attempt Int64 COMMENT 'Start number of the job',
+    rank UInt32 COMMENT 'Global rank that uses the GPU',
+    device LowCardinality(String) COMMENT 'Name of the GPU on its host, for example gpu3',
+    sampled_at DateTime64(9, 'UTC') COMMENT 'When it was looked at; end of the interval of means and new errors' CODEC(DoubleDelta, ZSTD),
+    sm_clock_mhz Nullable(Float64) COMMENT 'Clock of the SMs, MHz' CODEC(Gorilla, ZSTD),
+    memory_clock_mhz Nullable(Float64) COMMENT 'Clock of the memory, MHz' CODEC(Gorilla, ZSTD),
+    power_w Nullable(Float64) COMMENT 'Mean power since the state before, W' CODEC(Gorilla, ZSTD),
+    temperature_c Nullable(Float64) COMMENT 'Temperature of the GPU, degrees Celsius' CODEC(Gorilla, ZSTD),
+    sm_active_ratio Nullable(Float64) COMMENT 'Mean share of the SMs that were busy since the state before, 0 to 1; NULL: the GPU does not tell' CODEC(Gorilla, ZSTD),
+    throttle_reasons LowCardinality(Nullable(String)) COMMENT 'Why its clocks are below their highest, names with commas between; empty: nothing holds them; NULL: not known',
+    ecc_corrected Nullable(Int64) COMMENT 'New memory errors that were corrected' CODEC(T64, ZSTD),
+    ecc_uncorrected Nullable(Int64) COMMENT 'New memory errors that were not corrected' CODEC(T64, ZSTD),
+    xid Nullable(Int64) COMMENT 'Number of a critical error, in a row of its own; NULL: none' CODEC(T64, ZSTD),
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree
+PARTITION BY toMonday(sampled_at)
+ORDER BY (job, attempt, rank, device, sampled_at)
+TTL stored_at + INTERVAL 7 DAY
+SETTINGS ttl_only_drop_parts = 1
+COMMENT 'State of GPUs: clocks, throttling, power, errors';
+
+-- How the NICs were used while operators ran, of iterations that were looked into: see infra/docs/bandwidth.md. Some
+-- four rows per rank and such iteration; kept 30 days.
+CREATE TABLE IF NOT EXISTS behaviour_patterns
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    attempt Int64 COMMENT 'Start number of the job',
+    iteration Int64 COMMENT 'Number of the training iteration' CODEC(Delta, ZSTD),
+    rank UInt32 COMMENT 'Global rank' CODEC(Delta, ZSTD),
+    communicator LowCardinality(String) COMMENT 'Communicator of the operators; empty: the iteration as a whole',
+    operator LowCardinality(String) COMMENT 'Kind of the operators; empty: the iteration as a whole',
+    started_at Nullable(DateTime64(9, 'UTC')) COMMENT 'Start of the iteration on this rank; its own host''s clock' CODEC(Delta, ZSTD),
+    share Float64 COMMENT 'Share of the iteration in which they ran, 0 to 1 (beta)' CODEC(Gorilla, ZSTD),
+    tx_mean Nullable(Float64) COMMENT 'Mean rate that the NIC sent meanwhile, bytes per second; NULL: too few samples (mu)' CODEC(Gorilla, ZSTD),
+    tx_deviation Nullable(Float64) COMMENT 'Standard deviation of that rate (sigma)' CODEC(Gorilla, ZSTD),
+    rx_mean Nullable(Float64) COMMENT 'Mean rate that the NIC received meanwhile, bytes per second' CODEC(Gorilla, ZSTD),
+    rx_deviation Nullable(Float64) COMMENT 'Standard deviation of that rate' CODEC(Gorilla, ZSTD),
+    differential Nullable(Float64) COMMENT 'Share of the other workers whose pattern is far from this one (Delta); NULL: there are none' CODEC(Gorilla, ZSTD),
+    unexpected Nullable(Float64) COMMENT 'Distance to the range of regular iterations (D), in largest values of the class; NULL: no range is known' CODEC(Gorilla, ZSTD),
+    is_abnormal Bool COMMENT 'Whether D is above 0, or Delta above the median of the class and 5 median absolute deviations',
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree
+PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
+ORDER BY (job, attempt, iteration, rank, communicator, operator)
+TTL stored_at + INTERVAL 30 DAY
+SETTINGS ttl_only_drop_parts = 1
+COMMENT 'Behaviour patterns: how steadily NICs moved while operators ran';
+
+-- Rows of operators that say how long a transfer between two ranks took, by themselves: `slowest_links` asks for all of a
+-- job, and they are a small part of its operators. A recv names both ranks, so sends are left out. Projections of
+-- operators would not serve: ClickHouse reads none where it must merge rows (FINAL).
+--
+-- The view copies what is inserted, with the moment of storing. Of two rows with equal keys the later one stays, as in
+-- operators. That is why it chooses by columns of the key alone: if a later row of a transfer had another size or no
+-- time, an earlier row would be left here.
+CREATE TABLE IF NOT EXISTS transfers
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    attempt Int64 COMMENT 'Start number of the job',
+    iteration Int64 COMMENT 'Number of the training iteration' CODEC(Delta, ZSTD),
+    rank UInt32 COMMENT 'Global rank that received' CODEC(Delta, ZSTD),
+    peer UInt32 COMMENT 'Global rank that sent' CODEC(Delta, ZSTD),
+    communicator LowCardinality(String) COMMENT 'Communicator that it ran on',
+    sequence Int64 COMMENT 'n-th from source to destination' CODEC(Delta, ZSTD),
+    started_at Nullable(DateTime64(9, 'UTC')) COMMENT 'When the recv began to execute; its own host''s clock; NULL: not known' CODEC(Delta, ZSTD),
+    size_bytes Nullable(Int64) COMMENT 'Payload, bytes' CODEC(T64, ZSTD),
+    transfer_ns Nullable(Int64) COMMENT 'How long it took when both ranks were there, ns' CODEC(T64, ZSTD),
+    stored_at DateTime('UTC') COMMENT 'When the row of operators was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree(stored_at)
+PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
+ORDER BY (job, attempt, iteration, rank, peer, communicator, sequence)
+TTL stored_at + INTERVAL 30 DAY
+SETTINGS ttl_only_drop_parts = 1
+COMMENT 'Transfers between two ranks: the recvs of operators';
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS transfers_of_operators TO transfers AS
+SELECT
+    job,
+    attempt,
+    iteration,
+    rank,
+    assumeNotNull(peer) AS peer,
+    communicator,
+    sequence,
+    started_at,
+    size_bytes,
+    transfer_ns,
+    stored_at
+FROM operators
+WHERE operators.operator = 'recv' AND operators.peer IS NOT NULL;
+
+-- What questions about verdicts share. Every revision of a verdict, by itself: `verdicts` keeps the newest one only, and
+-- how a suspicion grew, and at what cost, is asked afterwards. The view copies what is inserted.
+CREATE TABLE IF NOT EXISTS verdict_revisions
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    verdict_id String COMMENT 'Name of the verdict',
+    revision UInt32 COMMENT 'Number of the revision, from 1 on',
+    event LowCardinality(String) COMMENT 'What this revision is: opened, changed, raised, continued or closed',
+    past_last_iteration Int64 COMMENT 'One past the last iteration in which the cause was seen until then',
+    lost_s Float64 COMMENT 'Iteration seconds lost until then; times world_size: GPU seconds',
+    world_size UInt32 COMMENT 'GPUs that waited; 0: not known',
+    severity LowCardinality(Nullable(String)) COMMENT 'How urgent it was: note, ticket or page; NULL: nobody said',
+    last_seen_at Nullable(DateTime64(9, 'UTC')) COMMENT 'Event time of the newest iteration that the revision knows',
+    stored_at DateTime('UTC') COMMENT 'When the row of verdicts was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree
+ORDER BY (job, verdict_id, revision)
+TTL stored_at + INTERVAL 3 YEAR
+COMMENT 'When each revision of a verdict came, and what was lost until then';
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS revisions_of_verdicts TO verdict_revisions AS
+SELECT job, verdict_id, revision, event, past_last_iteration, lost_s, world_size, severity, last_seen_at, stored_at
+FROM verdicts;
+
+-- Verdicts in their newest revision, each with whom it accuses now, a row per suspect; verdicts that accuse nobody have
+-- none. `name` names the device as alerts do, short: NIC mlx5_1 on node-2.
+CREATE VIEW IF NOT EXISTS accused AS
+SELECT
+    known.job AS job,
+    known.attempt AS attempt,
+    known.verdict_id AS verdict_id,
+    known.state AS state,
+    known.kind AS kind,
+    known.severity AS severity,
+    known.first_iteration AS first_iteration,
+    known.past_last_iteration AS past_last_iteration,
+    known.delta AS delta,
+    known.lost_s AS lost_s,
+    known.lost_s * known.world_size / 3600 AS gpu_hours_lost,
+    known.recovers_ratio AS recovers_ratio,
+    known.last_seen_at AS last_seen_at,
+    known.close_reason AS close_reason,
+    named.position AS position,
+    named.device AS device,
+    named.rank AS rank,
+    named.ranks AS ranks,
+    named.peer AS peer,
+    named.host AS host,
+    peers.host AS peer_host,
+    named.gpu AS gpu,
+    named.nic AS nic,
+    named.switch AS switch,
+    named.probability AS probability,
+    concat(
+        multiIf(
+            named.device = 'gpu', ifNull(concat('GPU ', toString(named.gpu)), concat('rank ', toString(named.rank))),
+            named.device = 'host', ifNull(concat('host ', named.host), concat('host of rank ', toString(named.rank))),
+            named.device = 'nic', ifNull(concat('NIC ', named.nic), concat('NIC of rank ', toString(named.rank))),
+            named.device = 'link', concat('link from ', ifNull(concat(named.nic, ' on ', named.host),
+                concat('rank ', toString(named.rank))), ' to ',
+                ifNull(peers.host, concat('rank ', toString(ifNull(named.peer, 0))))),
+            named.device = 'switch', ifNull(concat('switch ', named.switch),
+                concat('switch of rank ', toString(named.rank))),
+            concat('pipeline stage of rank ', toString(named.rank))
+        ),
+        if(named.device IN ('gpu', 'nic'), ifNull(concat(' on ', named.host), ''), '')
+    ) AS name
+FROM (SELECT * FROM verdicts FINAL) AS known
+INNER JOIN newest_suspects AS named ON named.job = known.job AND named.verdict_id = known.verdict_id
+LEFT JOIN
+(
+    SELECT job, attempt, toNullable(rank) AS rank, host
+    FROM jobs FINAL
+    WHERE (job, rank) IN (SELECT job, assumeNotNull(suspects.peer) FROM suspects WHERE suspects.peer IS NOT NULL)
+) AS peers ON peers.job = known.job AND peers.attempt = known.attempt AND peers.rank = named.peer;
+
+-- What people say of verdicts, as it stands on the topic feedback. A later word of the same person replaces an earlier one.
+CREATE TABLE IF NOT EXISTS feedback
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    verdict_id String COMMENT 'Verdict that was judged',
+    who String COMMENT 'Who says so',
+    said_at DateTime64(9, 'UTC') COMMENT 'When it was said',
+    is_right Nullable(Bool) COMMENT 'Whether its first suspect was to blame; NULL: withdrawn',
+    kind LowCardinality(String) COMMENT 'What the verdict said was wrong',
+    first_iteration Int64 COMMENT 'First iteration in which its cause had been seen then',
+    past_last_iteration Int64 COMMENT 'One past the last of them',
+    note String COMMENT 'What more there is to say',
+    device Nullable(String) COMMENT 'First suspect, named the same in all jobs, like nic:node-3/mlx5_1; NULL: it has no such name',
+    rank Nullable(UInt32) COMMENT 'First rank of the first suspect; NULL: there was none',
+    probability Nullable(Float64) COMMENT 'What the verdict said of the first suspect, 0 to 1; NULL: there was none',
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree(said_at)
+ORDER BY (job, verdict_id, who)
+TTL stored_at + INTERVAL 3 YEAR
+COMMENT 'Feedback: right or wrong, by verdict and person';
+
+-- What each detector says of each rank, by the detector's name: see infra/docs/detectors.md. Few rows: scores from half of
+-- where strange begins on, and of irregular iterations the highest of each detector; of all others the largest is in
+-- rank_iterations. About 6 bytes a row.
+CREATE TABLE IF NOT EXISTS detector_scores
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    attempt Int64 COMMENT 'Start number of the job',
+    detector LowCardinality(String) COMMENT 'Name of the detector',
+    iteration Int64 COMMENT 'Number of the training iteration' CODEC(Delta, ZSTD),
+    rank UInt32 COMMENT 'Global rank' CODEC(Delta, ZSTD),
+    score Float32 COMMENT 'How strange the detector finds the rank: from 1 on strange' CODEC(ZSTD),
+    started_at Nullable(DateTime64(9, 'UTC')) COMMENT 'Start of the iteration on this rank; its own host''s clock; NULL: not known' CODEC(Delta, ZSTD),
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree
+PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
+ORDER BY (job, attempt, detector, iteration, rank)
+TTL stored_at + INTERVAL 30 DAY
+SETTINGS ttl_only_drop_parts = 1
+COMMENT 'Notable scores by detector, rank and iteration';
+
+-- Verdicts in their newest revision, and what each costs, as sinks/advice.py has it for Python: `gpu_hours_per_hour` is the
+-- share of the job's time that is lost while the cause is there, times its GPUs. Of verdicts that do not say how long that
+-- was, as if all iterations took as long as the irregular ones; of a hang, all GPUs.
+CREATE VIEW IF NOT EXISTS incidents AS
+SELECT
+    known.job AS job,
+    known.attempt AS attempt,
+    known.verdict_id AS verdict_id,
+    known.revision AS revision,
+    known.state AS state,
+    known.event AS event,
+    known.kind AS kind,
+    known.first_iteration AS first_iteration,
+    known.past_last_iteration AS past_last_iteration,
+    known.delta AS delta,
+    known.lost_s AS lost_s,
+    known.lasted_s AS lasted_s,
+    known.world_size AS world_size,
+    known.communicator AS communicator,
+    known.evidence AS evidence,
+    known.last_seen_at AS last_seen_at,
+    known.close_reason AS close_reason,
+    known.severity AS severity,
+    known.recovers_ratio AS recovers_ratio,
+    known.detector AS detector,
+    known.explanation AS explanation,
+    known.lost_s * nullIf(known.world_size, 0) / 3600 AS gpu_hours_lost,
+    multiIf(
+        known.world_size = 0, NULL,
+        known.kind = 'hang', toFloat64(known.world_size),
+        ifNull(known.lasted_s, 0) > 0, least(known.lost_s / known.lasted_s, 1) * known.world_size,
+        ifNull(known.delta, 0) >= 1, (1 - 1 / known.delta) * known.world_size,
+        NULL
+    ) AS gpu_hours_per_hour
+FROM verdicts AS known FINAL;

@@ -16,7 +16,7 @@ from tests.infra.doctor.installations import NOW_S, database, troubles
         ({"error": Obstacle("clickhouse_away", "database must answer")}, [("problem", "clickhouse_away")]),
         ({"clock_s": -9.0}, [("warning", "clock_off")]),
         ({"clock_s": 3.0, "round_trip_s": 4.0}, []),
-        ({"missing_migrations": ("0010_detectors.sql",)}, [("problem", "migrations_missing")]),
+        ({"missing_migrations": ("0002_later.sql",)}, [("problem", "migrations_missing")]),
         ({"missing_tables": ("jobs",)}, [("problem", "tables_gone")]),
         ({"edited_migrations": ("0001_tables.sql",)}, [("problem", "migrations_edited")]),
         ({"rights": {"SELECT": True, "INSERT": False}}, [("problem", "grant_missing")]),
