@@ -25,8 +25,7 @@ import numpy as np
 
 from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
 from irregulars.detectors.plugins.baseline import RobustBaseline
-from irregulars.detectors.plugins.forest.features import FeatureRows, OperatorFeatures, Tuning
-from irregulars.detectors.plugins.forest.matrix import FEATURES
+from irregulars.detectors.plugins.forest.features import FEATURES, FeatureRows, OperatorFeatures, Tuning
 from irregulars.detectors.plugins.forest.random_forest import MODEL
 from irregulars.detectors.plugins.forest.trees import load_trees
 from irregulars.detectors.plugins.sample_frames import sample_frame

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from irregulars.detectors.plugins.forest.matrix import FEATURES
+from irregulars.detectors.plugins.forest.features import FEATURES
 from tests.benchmarks.train_operator_forest import export_trees, train_forest
 
 ROWS: Final = (1, 10, 100, 1_000, 10_000)

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.detectors.arrays.runs import starts_of
-from irregulars.detectors.plugins.forest.features import FeatureRows, OperatorFeatures
-from irregulars.detectors.plugins.forest.matrix import FEATURES
+from irregulars.detectors.plugins.forest.features import FEATURES, FeatureRows, OperatorFeatures
 from irregulars.detectors.plugins.forest.random_forest import MODEL
 from irregulars.detectors.plugins.forest.trees import Trees, save_trees
 from irregulars.dtypes import Flags, Floats

@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import medians
-from irregulars.detectors.plugins.adapters.options import AdapterOptions
-from irregulars.detectors.plugins.adapters.series_past import SeriesPast
+from irregulars.detectors.plugins.adapters.series import AdapterOptions, SeriesPast
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats, Ints
 

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.plugins.adapters.models import Model
-from irregulars.detectors.plugins.adapters.options import AdapterOptions
-from irregulars.detectors.plugins.adapters.series_past import SeriesPast
+from irregulars.detectors.plugins.adapters.series import AdapterOptions, SeriesPast
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats, Ints
 

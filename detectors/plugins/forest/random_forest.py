@@ -7,8 +7,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from irregulars.detectors.plugins.forest.features import READS, OperatorFeatures, Tuning
-from irregulars.detectors.plugins.forest.matrix import FEATURES
+from irregulars.detectors.plugins.forest.features import FEATURES, READS, OperatorFeatures, Tuning
 from irregulars.detectors.plugins.forest.trees import Trees, load_trees
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 

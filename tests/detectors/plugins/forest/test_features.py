@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irregulars.detectors.plugins.forest.features import OperatorFeatures, Tuning
-from irregulars.detectors.plugins.forest.matrix import FEATURES, log_times
+from irregulars.detectors.plugins.forest.features import FEATURES, OperatorFeatures, Tuning, log_times
 from irregulars.detectors.plugins.sample_frames import rename, sample_frame, take
 from irregulars.errors import PluginError
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from irregulars.detectors.plugins.forest.features import OperatorFeatures
-from irregulars.detectors.plugins.forest.matrix import FEATURES
+from irregulars.detectors.plugins.forest.features import FEATURES, OperatorFeatures
 from irregulars.detectors.plugins.forest.random_forest import MODEL
 from irregulars.detectors.plugins.forest.trees import VERSION, Trees, load_trees, save_trees
 from irregulars.detectors.plugins.sample_frames import sample_frame

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from irregulars.detectors.plugins.adapters.series_past import SeriesPast
+from irregulars.detectors.plugins.adapters.series import SeriesPast
 from irregulars.errors import PluginError
 
 
