@@ -197,6 +197,9 @@ class Ignoring:
     def add(self, rows: Sequence[Evidence | Membership]) -> None:
         pass
 
+    def follow(self, changes: Sequence[Any]) -> None:
+        pass
+
     def tick(self, now_s: float, until_s: float | None = None) -> None:
         pass
 

@@ -114,6 +114,9 @@ class EveryRowAccused:
                         self.known.add(values[:3])
                         self.new.append(values)
 
+    def follow(self, changes: Sequence[Any]) -> None:
+        pass
+
     def tick(self, now_s: float, until_s: float) -> None:
         pass
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from irregulars.messages.threshold_changes import LIVE, ThresholdChange
+from irregulars.streams.job_hop.changed_settings import changed_settings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.stored_states import stored
@@ -133,6 +134,5 @@ def test_a_job_that_restarts_goes_on_by_what_was_changed() -> None:
 
 
 def test_every_live_threshold_is_a_setting_of_monitors() -> None:
-    monitor = JobMonitor("j", MonitorSettings())
-    monitor.follow((change({name: 2 for name in LIVE if name != "alert_page_share"}),))
-    assert monitor._current.delta == monitor._current.silence_s == monitor._current.severity.page_gpu_hours == 2
+    changed = changed_settings(MonitorSettings(), {name: 2 for name in LIVE if name != "alert_page_share"})
+    assert changed.delta == changed.silence_s == changed.severity.page_gpu_hours == 2

@@ -93,6 +93,9 @@ class SlowJob:
         if self.add_raises is not None:
             raise self.add_raises
 
+    def follow(self, changes: Sequence[Any]) -> None:
+        pass
+
     def tick(self, now_s: float, until_s: float) -> None:
         pass
 
