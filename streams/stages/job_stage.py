@@ -182,7 +182,8 @@ class JobStage(Stage[JobMonitorLike]):
             for partition, end in by_partition.items():
                 by_partition[partition] = max(end, self.services.outbox.end_offset(name, partition) or 0)
         published = self._published[state]
-        if positions.get(EVIDENCE, 0) >= self._evidence_ends[state]:  # whoever was told of has been heard again
+        # Once all evidence was heard again; where there was none, the first hop is still to make it again.
+        if 0 < self._evidence_ends[state] <= positions.get(EVIDENCE, 0):
             published.forget(lambda job: job.encode() in state.tracked)
         own = {topic: dict(by_partition) for topic, by_partition in ends.items()}
         return PositionRecord(state.epoch, positions, own, told=published.told(), topic_ids=self._ids)

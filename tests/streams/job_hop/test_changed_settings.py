@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.threshold_changes import LIVE, ThresholdChange
 from irregulars.streams.job_hop.changed_settings import changed_settings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
@@ -68,9 +69,9 @@ class FollowingJob(MonitoredJob):
 
     changes: tuple[ThresholdChange, ...] = ()
 
-    def advance(self) -> None:
+    def advance(self, rows: Sequence[Evidence | Membership] = ()) -> None:
         self.monitor.follow(self.changes)
-        super().advance()
+        super().advance(rows)
 
 
 def judged(changes: Sequence[ThresholdChange], **options: Any) -> Outcome:
