@@ -102,7 +102,7 @@ class Counters:
         )  # fmt: skip
         self.gauge_of(
             "thresholds_revision",
-            "Offset on the topic thresholds up to which changes hold in the partitions that are held",
+            "Offset on the topic thresholds up to which changes were read",
             lambda: self.thresholds_revision,
         )
 
