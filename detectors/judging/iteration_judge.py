@@ -117,7 +117,7 @@ class IterationJudge:
 
     def successor(self, settings: JudgeSettings) -> IterationJudge:
         """Return the judge of the iterations to come, in which ranks have other places: it has all to learn anew."""
-        judge = IterationJudge(self.job, self.attempt, settings, self._lessons)
+        judge = IterationJudge(self.job, self.attempt, settings)
         judge._reader.traffic, judge._last = self.traffic, self._last
         return judge
 
