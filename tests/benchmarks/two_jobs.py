@@ -123,11 +123,6 @@ class Watch:
                     self.diagnosed.setdefault(one["subject"].removeprefix("job "), time.time())
 
 
-def ends(pipeline: Pipeline) -> set[str]:
-    """Return the jobs that had a verdict which is closed."""
-    return {one.job for one in pipeline.revisions() if one.state == "closed"}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=6)
@@ -147,7 +142,7 @@ def main() -> int:
                 for job, (ranks, delay_s, has_id) in pairs.items()
             }
             began = {job: run.result() for job, run in runs.items()}
-            wait_until(lambda: ends(pipeline) >= pairs.keys(), "the end of a verdict on each")
+            wait_until(lambda: watch.logged.keys() & watch.diagnosed.keys() >= pairs.keys(), "the word on each pair")
         verdicts = pipeline.revisions()
     failures = int(watch.counted < len(pairs))
     for job, (ranks, delay_s, has_id) in pairs.items():
