@@ -105,8 +105,8 @@ class RasOptions:
 
 
 def _open_ras(options: RasOptions, state_path: Path) -> Source:
-    from irregulars.producers.nccl_ras.client import RasClient
-    from irregulars.producers.nccl_ras.source import RasSettings, RasSource, is_this_host
+    from irregulars.producers.importers.ras_answers import RasClient
+    from irregulars.producers.importers.ras_source import RasSettings, RasSource, is_this_host
 
     settings = RasSettings(
         job=options.job,

@@ -13,15 +13,15 @@ from typing import IO, Any, Final, Protocol
 from zlib import crc32
 
 from irregulars.errors import InputError
-from irregulars.producers.foreign_files.files import GZIP_MAGIC, Directory, rank_of_name
-from irregulars.producers.foreign_files.imported import ImportedJob
-from irregulars.producers.importers.clog.live import LiveClog
-from irregulars.producers.importers.flight_recorder.job import job_of_dumps
+from irregulars.producers.importers.clog_live import LiveClog
+from irregulars.producers.importers.flight_recorder import job_of_dumps
 from irregulars.producers.importers.following import FileReader, FollowingSource, Piece, Stand
+from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import read_capture, read_dump_file, traces_among
-from irregulars.producers.importers.kineto.job import job_of_captures
-from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES
-from irregulars.producers.importers.nccl_inspector.live import LiveLog
+from irregulars.producers.importers.inspector_job import LiveLog
+from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES
+from irregulars.producers.importers.kineto_job import job_of_captures
+from irregulars.producers.trace.foreign_files import GZIP_MAGIC, Directory, rank_of_name
 
 _LOG: Final = logging.getLogger("irregulars.following")
 

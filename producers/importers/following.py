@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from irregulars.errors import InputError
 from irregulars.messages.announcements import MAX_ANNOUNCEMENT_BYTES, Announcement, encode_announcement
 from irregulars.messages.records import UNKNOWN, Batch
-from irregulars.producers.foreign_files.imported import ImportedJob
+from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
 from irregulars.producers.trace.directory import published_ns
 

@@ -14,7 +14,19 @@ from typing import IO, Final
 import orjson
 
 from irregulars.errors import InputError
-from irregulars.producers.foreign_files.files import (
+from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
+from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, read_dump
+from irregulars.producers.importers.imported import ImportedJob, Place
+from irregulars.producers.importers.inspector_job import job_of_operations
+from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogParser, Operation, Process
+from irregulars.producers.importers.kineto_events import EventReader
+from irregulars.producers.importers.kineto_job import job_of_captures
+from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, TraceParser
+from irregulars.producers.importers.plain_pickle import load_plain
+from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, Answer
+from irregulars.producers.importers.ras_records import job_of_answers, split_answers
+from irregulars.producers.trace.directory import write_trace
+from irregulars.producers.trace.foreign_files import (
     hosts_of_names,
     list_files,
     open_plain,
@@ -22,19 +34,6 @@ from irregulars.producers.foreign_files.files import (
     read_bounded,
     stem_of,
 )
-from irregulars.producers.foreign_files.imported import ImportedJob, Place
-from irregulars.producers.importers.clog.job import Log, job_of_logs, read_log
-from irregulars.producers.importers.flight_recorder.dumps import Dump, read_dump
-from irregulars.producers.importers.flight_recorder.job import job_of_dumps
-from irregulars.producers.importers.flight_recorder.plain_pickle import load_plain
-from irregulars.producers.importers.kineto.job import job_of_captures
-from irregulars.producers.importers.kineto.json_events import EventReader
-from irregulars.producers.importers.kineto.kineto_trace import LAUNCHES, WANTED, Capture, TraceParser
-from irregulars.producers.importers.nccl_inspector.job import job_of_operations
-from irregulars.producers.importers.nccl_inspector.lines import MAX_LINE_BYTES, LogParser, Operation, Process
-from irregulars.producers.nccl_ras.answers import MAX_ANSWER_BYTES, Answer
-from irregulars.producers.nccl_ras.records import job_of_answers, split_answers
-from irregulars.producers.trace.directory import write_trace
 from irregulars.validation import nearest
 
 MAX_PICKLE_BYTES: Final = 64 << 20

@@ -8,9 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.producers.iteration_inference.borders import AnchorLane, find_cuts
+from irregulars.producers.iteration_inference.borders import HOLE, REPEATS, AnchorLane, find_cuts
 from irregulars.producers.iteration_inference.operators import REDUCTIONS, TRAINING, Operators, number_rows
-from irregulars.producers.iteration_inference.period import HOLE, REPEATS
 
 Array = np.ndarray
 

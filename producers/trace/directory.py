@@ -20,10 +20,10 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.records import SCHEMAS, UNKNOWN, Batch, Header
-from irregulars.producers.foreign_files.recognised import how_to_import
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.files import find_file, read_file, read_parts
+from irregulars.producers.trace.foreign_files import how_to_import
 from irregulars.producers.trace.job_file import JobFile, Place, read_job
 from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
 from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations

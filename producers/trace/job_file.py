@@ -16,7 +16,7 @@ from msgspec import Meta
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import KINDS
-from irregulars.producers.foreign_files.recognised import how_to_import
+from irregulars.producers.trace.foreign_files import how_to_import
 from irregulars.validation import (
     MAX_NAME_CHARACTERS,
     Count,

@@ -11,7 +11,7 @@ import pytest
 from irregulars.messages.judgements import Verdict
 from tests.integration.pipelines import Pipeline, Process
 from tests.integration.worker_runs import wait_until
-from tests.producers.nccl_ras.played_server import PlayedJob, PlayedServer
+from tests.producers.importers.played_server import PlayedJob, PlayedServer
 
 pytestmark = pytest.mark.integration
 

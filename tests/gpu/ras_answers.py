@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from irregulars.producers.nccl_ras.client import RasAway, RasClient
+from irregulars.producers.importers.ras_answers import RasAway, RasClient
 
 EVERY_S = 3.0
 

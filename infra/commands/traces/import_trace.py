@@ -14,7 +14,7 @@ from irregulars.printing import counted
 
 if TYPE_CHECKING:
     from irregulars.infra.runs.last_arrivals_report import LateRank
-    from irregulars.producers.foreign_files.imported import ImportedJob
+    from irregulars.producers.importers.imported import ImportedJob
     from irregulars.producers.trace.directory import Trace
 
 _COLLECTIVES_LISTED = 10_000

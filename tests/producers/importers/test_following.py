@@ -18,17 +18,17 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
-from irregulars.producers.foreign_files.imported import ImportedJob
 from irregulars.producers.importers.followers import NewFileReader, follow
 from irregulars.producers.importers.following import FollowingSource, Stand
+from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace, read_kineto
 from irregulars.producers.publishing.sources import Record, check_source
 from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.local_pipeline import LocalPipeline
 from tests.producers.importers import clog_lines
-from tests.producers.importers.flight_recorder.test_dumps import dump, entry
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
-from tests.producers.importers.kineto.test_kineto_trace import kernel, step, trace_file
+from tests.producers.importers.test_flight_recorder import dump, entry
+from tests.producers.importers.test_kineto_trace import kernel, step, trace_file
 
 DEADLINE_S = 60.0
 OLD_NS = 1_700_000_000_000_000_000

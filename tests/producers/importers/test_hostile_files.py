@@ -22,7 +22,7 @@ from irregulars.producers.importers.importing import KINDS, import_trace
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.importers.clog_lines import event, header, log, new_comm, signature, split
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
-from tests.producers.nccl_ras.played_server import PlayedJob
+from tests.producers.importers.played_server import PlayedJob
 
 MOST_BYTES = 256 << 20
 BOMB_BYTES = 384 << 20

@@ -1,0 +1,449 @@
+"""The logs of a job's ranks, joined: calls become rows, names become communicators.
+
+Global ranks come from the communicators that each log joined, and from the splits that it made.
+
+The hook writes an end for an operator that failed or timed out too. But a collective can't end before all members
+have called it. So an end of one that a member never called is none: its rank is still inside.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import P2P, ROOTED, UNKNOWN
+from irregulars.producers.importers.clog_lines import BAD, Call, LogParser, Membership, Split
+from irregulars.producers.importers.clog_times import CALL, UNCLEAR, Looks
+from irregulars.producers.importers.groups import Group, communicators_of
+from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+
+UNTOLD: Final = "calls on communicators whose members nothing tells"
+SHARED_NAME: Final = "calls on communicators that share a name with others of the same rank"
+
+
+class Ranks(NamedTuple):
+    """Global rank of each log, by its name; `root` is the communicator that told them, None if file names did."""
+
+    of: Mapping[str, int]
+    world_size: int
+    root: str | None
+
+
+def ranks_of_logs(logs: Mapping[str, LogParser], named: Mapping[str, int | None]) -> Ranks:
+    """Tell the global ranks: those in the largest communicator that all logs say they are in.
+
+    Parameters
+    ----------
+    logs
+        By a name for people.
+    named
+        The rank that each file's name tells.
+
+    Raises
+    ------
+    InputError
+        If two logs are of one rank, or neither a communicator nor the names of the files tell all ranks.
+    """
+    for (text, size), found in sorted(_joined(logs).items(), key=lambda one: -one[0][1]):
+        if len(found) == len(logs):
+            return Ranks(_distinct(found, f"of {text}"), size, text)
+    if None in named.values() or len(named) < len(logs):
+        raise InputError("logs must all have a new_comm line of one communicator, or names that end with their rank; "
+                         "got neither: register the hook with the world's communicator")  # fmt: skip
+    ranks = _distinct({name: rank for name, rank in named.items() if rank is not None}, "by the files' names")
+    return Ranks(ranks, 1 + max(ranks.values()), None)
+
+
+def _joined(logs: Mapping[str, LogParser]) -> dict[tuple[str, int], dict[str, int]]:
+    """Ranks inside of each communicator of a name and a size, by log."""
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    for name, log in logs.items():
+        for member in log.members:
+            found.setdefault((member.communicator, member.size), {})[name] = member.comm_rank
+    return found
+
+
+def _distinct(ranks: dict[str, int], where: str) -> dict[str, int]:
+    seen: dict[int, str] = {}
+    for name, rank in ranks.items():
+        if rank in seen:
+            raise InputError(
+                f"logs must be of different ranks; got two of rank {rank} {where}: {seen[rank]} and {name}"
+            )
+        seen[rank] = name
+    return ranks
+
+
+def whole_communicators(logs: Mapping[str, LogParser], ranks: Ranks) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Global ranks of communicators that were made apart, by name and size; only those of which all logs are here."""
+    whole = {}
+    for (text, size), found in _joined(logs).items():
+        in_order = sorted((comm_rank, ranks.of[name]) for name, comm_rank in found.items())
+        if [comm_rank for comm_rank, _ in in_order] == list(range(size)):
+            whole[text, size] = tuple(rank for _, rank in in_order)
+    return whole
+
+
+def groups_of_log(
+    members: Sequence[Membership],
+    splits: Iterable[Split],
+    rank: int,
+    world_size: int,
+    whole: Mapping[tuple[str, int], tuple[int, ...]],
+) -> dict[str, Group | None]:
+    """Communicators of one rank by the names that its log gives them; None where one name means several.
+
+    The calls of a part are logged under its name, on gloo and NCCL with the part's smallest rank behind it; the ranks
+    of a split line are those inside of the parent.
+
+    Examples
+    --------
+    >>> world = Membership("world", 2, 4)
+    >>> groups_of_log([world], [Split("world", "tp", (2, 3))], 2, 4, {})["tp_2"]
+    Group(name='2', description='tp', ranks=(2, 3))
+    """
+    groups: dict[str, Group | None] = {}
+    for member in members:
+        own = tuple(range(world_size)) if member.size == world_size and member.comm_rank == rank else None
+        inside = own or whole.get((member.communicator, member.size))
+        if inside is not None:
+            _name(groups, member.communicator, Group(str(inside[0]), member.communicator, inside))
+    for split in splits:
+        parent = groups.get(split.parent)
+        if parent is None or max(split.ranks) >= len(parent.ranks) or len(set(split.ranks)) < len(split.ranks):
+            continue
+        inside = tuple(parent.ranks[at] for at in split.ranks)
+        if rank in inside:
+            group = Group(str(inside[0]), split.child, inside)
+            for name in (split.child, f"{split.child}_{min(split.ranks)}"):
+                _name(groups, name, group)
+    return groups
+
+
+def _name(groups: dict[str, Group | None], name: str, group: Group) -> None:
+    known = groups.get(name, group)
+    groups[name] = group if known is not None and known.ranks == group.ranks else None
+
+
+RUNNING_MS: Final = 300_000
+"""A job whose newest line is not older is running, as far as its logs tell: its open calls say nothing yet."""
+
+Collective = tuple[str, int]
+"""A communicator, as a log names it, and the number of a collective on it."""
+
+
+def is_running(parsers: Mapping[str, LogParser], now_ms: int) -> bool:
+    """Whether a job may still write its logs. Where clocks are far apart it is taken as over."""
+    newest_ms = max((parser.newest_ms for parser in parsers.values()), default=0)
+    return abs(now_ms - newest_ms) <= RUNNING_MS
+
+
+def given_up(
+    parsers: Mapping[str, LogParser],
+    groups: Mapping[str, Mapping[str, Group | None]],
+    newest_ended: Mapping[str, Mapping[str, int]],
+) -> Mapping[str, Set[Collective]]:
+    """Find the collectives that ended on some ranks and were never called on others, by log.
+
+    Only the first that a member never called is one, and only as the newest that ended: beyond it the member's log is
+    just shorter. Logs that lost lines tell nothing.
+
+    Parameters
+    ----------
+    newest_ended
+        Number of the newest collective that ended, by log and communicator.
+    """
+    found: dict[str, set[Collective]] = {}
+    for logs in _by_group(groups).values():
+        counts = {file: parsers[file].collectives(name) for file, name in logs.items()}
+        first = min(counts.values())
+        ended = {file: newest_ended[file].get(name, -1) for file, name in logs.items()}
+        if max(ended.values()) == first and not any(_has_gaps(parsers[file]) for file in logs):
+            for file in (file for file, number in ended.items() if number == first):
+                found.setdefault(file, set()).add((logs[file], first))
+    return found
+
+
+def _by_group(groups: Mapping[str, Mapping[str, Group | None]]) -> dict[Group, dict[str, str]]:
+    """Logs of the members of each group, with the name that each of them calls it by."""
+    found: dict[Group, dict[str, str]] = {}
+    for file, own in groups.items():
+        for name, group in own.items():
+            if group is not None:
+                found.setdefault(group, {})[file] = name
+    return found
+
+
+def _has_gaps(parser: LogParser) -> bool:
+    return parser.lost > 0 or parser.skipped[BAD] > 0
+
+
+MOST_CALLS: Final = 8_000_000
+"""Of all ranks together, 72 bytes each."""
+
+_MS_NS: Final = 1_000_000
+_MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
+_ENDED_NS: Final = 0.0
+"""For an operator that ended, and of which the log does not tell how long it took: no less than this."""
+
+ITERATION: Final = 0
+"""Where nothing says how long operators took no iteration can be judged: all that is there counts as one."""
+
+NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
+NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"
+NOTE_CALLS: Final = "operators start when they are called: a call returns when its operator has ended (as gloo's do)"
+NOTE_UNCLEAR: Final = (
+    "its starts and ends are the moments at which TorchComms looked at the GPU (every second on NCCL, and at each "
+    "call), so only calls and their order are taken from them: use them for hangs, not to find who is slow"
+)
+NOTE_RUNNING: Final = (
+    "the job seems to run still: {count} calls that had not ended are left out, and no hang is looked for"
+)
+NOTE_OPEN: Final = "{count} calls never ended: a job that was stopped in its midst looks like one that hangs"
+NOTE_NAMES: Final = "no communicator holds all ranks: the files' names tell the ranks"
+NOTE_MISSING: Final = "logs of {count} of {all} ranks are not here: what those did is not known"
+NOTE_BACKWARDS: Final = "clocks were put back {count} times while the logs were written: times from there on shift"
+
+
+@dataclass(slots=True)
+class Log:
+    """One file: what its parser knows, and all calls as numbers."""
+
+    parser: LogParser = field(default_factory=LogParser)
+    names: dict[str, int] = field(default_factory=dict)
+    integers: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def add(self, call: Call) -> None:
+        """Add a call."""
+        name = self.names.setdefault(call.communicator, len(self.names))
+        start_ms, end_ms = (UNKNOWN if one is None else one for one in (call.start_ms, call.end_ms))
+        self.integers.extend(
+            (name, call.operator, call.number, call.peer, call.is_async, call.called_ms, start_ms, end_ms)
+        )
+        self.sizes.append(call.size_bytes)
+
+    def newest_ended(self) -> dict[str, int]:
+        """Return the number of the newest collective that ended, by communicator."""
+        columns = np.frombuffer(self.integers, np.int64).reshape(-1, 8) if len(self) else np.empty((0, 8), np.int64)
+        is_ended = (columns[:, 7] != UNKNOWN) & ~np.isin(columns[:, 1], P2P)
+        newest = np.full(len(self.names), -1)
+        np.maximum.at(newest, columns[is_ended, 0], columns[is_ended, 2])
+        return dict(zip(self.names, newest.tolist(), strict=True))
+
+    def __iter__(self) -> Iterator[Call]:
+        names = list(self.names)
+        for at, size_bytes in enumerate(self.sizes):
+            name, operator, number, peer, is_async, called, start, end = self.integers[8 * at : 8 * at + 8]
+            yield Call(names[name], operator, number, peer, size_bytes, bool(is_async), called, _known(start),
+                       _known(end))  # fmt: skip
+
+
+@dataclass(slots=True)
+class Opened:
+    """Calls of a log, those without an end that means anything last; counts these.
+
+    Parameters
+    ----------
+    standing
+        Collectives whose end means nothing.
+    is_kept
+        Whether calls without an end are given.
+    """
+
+    log: Log
+    standing: Set[Collective]
+    is_kept: bool
+    count: int = 0
+
+    def __iter__(self) -> Iterator[Call]:
+        for call in self.log:
+            is_given_up = call.operator not in _MAY_END_ALONE and (call.communicator, call.number) in self.standing
+            if call.end_ms is not None and not is_given_up:
+                yield call
+                continue
+            self.count += 1
+            if self.is_kept:
+                yield call._replace(end_ms=None)
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
+    """Read a whole log; what has not ended comes last.
+
+    Parameters
+    ----------
+    calls_before
+        Calls of the job's other logs that were read already: they count towards `MOST_CALLS` too.
+
+    Raises
+    ------
+    InputError
+        If it is none, or holds more calls than the job may have.
+    """
+    log = Log()
+    for line in lines:
+        call = log.parser.parse(line)
+        if log.parser.calls + calls_before > MOST_CALLS:
+            raise InputError(f"calls of all ranks together must be at most {MOST_CALLS}; got more")
+        if call is not None:
+            log.add(call)
+    if log.parser.first_line_missing:
+        raise InputError("must begin with V|1|base_timestamp=…, as clog does; got no line")
+    for call in log.parser.open_calls():
+        log.add(call)
+    return log
+
+
+def job_of_logs(
+    logs: Mapping[str, Log], named: Mapping[str, int | None], job: str, now_ms: int | None = None
+) -> ImportedJob:
+    """Join the logs of a job.
+
+    Parameters
+    ----------
+    logs
+        By the files' names.
+    named
+        The rank that each file's name tells.
+    now_ms
+        When the logs were read, ms since the epoch: from a job that still writes them calls without an end are left
+        out. None: it is over.
+
+    Raises
+    ------
+    InputError
+        If there is nothing in them that can be judged, or the ranks can't be told.
+    """
+    parsers = {name: log.parser for name, log in logs.items()}
+    _require_ends(parsers)
+    ranks = ranks_of_logs(parsers, named)
+    skipped: Counter[str] = Counter()
+    groups = groups_of_job(parsers, ranks)
+    communicators = communicators_of(
+        {group for own in groups.values() for group in own.values() if group is not None}, ranks.world_size
+    )
+    rows: dict[int, RankRows] = {}
+    trusted = Looks.of_all(parser.looks for parser in parsers.values()).trusted()
+    standing = given_up(parsers, groups, {name: log.newest_ended() for name, log in logs.items()})
+    is_going_on = now_ms is not None and is_running(parsers, now_ms)
+    open_calls = 0
+    for name, log in logs.items():
+        rows[ranks.of[name]] = made = RankRows()
+        calls = Opened(log, standing.get(name, frozenset()), is_kept=not is_going_on)
+        add_calls(made, calls, trusted, groups[name], communicators, skipped)
+        open_calls += calls.count
+    for parser in parsers.values():
+        skipped.update(parser.skipped)
+    return ImportedJob(
+        job=job,
+        world_size=ranks.world_size,
+        clock="per_host",
+        communicators={one.id: one for one in communicators.values()},
+        ranks=dict(sorted(rows.items())),
+        places={ranks.of[name]: Place(lost_rows=parser.lost) for name, parser in parsers.items()},
+        notes=_notes(parsers, ranks, trusted) + _notes_of_open(open_calls, is_going_on=is_going_on),
+        skipped=dict(skipped),
+    )
+
+
+def _require_ends(parsers: Mapping[str, LogParser]) -> None:
+    calls, events = (sum(getattr(one, name) for one in parsers.values()) for name in ("calls", "events"))
+    if calls and not events:
+        raise InputError(f"logs must hold starts and ends (S and E lines); got {calls} calls alone: make clog with "
+                         "events=['LIFECYCLE']")  # fmt: skip
+    if not calls:
+        found = sum((parser.skipped for parser in parsers.values()), Counter[str]())
+        told = ", ".join(f"{count} {reason}" for reason, count in found.items())
+        raise InputError(f"logs must hold calls of operators (Q lines); got {told or 'none'}")
+
+
+def groups_of_job(parsers: Mapping[str, LogParser], ranks: Ranks) -> dict[str, dict[str, Group | None]]:
+    """Communicators of each log, by the names that it gives them."""
+    whole = whole_communicators(parsers, ranks)
+    return {
+        name: groups_of_log(parser.members, parser.splits, ranks.of[name], ranks.world_size, whole)
+        for name, parser in parsers.items()
+        if name in ranks.of
+    }
+
+
+def add_calls(
+    rows: RankRows,
+    calls: Iterable[Call],
+    trusted: str,
+    groups: Mapping[str, Group | None],
+    communicators: Mapping[Group, Communicator],
+    skipped: Counter[str],
+) -> None:
+    """Add the calls of one log as rows.
+
+    Parameters
+    ----------
+    trusted
+        From when an operator counts: as `producers.importers.clog_times.Looks.trusted` says.
+    """
+    for call in calls:
+        group = groups.get(call.communicator)
+        if group is None:
+            skipped[SHARED_NAME if call.communicator in groups else UNTOLD] += 1
+            continue
+        peer = UNKNOWN
+        if call.operator in P2P:
+            if call.peer >= len(group.ranks):
+                rows.unusable += 1
+                continue
+            peer = group.ranks[call.peer]
+        start_ns, elapsed_ns = _times(call, trusted)
+        rows.add(
+            communicators[group].id,
+            call.operator,
+            call.number,
+            peer=peer,
+            start_ns=start_ns,
+            elapsed_ns=elapsed_ns,
+            size_bytes=call.size_bytes,
+            iteration=ITERATION if trusted == UNCLEAR else UNKNOWN,
+        )
+
+
+def _times(call: Call, trusted: str) -> tuple[int, float]:
+    """Start and length, ns; whole milliseconds, from which the judgement reads how coarse they are."""
+    is_call = call.start_ms is None or trusted == UNCLEAR or (trusted == CALL and not call.is_async)
+    start_ms = call.called_ms if is_call or call.start_ms is None else call.start_ms
+    if call.end_ms is None:
+        return start_ms * _MS_NS, np.nan
+    if trusted == UNCLEAR:
+        return start_ms * _MS_NS, _ENDED_NS
+    return start_ms * _MS_NS, float((call.end_ms - start_ms) * _MS_NS)
+
+
+def _notes_of_open(count: int, *, is_going_on: bool) -> list[str]:
+    return [(NOTE_RUNNING if is_going_on else NOTE_OPEN).format(count=count)] if count else []
+
+
+def _notes(parsers: Mapping[str, LogParser], ranks: Ranks, trusted: str) -> list[str]:
+    missing, backwards = ranks.world_size - len(parsers), sum(parser.backwards for parser in parsers.values())
+    notes = {
+        NOTE_NO_ITERATIONS: True,
+        NOTE_MS: trusted != UNCLEAR,
+        NOTE_CALLS: trusted == CALL,
+        NOTE_UNCLEAR: trusted == UNCLEAR,
+        NOTE_NAMES: ranks.root is None,
+        NOTE_MISSING.format(count=missing, all=ranks.world_size): missing,
+        NOTE_BACKWARDS.format(count=backwards): backwards,
+    }
+    return [note for note, is_so in notes.items() if is_so]

@@ -1,0 +1,501 @@
+"""One log of clog, version 1: its lines in their order, as calls of operators that have ended.
+
+A start and an end name the signature alone and not the call: those of one signature are paired in their order. Lines
+of CUDA graphs are left out, since replays have no order. Times are whole milliseconds of the host's clock, and are
+read as integers, so that they stay whole.
+
+A signature is the line that gives a number ``C<id>`` its operator, once for each operator, size and communicator:
+``C3|sig|all_reduce|in_count=…|…|comm=…``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from irregulars.errors import InputError
+from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN
+from irregulars.producers.importers.clog_times import Looks
+
+_OPERATORS: Final = {
+    "all_reduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "send": "send", "recv": "recv",
+    "all_gather": "all_gather", "all_gather_v": "all_gather", "all_gather_single": "all_gather",
+    "reduce_scatter": "reduce_scatter", "reduce_scatter_v": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter", "all_to_all": "all_to_all", "all_to_all_single": "all_to_all",
+    "all_to_all_v_single": "all_to_all", "scatter": "scatter", "gather": "gather", "gather_single": "gather",
+    "barrier": "barrier",
+}  # fmt: skip
+
+BATCH: Final = "batch_op_issue"
+"""Sends and recvs issued together: the log counts them, and names neither the operators nor their peers."""
+
+_BYTES: Final = {
+    "f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+    "fp8e4m3": 1, "fp8e5m2": 1,
+}  # fmt: skip
+
+_WORD: Final = re.compile(r"[^\w.:#-]")
+_COUNT: Final = re.compile(r"\d{1,15}", re.ASCII)
+_MOST_NAME: Final = 100
+_MOST_RANK: Final = 1 << 20
+
+
+class Signature(NamedTuple):
+    """What each call of one number is.
+
+    Parameters
+    ----------
+    operator
+        None where the name is none that we know.
+    peer
+        The other end of a send or recv, as rank inside of the communicator; `UNKNOWN` for collectives.
+    is_async
+        Whether the caller goes on before the operator has ended.
+    """
+
+    communicator: str
+    operator: int | None
+    peer: int
+    size_bytes: float
+    is_async: bool
+
+
+def read_signature(fields: list[str]) -> Signature | None:
+    """Read a signature's fields, from the operator's name on; None where it names no communicator or no peer.
+
+    >>> read_signature("send|in_count=4|out_count=0|dtype=bf16|peer=3|async_op=t|comm=pp_0".split("|"))
+    Signature(communicator='pp_0', operator=9, peer=3, size_bytes=8.0, is_async=True)
+    """
+    *listed, communicator = fields
+    named = dict(field.partition("=")[::2] for field in listed[1:])
+    if not communicator.startswith("comm=") or len(communicator) == len("comm="):
+        return None
+    known = _OPERATORS.get(listed[0]) if listed else None
+    operator = None if known is None else OPERATOR_CODES[known]
+    peer = UNKNOWN
+    if operator in P2P:
+        peer = _count(named.get("peer", ""))
+        if not 0 <= peer < _MOST_RANK:
+            return None
+    is_async = named.get("async_op") == "t"
+    return Signature(name_of(communicator[len("comm=") :]), operator, peer, _size(named, operator), is_async)
+
+
+def name_of(text: str) -> str:
+    """Return a communicator's name without what no id may hold.
+
+    >>> name_of("tp 0")
+    'tp_0'
+    """
+    return _WORD.sub("_", text[:_MOST_NAME])
+
+
+def _size(named: dict[str, str], operator: int | None) -> float:
+    """Payload of this rank in bytes: what goes in, or, of a recv and of who only receives, what comes out."""
+    element = _BYTES.get(named.get("dtype", ""), math.nan)
+    given = "out" if operator == RECV else "in"
+    counts = named.get(f"{given}_count") or named.get(f"{given}_counts") or named.get("out_count", "")
+    total = 0
+    for one in counts.split(","):
+        count = _count(one)
+        if count < 0:
+            return math.nan
+        total += count
+    return float(total) * element
+
+
+def _count(text: str) -> int:
+    return int(text) if _COUNT.fullmatch(text) else -1
+
+
+VERSION: Final = 1
+MOST_OPEN: Final = 100_000
+"""Calls of one rank that have not ended: a log without ends would fill the memory with them."""
+
+MOST_SIGNATURES: Final = 200_000
+MOST_MEMBERSHIPS: Final = 2_000
+MOST_LISTED: Final = 1 << 21
+"""Ranks in all split lines of a log."""
+
+
+_MOST_RANKS: Final = 1 << 20
+_MOST_LOST: Final = 1 << 40
+_BACKWARDS_MS: Final = 100
+"""Threads write lines a moment after they looked at the clock; more than that, and the clock was put back."""
+
+_HEADER: Final = re.compile(r"V\|(\d{1,9})\|base_timestamp=(\d{1,12})\.(\d{3})", re.ASCII)
+_TIME: Final = re.compile(r"\+(-?)(\d{1,12})\.(\d{3})", re.ASCII)
+_ID: Final = re.compile(r"C\d{1,18}", re.ASCII)
+_GRAPH: Final = re.compile(r"G\d{1,20}", re.ASCII)
+_RANKS: Final = re.compile(r"\d{1,7}(,\d{1,7})*", re.ASCII)
+
+BAD: Final = "lines that can't be read"
+GRAPHS: Final = "events of CUDA graphs, which have no order"
+NO_CALL: Final = "starts and ends without a call"
+NO_END: Final = "calls whose end is missing"
+UNSIGNED: Final = "calls without a signature"
+BATCHES: Final = "batches of sends and recvs, of which the log names no peers"
+UNKNOWN_OPERATORS: Final = "calls of operators that we don't know"
+WARNINGS: Final = "warnings that TorchComms wrote itself"
+FOREIGN: Final = "lines of files that are no clog"
+
+
+class Membership(NamedTuple):
+    """A communicator that this rank made or was given: its rank inside, and how many are in it."""
+
+    communicator: str
+    comm_rank: int
+    size: int
+
+
+class Split(NamedTuple):
+    """A communicator made of another one; `ranks` are ranks inside of that one."""
+
+    parent: str
+    child: str
+    ranks: tuple[int, ...]
+
+
+class Call(NamedTuple):
+    """One call of an operator; `start_ms` and `end_ms` are None where the log does not say them (yet).
+
+    Parameters
+    ----------
+    number
+        How many collectives this rank called on the communicator before; of sends and recvs, how many with that peer.
+    """
+
+    communicator: str
+    operator: int
+    number: int
+    peer: int
+    size_bytes: float
+    is_async: bool
+    called_ms: int
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+class LogParser:
+    """Reads the lines of one log, in their order.
+
+    Parameters
+    ----------
+    skips_foreign
+        Whether a file that does not begin as a log is counted line by line; else it is refused.
+    """
+
+    def __init__(self, *, skips_foreign: bool = False) -> None:
+        self.skipped: Counter[str] = Counter()
+        self.members: list[Membership] = []
+        self.splits: list[Split] = []
+        self.looks = Looks()
+        self.calls = self.events = self.lost = self.backwards = 0
+        self._skips_foreign = skips_foreign
+        self._is_foreign = False
+        self._line = 0
+        self._base_ms: int | None = None
+        self._newest_ms = self._newest_call_ms = 0
+        self._newest_call = ""
+        self._is_after_sync = False
+        self._last_work = 0
+        self._open_sync = self._open = self._listed = 0
+        self._signatures: dict[str, Signature] = {}
+        self._numbers: Counter[tuple[Any, ...]] = Counter()
+        self._called: dict[str, deque[Call]] = {}
+        self._running: dict[str, deque[Call]] = {}
+        self._blocking: set[str] = set()  # signatures that may have open calls which block
+
+    def parse(self, line: bytes) -> Call | None:
+        """Read one line; give the call that ends with it.
+
+        Raises
+        ------
+        InputError
+            If this is no log of version 1, or more than one rank writes it, or nothing in it ever ends.
+        """
+        self._line += 1
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        if self._is_foreign:
+            self.skipped[FOREIGN] += 1
+            return None
+        if self._base_ms is None:
+            self._begin(text)
+            return None
+        if text.startswith("V|"):
+            raise self._error("be within one log", text, "each rank needs a file of its own as output=")
+        return self._take(text.split("|")) if text else None
+
+    @property
+    def begun_ms(self) -> int:
+        """When the log was begun, ms since the epoch; 0 where its first line has not come."""
+        return self._base_ms or 0
+
+    @property
+    def newest_ms(self) -> int:
+        """Time of the newest line, ms since the epoch."""
+        return self._newest_ms
+
+    def collectives(self, communicator: str) -> int:
+        """How many collectives were called on a communicator."""
+        return self._numbers.get((communicator, UNKNOWN, UNKNOWN), 0)
+
+    @property
+    def first_line_missing(self) -> bool:
+        """Whether not even the first line has come."""
+        return self._base_ms is None and not self._is_foreign
+
+    def open_calls(self) -> Iterator[Call]:
+        """Give the calls that have not ended, in the order of each signature."""
+        for pairs in (self._running, self._called):
+            for calls in pairs.values():
+                yield from calls
+
+    def drop_calls(self) -> None:
+        """Forget what only further lines need: none of this log will come, and its open calls may be many.
+
+        What it showed of its times is forgotten too: a log in which calls never end looks as if none blocked.
+        """
+        for one in (self._signatures, self._numbers, self._called, self._running):
+            one.clear()
+        self._open = self._open_sync = 0
+        self.looks = Looks()
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next lines need, as JSON values."""
+        return {
+            "foreign": self._is_foreign,
+            "line": self._line,
+            "base_ms": self._base_ms,
+            "newest": [self._newest_ms, self._newest_call_ms, self._newest_call],
+            "last": [self._last_work, self._is_after_sync],
+            "members": self.members,
+            "splits": self.splits,
+            "looks": self.looks.state(),
+            "counts": [self.calls, self.events],
+            "signatures": [[key, *_packed(one)] for key, one in self._signatures.items()],
+            "numbers": [[*key, count] for key, count in self._numbers.items()],
+            "called": [[key, [*map(_packed, calls)]] for key, calls in self._called.items() if calls],
+            "running": [[key, [*map(_packed, calls)]] for key, calls in self._running.items() if calls],
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], *, skips_foreign: bool = False) -> LogParser:
+        """Restore."""
+        parser = cls(skips_foreign=skips_foreign)
+        parser._is_foreign, parser._line, parser._base_ms = state["foreign"], state["line"], state["base_ms"]
+        parser._newest_ms, parser._newest_call_ms, parser._newest_call = state["newest"]
+        parser._last_work, parser._is_after_sync = state["last"]
+        parser.members = [Membership(*one) for one in state["members"]]
+        parser.splits = [Split(parent, child, tuple(ranks)) for parent, child, ranks in state["splits"]]
+        parser.looks = Looks.of_state(state["looks"])
+        parser.calls, parser.events = state["counts"]
+        parser._signatures = {key: Signature(*_unpacked(one)) for key, *one in state["signatures"]}
+        parser._numbers = Counter({tuple(key): count for *key, count in state["numbers"]})
+        for name, pairs in (("called", parser._called), ("running", parser._running)):
+            for key, calls in state[name]:
+                pairs[key] = deque(Call(*_unpacked(one)) for one in calls)
+        whole = list(parser.open_calls())
+        parser._open, parser._open_sync = len(whole), sum(not call.is_async for call in whole)
+        parser._blocking = {*parser._called, *parser._running}
+        return parser
+
+    # --- lines ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, text: str) -> None:
+        found = _HEADER.fullmatch(text)
+        if found is not None and int(found[1]) == VERSION:
+            self._base_ms = self._newest_ms = int(found[2]) * 1000 + int(found[3])
+            return
+        if found is None and self._skips_foreign:
+            self._is_foreign = True
+            self.skipped[FOREIGN] += 1
+            return
+        raise self._error(f"be V|{VERSION}|base_timestamp=SECONDS.MILLISECONDS, as clog of version {VERSION} begins",
+                          text)  # fmt: skip
+
+    def _error(self, rule: str, text: str, advice: str = "") -> InputError:
+        return InputError(f"line {self._line} must {rule}; got {text[:40]!r}{advice and ': ' + advice}")
+
+    def _take(self, fields: list[str]) -> Call | None:
+        kind = fields[0]
+        if kind == "WARN":
+            self.skipped[WARNINGS] += 1
+        elif _GRAPH.fullmatch(kind) and len(fields) > 2:
+            self._count_work(fields)
+            self.skipped[GRAPHS] += 1
+        elif _ID.fullmatch(kind) and len(fields) > 2:
+            return self._take_event(fields)
+        elif not self._take_communicator(fields):
+            self.skipped[BAD] += 1
+        return None
+
+    def _take_event(self, fields: list[str]) -> Call | None:
+        kind = fields[1]
+        if kind == "sig":
+            self._sign(fields)
+            return None
+        at_ms = self._time(fields[-1])
+        if at_ms is None or kind not in ("Q", "S", "E", "W") or len(fields) > (4 if kind == "Q" else 3):
+            self.skipped[BAD] += 1
+            if kind == "E":  # it ended, nobody knows when: the next end is that of the next call
+                self._end(fields[0], self._newest_ms)
+        elif kind == "Q":
+            self._call(fields, at_ms)
+        elif kind == "S":
+            self._start(fields[0], at_ms)
+        elif kind == "E":
+            return self._end(fields[0], at_ms)
+        return None  # a wait of the host (W) says nothing of the operator
+
+    def _time(self, text: str) -> int | None:
+        found = _TIME.fullmatch(text)
+        if found is None or self._base_ms is None:
+            return None
+        after_ms = int(found[2]) * 1000 + int(found[3])
+        at_ms = self._base_ms + (-after_ms if found[1] else after_ms)
+        self.backwards += at_ms < self._newest_ms - _BACKWARDS_MS
+        self._newest_ms = at_ms
+        return at_ms
+
+    def _sign(self, fields: list[str]) -> None:
+        signature = read_signature(fields[2:]) if len(fields) > 3 else None
+        if signature is None:
+            self.skipped[BAD] += 1
+            return
+        if len(self._signatures) >= MOST_SIGNATURES:
+            raise self._error(f"be among the first {MOST_SIGNATURES} signatures", fields[0], "leave verbose= empty")
+        is_batch = fields[2] == BATCH
+        self._signatures[fields[0]] = signature._replace(communicator=BATCH) if is_batch else signature
+
+    def _take_communicator(self, fields: list[str]) -> bool:
+        named = dict(field.partition("=")[::2] for field in fields[1:])
+        if len(self.members) + len(self.splits) >= MOST_MEMBERSHIPS:
+            return False
+        if fields[0] == "new_comm":
+            return self._join(named)
+        ranks = named.get("ranks", "?")
+        if fields[0] != "split" or not named.get("parent") or not named.get("child"):
+            return False
+        if not ranks:  # a rank that is in no part
+            return True
+        if not _RANKS.fullmatch(ranks):
+            return False
+        split = Split(name_of(named["parent"]), name_of(named["child"]), tuple(map(int, ranks.split(","))))
+        if split not in self.splits:
+            self._listed += len(split.ranks)
+            if self._listed > MOST_LISTED:
+                raise self._error(f"list at most {MOST_LISTED} ranks, with all split lines before", fields[0])
+            self.splits.append(split)
+        return True
+
+    def _join(self, named: Mapping[str, str]) -> bool:
+        rank, size = named.get("rank", ""), named.get("world_size", "")
+        if not named.get("comm") or not _RANKS.fullmatch(f"{rank},{size}"):
+            return False
+        one = Membership(name_of(named["comm"]), int(rank), int(size))
+        if not one.comm_rank < one.size <= _MOST_RANKS:
+            return False
+        if any(other[::2] == one[::2] and other.comm_rank != one.comm_rank for other in self.members):
+            text = f"rank {one.comm_rank} of {one.communicator}"
+            raise self._error("be of the same rank as those before", text, "each rank needs a file of its own")
+        if one not in self.members:
+            self.members.append(one)
+        return True
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def _call(self, fields: list[str], at_ms: int) -> None:
+        self._count_work(fields)
+        identity = fields[0]
+        signature = self._signatures.get(identity)
+        if signature is None or signature.operator is None:
+            is_batch = signature is not None and signature.communicator == BATCH
+            self.skipped[UNSIGNED if signature is None else BATCHES if is_batch else UNKNOWN_OPERATORS] += 1
+            if signature is not None and not is_batch:
+                self._numbers[signature.communicator, UNKNOWN, UNKNOWN] += 1  # it has a place among the collectives
+            return
+        if self._open >= MOST_OPEN:
+            raise self._error(f"come when at most {MOST_OPEN} calls have not ended", identity,
+                              "clog writes ends with events=['LIFECYCLE']")  # fmt: skip
+        if self._open_sync and self._newest_call and self.looks.do_block():
+            self._drop_endless()
+        is_pair = signature.operator in P2P
+        key = (signature.communicator, signature.peer, signature.operator if is_pair else UNKNOWN)
+        call = Call(signature.communicator, signature.operator, self._numbers[key], *signature[2:], at_ms)
+        self._numbers[key] += 1
+        self.calls += 1
+        self.looks.add_call(is_after_sync=self._is_after_sync, is_open=self._open_sync > 0)
+        self._is_after_sync = not call.is_async
+        self._open += 1
+        if not call.is_async:
+            self._open_sync += 1
+            self._blocking.add(identity)
+        self._newest_call, self._newest_call_ms = identity, at_ms
+        self._called.setdefault(identity, deque()).append(call)
+
+    def _drop_endless(self) -> None:
+        """Drop the open calls that block: where each call ends before the next one, the lines of their ends are lost.
+
+        Else each later end of the same signature would be taken for that of the call before it.
+        """
+        for pairs in (self._running, self._called):
+            for identity in self._blocking & pairs.keys():
+                calls = pairs[identity]
+                kept = deque(call for call in calls if call.is_async)
+                self.skipped[NO_END] += len(calls) - len(kept)
+                self._open -= len(calls) - len(kept)
+                pairs[identity] = kept
+        self._open_sync = 0
+        self._blocking.clear()
+
+    def _count_work(self, fields: list[str]) -> None:
+        """Count the numbers of calls that are missing: their lines were lost."""
+        text = next((field[len("work_id=") :] for field in fields if field.startswith("work_id=")), "")
+        if not text.isascii() or not text.isdigit() or len(text) > 15:
+            return
+        gap = int(text) - self._last_work - 1
+        self.lost = min(max(self.lost + max(gap, -1), 0), _MOST_LOST)  # threads may write them in another order
+        self._last_work = max(self._last_work, int(text))
+
+    def _start(self, identity: str, at_ms: int) -> None:
+        self.events += 1
+        calls = self._called.get(identity)
+        if calls:
+            self._running.setdefault(identity, deque()).append(calls.popleft()._replace(start_ms=at_ms))
+        elif self._is_ours(identity):
+            self.skipped[NO_CALL] += 1
+
+    def _end(self, identity: str, at_ms: int) -> Call | None:
+        self.events += 1
+        calls = self._running.get(identity) or self._called.get(identity)
+        if not calls:
+            if self._is_ours(identity):
+                self.skipped[NO_CALL] += 1
+            return None
+        call = calls.popleft()
+        self._open -= 1
+        self._open_sync -= not call.is_async
+        is_newest = (
+            identity == self._newest_call and not self._running.get(identity) and not self._called.get(identity)
+        )
+        other_ms = None if is_newest else self._newest_call_ms
+        self.looks.add_end(call.called_ms, call.start_ms, at_ms, other_ms, is_async=call.is_async)
+        return call._replace(end_ms=at_ms)
+
+    def _is_ours(self, identity: str) -> bool:
+        """Whether calls of a signature are taken; those that are not were counted when they were made."""
+        signature = self._signatures.get(identity)
+        return signature is None or signature.operator is not None
+
+
+def _packed(one: Signature | Call) -> list[Any]:
+    """As JSON values: an unknown size becomes text that no name of a communicator is."""
+    return ["?" if value != value else value for value in one]
+
+
+def _unpacked(values: list[Any]) -> list[Any]:
+    return [float("nan") if value == "?" else value for value in values]

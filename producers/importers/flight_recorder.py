@@ -1,0 +1,343 @@
+"""Dumps of PyTorch's flight recorder (format 2.x): the operators around a hang, of each rank and joined to a job.
+
+All functions take plain values, as `producers.importers.plain_pickle` and JSON give them. Starts are times of the
+enqueue, the only ones that a dump holds. A dump is the tail of a log: a communicator's collectives before its first
+entry have ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, SEND, UNKNOWN
+from irregulars.producers.importers.groups import Group, bytes_of_tensors, communicators_of, operator_of, ranks_of
+from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+
+ENDED_NS: Final = 0.0
+"""For an operator that ended, and no entry says how long it took: no less than this."""
+
+_ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
+_MOST_GROUPS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """One rank's dump, checked."""
+
+    rank: int
+    groups: Mapping[str, Group]
+    entries: Sequence[Entry]
+    completed: Mapping[str, int] = field(default_factory=dict)
+    skipped: int = 0
+
+
+class Entry(NamedTuple):
+    """One entry: an operator of this rank.
+
+    Parameters
+    ----------
+    group
+        Name of the process group.
+    sequence
+        Of collectives; of p2p -1.
+    ends
+        Sender and receiver inside the group; None for collectives.
+    elapsed_ns
+        NaN if it has not ended.
+    """
+
+    group: str
+    operator: int
+    sequence: int
+    ends: tuple[int, int] | None
+    start_ns: int
+    elapsed_ns: float
+    size_bytes: float
+
+
+# --- one dump -------------------------------------------------------------------------------------------------------
+
+
+def read_dump(value: Any, rank: int) -> Dump:
+    """Check one dump.
+
+    Parameters
+    ----------
+    value
+        What the file holds.
+    rank
+        Whose it is: a dump does not say.
+
+    Raises
+    ------
+    InputError
+        If it is no dump of a version that we read. Single entries that make no sense are counted as skipped.
+    """
+    if not isinstance(value, dict) or not isinstance(value.get("version"), str):
+        raise InputError(f"must be a flight recorder dump with a text under 'version'; got {_kind(value)}")
+    if not value["version"].startswith("2."):
+        raise InputError(f"version must be 2.x; got {value['version'][:20]!r}")
+    groups = _groups(value.get("pg_config"))
+    listed = value.get("entries", [])
+    if not isinstance(listed, (list, tuple)):
+        raise InputError(f"entries must be a list; got {_kind(listed)}")
+    rows = [one for one in listed if isinstance(one, dict)]
+    entries = [_entry(one, groups) for one in _with_coalesced(rows)]
+    good = [entry for entry in entries if entry is not None]
+    skipped = len(listed) - len(good)
+    return Dump(rank, groups, good, _completed(value.get("pg_status"), rows, groups), skipped)
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _text(value: Any) -> str:
+    """Return a text unchanged, and None for any other value: a hostile value could take for ever to print."""
+    return value if isinstance(value, str) else ""
+
+
+def _groups(config: Any) -> dict[str, Group]:
+    if not isinstance(config, dict) or len(config) > _MOST_GROUPS:
+        raise InputError(f"pg_config must be an object of process groups; got {_kind(config)}")
+    groups = {}
+    for name, one in config.items():
+        ranks = ranks_of(one.get("ranks")) if isinstance(one, dict) else None
+        if ranks is None:
+            raise InputError(f"pg_config[{str(name)[:40]!r}].ranks must be the ranks of a group; got none")
+        groups[str(name)] = Group(str(name), _text(one.get("desc"))[:200], ranks)
+    return groups
+
+
+def _with_coalesced(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Copy the state of a coalesced entry to the operators that it stands for, and drop the entry itself."""
+    run: list[Mapping[str, Any]] = []
+    for one in rows:
+        if run and _run_key(one) != _run_key(run[0]):
+            yield from _settled(run)
+            run = []
+        run.append(one)
+    yield from _settled(run)
+
+
+def _run_key(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    is_pair = one.get("is_p2p") is True
+    return _name_of_group(one), is_pair, one.get("p2p_seq_id" if is_pair else "collective_seq_id")
+
+
+def _settled(run: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    if len(run) < 2:
+        yield from run
+    elif _text(run[-1].get("profiling_name")).endswith("coalesced"):
+        state = {name: run[-1].get(name) for name in ("state", "retired", "time_discovered_completed_ns")}
+        yield from ({**one, **state} for one in run[:-1])
+    # Else they are parts of what has ended: parts have no state of their own, and what stood for them is gone.
+
+
+def _entry(one: Mapping[str, Any], groups: Mapping[str, Group]) -> Entry | None:
+    group = groups.get(_name_of_group(one))
+    operator = operator_of(_text(one.get("profiling_name")))
+    if group is None or operator is None:
+        return None
+    ends = _ends_of(_text(one.get("profiling_name")), group) if operator in P2P else None
+    sequence = one.get("collective_seq_id")
+    if (ends is None) is (operator in P2P) or type(sequence) is not int or not 0 <= sequence < 1 << 32:
+        return None
+    start_ns = _time(one.get("time_created_ns"))
+    size_bytes = bytes_of_tensors(one.get("input_sizes"), one.get("input_dtypes"))
+    number = -1 if ends else sequence
+    return Entry(group.name, operator, number, ends, start_ns, _elapsed(one, start_ns), size_bytes)
+
+
+def _name_of_group(one: Mapping[str, Any]) -> str:
+    group = one.get("process_group")
+    return _text(group[0])[:200] if isinstance(group, (list, tuple)) and group else ""
+
+
+def _ends_of(name: str, group: Group) -> tuple[int, int] | None:
+    """Return sender and receiver as global ranks, read from a name such as ``nccl:recv 3<-0``."""
+    found = _ENDS.search(name)
+    if found is None:
+        return None
+    first, second = int(found[1]), int(found[3])
+    if max(first, second) >= len(group.ranks):
+        return None
+    source, destination = (first, second) if found[2] == "->" else (second, first)
+    return group.ranks[source], group.ranks[destination]
+
+
+def _time(value: Any) -> int:
+    """Read a time; JSON has 0 where a pickle has None."""
+    return value if type(value) is int and 0 < value < 1 << 62 else UNKNOWN
+
+
+def _elapsed(one: Mapping[str, Any], start_ns: int) -> float:
+    if one.get("state") != "completed" and one.get("retired") is not True:
+        return np.nan
+    duration_ms = one.get("duration_ms")
+    if isinstance(duration_ms, (int, float)) and 0 <= duration_ms < 1e9:
+        return float(round(duration_ms * 1e6))
+    end_ns = _time(one.get("time_discovered_completed_ns"))
+    return float(end_ns - start_ns) if UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns else ENDED_NS
+
+
+def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, Group]) -> dict[str, int]:
+    """Return for each group the last collective that completed.
+
+    The status goes by numbers that count a rank's groups as they were made; entries pair them with names, and where a
+    rank has none, names that are numbers stand in the same order. Groups with p2p are left out: there the status
+    counts what is no collective.
+    """
+    if not isinstance(status, dict):
+        return {}
+    names = _names_of_ids(status, rows, groups)
+    pairs = {_name_of_group(one) for one in rows if one.get("is_p2p") is True}
+    found = {}
+    for number, one in status.items():
+        last = _integer(one.get("last_completed_collective")) if isinstance(one, dict) else None
+        name = names.get(str(number))
+        if last is not None and 0 <= last < 1 << 32 and name is not None and name not in pairs:
+            found[name] = last
+    return found
+
+
+def _names_of_ids(
+    status: Mapping[Any, Any], rows: Sequence[Mapping[str, Any]], groups: Mapping[str, Group]
+) -> dict[str, str]:
+    said = {str(_integer(one.get("pg_id"))): _name_of_group(one) for one in rows}
+    ids = sorted(_integer(number) for number in status if _integer(number) is not None)  # type: ignore[type-var]
+    names = sorted(int(name) for name in groups if name.isdecimal() and len(name) < 10)
+    if len(ids) != len(status) or len(names) != len(groups) or len(ids) != len(names):
+        return said
+    by_order = {str(number): str(name) for number, name in zip(ids, names, strict=True)}
+    is_true = all(by_order.get(number) == name for number, name in said.items())
+    return by_order if is_true else said
+
+
+def _integer(value: Any) -> int | None:
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value):
+        return int(value)
+    return None
+
+
+ITERATION: Final = 0
+"""A dump knows no iterations: all that it holds counts as one."""
+
+_FIRST_OPEN: Final = 1 << 20
+"""Number of the first send or recv of a pair that never ended. The recorder's own numbers differ at the two ends, and
+what both have completed is the same."""
+
+_ANY: Final = OPERATOR_CODES["barrier"]
+"""For a collective that ended, and whose name nobody wrote down."""
+
+NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
+
+
+def job_of_dumps(
+    dumps: Iterable[Dump], job: str, *, is_whole: bool = True, dumped_ns: Mapping[int, int] | None = None
+) -> ImportedJob:
+    """Join the dumps of a job.
+
+    Parameters
+    ----------
+    is_whole
+        Whether these are the dumps of all ranks.
+    dumped_ns
+        When the dump of each rank was written, where that is known: then the iteration is marked, and ends before.
+
+    Raises
+    ------
+    InputError
+        If there is none, or two are of the same rank.
+    """
+    by_rank: dict[int, Dump] = {}
+    for dump in dumps:
+        if dump.rank in by_rank:
+            raise InputError(f"dumps must be of different ranks; got two of rank {dump.rank}")
+        by_rank[dump.rank] = dump
+    if not by_rank:
+        raise InputError("dumps must be at least one; got none")
+    known = {group for dump in by_rank.values() for group in dump.groups.values()}
+    world_size = 1 + max(by_rank)
+    for group in known:
+        world_size = max(world_size, 1 + max(group.ranks))
+    communicators = communicators_of(known, world_size, is_whole=is_whole)
+    with_pairs = {d.groups[e.group] for d in by_rank.values() for e in d.entries if e.ends is not None}
+    ranks = {rank: _rows(dump, communicators, with_pairs) for rank, dump in by_rank.items()}
+    for rank, until_ns in (dumped_ns or {}).items():
+        _mark_iteration(ranks[rank], by_rank[rank], until_ns)
+    skipped = sum(dump.skipped for dump in by_rank.values())
+    return ImportedJob(
+        job=job,
+        world_size=world_size,
+        clock="per_host",
+        communicators={one.id: one for one in communicators.values()},
+        ranks=ranks,
+        places={rank: Place(lost_rows=0) for rank in by_rank},  # the ring drops the oldest: a tail is complete
+        notes=(NOTE_TIMES,),
+        complete_until_ns=dumped_ns or {},
+        skipped={"no operator that we know, or part of one that ended": skipped} if skipped else {},
+    )
+
+
+def _rows(dump: Dump, communicators: Mapping[Group, Communicator], with_pairs: set[Group]) -> RankRows:
+    rows = RankRows()
+    seen: set[tuple[str, int]] = set()
+    numbers = _pair_numbers(dump.entries)
+    for entry, number in zip(dump.entries, numbers, strict=True):
+        group = dump.groups[entry.group]
+        if dump.rank not in group.ranks:
+            rows.unusable += 1
+            continue
+        seen.add((entry.group, number))
+        rows.add(
+            communicators[group].id,
+            entry.operator,
+            number,
+            peer=_peer(entry, dump.rank),
+            start_ns=entry.start_ns,
+            elapsed_ns=entry.elapsed_ns,
+            size_bytes=entry.size_bytes,
+            iteration=ITERATION,
+        )
+    for name, last in dump.completed.items():
+        group = dump.groups[name]
+        if group not in with_pairs and (name, last) not in seen and dump.rank in group.ranks:
+            rows.add(communicators[group].id, _ANY, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
+    return rows
+
+
+def _mark_iteration(rows: RankRows, dump: Dump, until_ns: int) -> None:
+    """Let the iteration last while operators were issued; a rank that issued none enters it at its end."""
+    starts_ns = [entry.start_ns for entry in dump.entries if UNKNOWN < entry.start_ns <= until_ns]
+    first_ns = min(starts_ns, default=until_ns)
+    rows.add_iteration(ITERATION, first_ns, max(starts_ns, default=until_ns) - first_ns)
+
+
+def _pair_numbers(entries: Sequence[Entry]) -> list[int]:
+    """Return the sequence of each entry. Sends and recvs count from the first of their pair that never ended."""
+    pairs: dict[tuple[str, tuple[int, int]], list[int]] = {}
+    for at, entry in enumerate(entries):
+        if entry.ends is not None:
+            pairs.setdefault((entry.group, entry.ends), []).append(at)
+    numbers = [entry.sequence for entry in entries]
+    for places in pairs.values():
+        ended = next((n for n, at in enumerate(places) if np.isnan(entries[at].elapsed_ns)), len(places))
+        for n, at in enumerate(places):
+            numbers[at] = _FIRST_OPEN + n - ended
+    return numbers
+
+
+def _peer(entry: Entry, rank: int) -> int:
+    if entry.ends is None:
+        return UNKNOWN
+    return entry.ends[1] if entry.operator == SEND else entry.ends[0] if entry.operator == RECV else rank

@@ -1,0 +1,327 @@
+"""The logs of a job's processes, joined, whole or as they grow: processes become ranks, hashes communicators."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Communicator
+from irregulars.messages.records import P2P, UNKNOWN
+from irregulars.producers.importers.groups import Group, communicators_of
+from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+from irregulars.producers.importers.inspector_lines import LogParser, Membership, Operation, Process
+from irregulars.producers.iteration_inference.operators import OPERATOR_BITS, joined
+
+_MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
+
+NOTE_NO_STARTS: Final = (
+    "{count} of {all} operators have no start time (only NCCL_INSPECTOR_DUMP_VERBOSE=1 writes it): durations still "
+    "tell who arrived last in each collective, but not where an iteration's time went"
+)
+NOTE_NO_ITERATIONS: Final = "NCCL Inspector knows no training iterations"
+NOTE_RANKS: Final = (
+    "no communicator holds all processes, so global ranks are not known: "
+    "processes are numbered by host and process id"
+)
+NOTE_PARTS: Final = "of some communicators not all members' logs are here: only members that are here are listed"
+
+Members = Mapping[str, Mapping[Process, Membership]]
+
+MOST_OPERATIONS: Final = 8_000_000
+MOST_MEMBERSHIPS: Final = 200_000
+
+
+class OperationTable:
+    """Operators of all processes as numbers, 64 bytes each: logs of hours hold millions."""
+
+    def __init__(self) -> None:
+        self.startless = 0
+        self._places: dict[tuple[Process, Membership], int] = {}
+        self._integers = array("q")
+        self._floats = array("d")
+
+    def __len__(self) -> int:
+        return len(self._floats) // 2
+
+    def add(self, one: Operation) -> None:
+        """Add an operator.
+
+        Raises
+        ------
+        InputError
+            If there are more, or more processes and communicators, than a job has.
+        """
+        place = self._places.setdefault((one.process, one.member), len(self._places))
+        if len(self) >= MOST_OPERATIONS or place >= MOST_MEMBERSHIPS:
+            rule = f"{MOST_OPERATIONS} operators, of {MOST_MEMBERSHIPS} pairs of process and communicator"
+            raise InputError(f"logs must hold at most {rule}; got more")
+        self._integers.extend((place, one.operator, one.number, one.peer, one.start_ns))
+        self._floats.extend((one.elapsed_ns, one.size_bytes))
+        self.startless += one.start_ns == UNKNOWN
+
+    def __iter__(self) -> Iterator[Operation]:
+        pairs = list(self._places)
+        for at in range(len(self)):
+            place, *integers = self._integers[5 * at : 5 * at + 5]
+            process, member = pairs[place]
+            operator, number, peer, start_ns = integers
+            elapsed_ns, size_bytes = self._floats[2 * at : 2 * at + 2]
+            yield Operation(process, member, operator, number, peer, start_ns, elapsed_ns, size_bytes)
+
+    def members(self) -> Members:
+        """Processes in each communicator."""
+        members: dict[str, dict[Process, Membership]] = {}
+        for process, member in self._places:
+            members.setdefault(member.communicator, {}).setdefault(process, member)
+        return members
+
+
+class ProcessRanks(NamedTuple):
+    """Global ranks of processes, and how many the job has."""
+
+    of: Mapping[Process, int]
+    world_size: int
+    is_known: bool
+
+
+def job_of_operations(
+    operations: Iterable[Operation], dropped: Mapping[Process, int], skipped: Mapping[str, int], job: str
+) -> ImportedJob:
+    """Join the operators of a job's processes; those of one process in the order of its log.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    whole = OperationTable()
+    for one in operations:
+        whole.add(one)
+    if not len(whole):
+        found = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+        raise InputError(f"logs must hold coll_perf or p2p_perf records of NCCL Inspector; got {found or 'none'}")
+    members = whole.members()
+    ranks = ranks_of_processes(members)
+    communicators = _communicators(members, ranks)
+    rows: dict[int, RankRows] = {rank: RankRows() for rank in ranks.of.values()}
+    of_comm_rank = {(text, m.comm_rank): ranks.of[p] for text, found in members.items() for p, m in found.items()}
+    log = RowMaker(ranks, communicators, Counter(), of_comm_rank)
+    for one in whole:
+        log.add(rows[ranks.of[one.process]], one)
+    notes = [NOTE_NO_ITERATIONS]
+    startless = whole.startless
+    if startless:
+        notes.append(NOTE_NO_STARTS.format(count=startless, all=len(whole)))
+    if not ranks.is_known:
+        notes.append(NOTE_RANKS)
+    if any(len(found) < size for found, size in _sizes(members)):
+        notes.append(NOTE_PARTS)
+    return ImportedJob(
+        job=job,
+        world_size=ranks.world_size,
+        clock="shared" if len({process.host for process in ranks.of}) == 1 else "per_host",
+        communicators={one.id: one for one in communicators.values()},
+        ranks=rows,
+        places={rank: Place(host=process.host, lost_rows=dropped.get(process) or None)
+                for process, rank in ranks.of.items()},
+        notes=notes,
+        skipped=dict(skipped),
+    )  # fmt: skip
+
+
+def _sizes(members: Members) -> Iterable[tuple[Mapping[Process, Membership], int]]:
+    return [(found, next(iter(found.values())).size) for found in members.values()]
+
+
+def ranks_of_processes(members: Members) -> ProcessRanks:
+    """Tell global ranks: those in the largest communicator that holds all processes, each with its own rank."""
+    processes = {process for found in members.values() for process in found}
+    for found, size in sorted(_sizes(members), key=lambda one: -one[1]):
+        own = {process: member.comm_rank for process, member in found.items()}
+        if own.keys() == processes and len(set(own.values())) == len(own):
+            return ProcessRanks(own, size, True)
+    in_order = {process: at for at, process in enumerate(sorted(processes))}
+    return ProcessRanks(in_order, len(in_order), False)
+
+
+def _communicators(members: Members, ranks: ProcessRanks) -> dict[str, Communicator]:
+    groups = {}
+    for identity, found in members.items():
+        in_order = sorted((member.comm_rank, ranks.of[process]) for process, member in found.items())
+        name = next(iter(found.values())).name
+        own = tuple(dict.fromkeys(rank for _, rank in in_order))
+        size = next(iter(found.values())).size
+        if ranks.is_known and size == ranks.world_size:
+            own = tuple(range(size))
+        groups[identity] = Group(identity, name, own)
+    made = communicators_of(groups.values(), ranks.world_size)
+    return {identity: made[group] for identity, group in groups.items()}
+
+
+class RowMaker:
+    """Turns operators of processes into rows of ranks.
+
+    Parameters
+    ----------
+    counted
+        Sends and recvs of each pair so far, by host, process id, communicator, peer and operator; is changed.
+    members
+        Global rank of each rank inside of each communicator, as far as it is known.
+    """
+
+    def __init__(
+        self,
+        ranks: ProcessRanks,
+        communicators: Mapping[str, Communicator],
+        counted: Counter[tuple[Any, ...]],
+        members: Mapping[tuple[str, int], int],
+    ) -> None:
+        self._ranks, self._communicators = ranks, communicators
+        self._counted, self._members = counted, members
+
+    def add(self, rows: RankRows, one: Operation) -> None:
+        """Add one operator."""
+        communicator = self._communicators[one.member.communicator]
+        peer, sequence = UNKNOWN, joined(one.number % _MOST_SEQUENCE, one.operator)
+        if one.operator in P2P:
+            peer = self._peer(one, communicator)
+            direction = (*one.process, one.member.communicator, one.peer, one.operator)
+            sequence, self._counted[direction] = self._counted[direction], self._counted[direction] + 1
+            if peer == UNKNOWN or peer == self._ranks.of[one.process]:
+                rows.unusable += 1
+                return
+        rows.add(
+            communicator.id,
+            one.operator,
+            sequence,
+            peer=peer,
+            start_ns=one.start_ns,
+            elapsed_ns=one.elapsed_ns,
+            size_bytes=one.size_bytes,
+        )
+
+    def _peer(self, one: Operation, communicator: Communicator) -> int:
+        """Global rank of the other end; unknown where its log is not here."""
+        if len(communicator.ranks) == one.member.size:
+            return communicator.ranks[one.peer]
+        return self._members.get((one.member.communicator, one.peer), UNKNOWN)
+
+
+State = dict[str, Any]
+
+
+class LiveLog:
+    """Lines of the processes of a node, as rows of their ranks.
+
+    Parameters
+    ----------
+    job, world_size
+        The job. A process's rank in the communicator of that size is its global rank: what it did before it was seen
+        in there waits for no one, and is left out.
+    state
+        What `state` gave after the reading before.
+    """
+
+    def __init__(self, job: str, world_size: int, state: Mapping[str, Any]) -> None:
+        self._job, self._world_size = job, world_size
+        self._ranks = {Process(host, pid): rank for host, pid, rank, *_ in state.get("ranks", ())}
+        self._written_us = {Process(host, pid): us for host, pid, _, *told in state.get("ranks", ()) for us in told}
+        self._members = {(text, comm_rank): rank for text, comm_rank, rank, *_ in state.get("members", ())}
+        self._process_of = {
+            (text, comm_rank): Process(*told) for text, comm_rank, _, *told in state.get("members", ()) if told
+        }
+        self._counted = Counter({tuple(key): count for *key, count in state.get("pairs", ())})
+        self._parsers = {file: LogParser.of_state(one) for file, one in state.get("parsers", {}).items()}
+        self._operations: list[Operation] = []
+
+    def add(self, file: str, line: bytes) -> None:
+        """Take in a line of a file."""
+        parser = self._parsers.get(file)
+        if parser is None:
+            parser = self._parsers[file] = LogParser()
+        operation = parser.parse(line)
+        if operation is None:
+            return
+        self._written_us[operation.process] = max(parser.written_us, self._written_us.get(operation.process, 0))
+        if operation.member.size == self._world_size:
+            self._ranks.setdefault(operation.process, operation.member.comm_rank)
+        self._operations.append(operation)
+
+    def refuse(self, file: str) -> None:
+        """Note that no more lines of a file come: what is kept of it is small, and misleads nobody."""
+
+    def job(self) -> ImportedJob | None:
+        """Return the rows read so far as a job; None if there are none."""
+        known = [one for one in self._operations if one.process in self._ranks]
+        if not known:
+            return None
+        for one in known:
+            place = one.member.communicator, one.member.comm_rank
+            self._members[place], self._process_of[place] = self._ranks[one.process], one.process
+        communicators = self._communicators(known)
+        maker = RowMaker(
+            ProcessRanks(self._ranks, self._world_size, True), communicators, self._counted, self._members
+        )
+        ranks: dict[int, RankRows] = {}
+        for one in known:
+            maker.add(ranks.setdefault(self._ranks[one.process], RankRows()), one)
+        return ImportedJob(
+            job=self._job,
+            world_size=self._world_size,
+            clock="per_host",
+            communicators={one.id: one for one in communicators.values()},
+            ranks=ranks,
+            places={rank: Place(host=process.host) for process, rank in self._ranks.items()},
+        )
+
+    def _communicators(self, operations: list[Operation]) -> dict[str, Communicator]:
+        """Communicators of these operators; of smaller ones than the world the members seen so far."""
+        groups = {}
+        for one in operations:
+            identity, size = one.member.communicator, one.member.size
+            seen = sorted((at, rank) for (text, at), rank in self._members.items() if text == identity)
+            own = tuple(range(size)) if size == self._world_size else tuple(dict.fromkeys(rank for _, rank in seen))
+            groups[identity] = Group(identity, one.member.name, own)
+        made = communicators_of(groups.values(), self._world_size)
+        return {identity: _named(made[group], identity) for identity, group in groups.items()}
+
+    def skipped(self) -> Counter[str]:
+        """Count unusable lines and the rows that the processes report as lost, by reason."""
+        skipped = sum((parser.skipped for parser in self._parsers.values()), Counter[str]())
+        lost = sum(parser.dropped.total() for parser in self._parsers.values())
+        outside = sum(one.process not in self._ranks for one in self._operations)
+        skipped.update({"records that NCCL Inspector dropped itself": lost} if lost else {})
+        skipped.update({"records of processes whose global rank was not told yet": outside} if outside else {})
+        return skipped
+
+    def state(self, files: Container[str]) -> State:
+        """Return what the next reading needs, of these files alone, as JSON values."""
+        over = self._over()
+        kept = {process: rank for process, rank in self._ranks.items() if process not in over}
+        members = {at: rank for at, rank in self._members.items() if self._process_of.get(at) not in over}
+        return {
+            "ranks": [[*process, rank, self._written_us.get(process, 0)] for process, rank in sorted(kept.items())],
+            "members": [[*at, rank, *self._process_of.get(at, ())] for at, rank in sorted(members.items())],
+            "pairs": [[*key, count] for key, count in sorted(self._counted.items()) if Process(*key[:2]) not in over],
+            "parsers": {
+                file: parser.state()
+                for file, parser in sorted(self._parsers.items())
+                if file in files and parser.process not in {None, *over}  # else each line tells its process itself
+            },
+        }
+
+    def _over(self) -> set[Process]:
+        """Processes of earlier starts: a later process has their rank, and nothing of them was read just now."""
+        newest: dict[int, Process] = {}
+        for process, rank in sorted(self._ranks.items(), key=lambda one: (self._written_us.get(one[0], 0), one[0])):
+            newest[rank] = process
+        heard = {one.process for one in self._operations}
+        return self._ranks.keys() - heard - set(newest.values())
+
+
+def _named(communicator: Communicator, identity: str) -> Communicator:
+    """NCCL's hash is the id: it does not depend on what was seen so far."""
+    return Communicator(identity, communicator.kind, communicator.ranks)

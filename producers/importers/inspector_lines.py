@@ -1,0 +1,206 @@
+"""NCCL Inspector's JSON lines: what each process's log says of its operators (formats v4.0 to v4.3).
+
+Up to v4.2 each line names its communicator; in v4.3 a marker line does, for as many bare lines as it counts. Start
+times are there in verbose logs alone: `dump_timestamp_us` is when a line was written, not when the operator ran.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeGuard
+
+import orjson
+
+from irregulars.errors import InputError
+from irregulars.messages.records import P2P, UNKNOWN
+from irregulars.producers.importers.groups import operator_of
+
+VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3")
+MAX_LINE_BYTES: Final = 1 << 20
+
+_MOST_RANKS: Final = 1 << 20
+_MOST_US: Final = 1 << 53
+_WORD: Final = re.compile(r"[^\w.:#-]")
+
+
+class Process(NamedTuple):
+    """A process that writes a log."""
+
+    host: str
+    pid: int
+
+
+class Membership(NamedTuple):
+    """One process in one communicator."""
+
+    communicator: str
+    name: str
+    comm_rank: int
+    size: int
+
+
+class Operation(NamedTuple):
+    """One finished operator."""
+
+    process: Process
+    member: Membership
+    operator: int
+    number: int
+    peer: int
+    start_ns: int
+    elapsed_ns: float
+    size_bytes: float
+
+
+@dataclass(slots=True)
+class LogParser:
+    """Reads the lines of one log, in their order; of a rotated log the parts one after the other."""
+
+    skipped: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[Process] = field(default_factory=Counter)
+    written_us: int = 0
+    """When the newest line that says so was written, us since the epoch."""
+
+    _process: Process | None = None
+    _member: Membership | None = None
+    _left: dict[str, int] = field(default_factory=dict)
+
+    def parse(self, line: bytes) -> Operation | None:
+        """Read one line; None where it holds no operator that can be used.
+
+        Raises
+        ------
+        InputError
+            If it is of a version that we don't read.
+        """
+        if not line.strip():
+            return None
+        try:
+            value = orjson.loads(line)
+        except (orjson.JSONDecodeError, RecursionError):
+            self.skipped["lines that are no JSON"] += 1
+            return None
+        if not isinstance(value, dict):
+            self.skipped["lines that are no JSON objects"] += 1
+            return None
+        if "dump_stats" in value:
+            self._begin(value)
+            return None
+        operation = self._operation(value)
+        if operation is None:
+            self.skipped["records without communicator, operator or time"] += 1
+        return operation
+
+    def state(self) -> dict[str, Any]:
+        """Return the communicator that the next lines belong to, as JSON values."""
+        member = None if self._member is None else list(self._member)
+        process = self._process and list(self._process)
+        return {"process": process, "member": member, "left": dict(self._left), "written_us": self.written_us}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> LogParser:
+        """Restore."""
+        parser = cls()
+        if state["process"] is not None and state["member"] is not None:
+            parser._process, parser._member = Process(*state["process"]), Membership(*state["member"])
+        parser._left = dict(state["left"])
+        parser.written_us = state.get("written_us", 0)
+        return parser
+
+    @property
+    def process(self) -> Process | None:
+        """The process that the next lines belong to, as far as a marker line names it."""
+        return self._process
+
+    def _begin(self, value: Mapping[str, Any]) -> None:
+        """Take in a marker line.
+
+        It names the communicator of the next lines, and counts the rows that its ring lost.
+        """
+        self._process, self._member = self._read_context(value)
+        stats = value["dump_stats"] if isinstance(value["dump_stats"], dict) else {}
+        self._left = {kind: _count(stats.get(f"{kind}_records")) for kind in ("coll", "p2p")}
+        if self._process is not None:
+            lost = sum(_count(stats.get(f"{kind}_dropped_since_last_dump")) for kind in ("coll", "p2p"))
+            self.dropped[self._process] += lost
+
+    def _operation(self, value: Mapping[str, Any]) -> Operation | None:
+        kind = "coll" if "coll_perf" in value else "p2p"
+        told = value.get(f"{kind}_perf")
+        if not isinstance(told, dict):
+            return None
+        if "header" in value:
+            process, member = self._read_context(value)
+        else:  # of a marker, and no more than it counted
+            process, member = (self._process, self._member) if self._left.get(kind, 0) > 0 else (None, None)
+            self._left[kind] = self._left.get(kind, 0) - 1
+        operator = operator_of(str(told.get(kind, "")))
+        elapsed_us = told.get(f"{kind}_exec_time_us")
+        if process is None or member is None or operator is None or not _is_time(elapsed_us):
+            return None
+        if (operator in P2P) != (kind == "p2p"):
+            return None
+        peer = _count(told.get("p2p_peer", -1), -1) if kind == "p2p" else -1
+        if kind == "p2p" and not 0 <= peer < member.size:
+            return None
+        start_ns, elapsed_ns = _times(told, elapsed_us)
+        size = told.get(f"{kind}_msg_size_bytes")
+        number = _count(told.get(f"{kind}_sn"), -1)
+        if number < 0:
+            return None
+        return Operation(process, member, operator, number, peer, start_ns, elapsed_ns, float(size) if _is_time(size)
+                         else math.nan)  # fmt: skip
+
+    def _read_context(self, value: Mapping[str, Any]) -> tuple[Process | None, Membership | None]:
+        found = _context(value)
+        if found[0] is not None:
+            self.written_us = max(self.written_us, _count(value["metadata"].get("dump_timestamp_us")))
+        return found
+
+
+def _context(value: Mapping[str, Any]) -> tuple[Process | None, Membership | None]:
+    header, metadata = value.get("header"), value.get("metadata")
+    if not isinstance(header, dict) or not isinstance(metadata, dict):
+        return None, None
+    version = metadata.get("inspector_output_format_version")
+    if version not in VERSIONS:
+        shown = repr(version)[:40] if isinstance(version, (str, int, float)) else type(version).__name__
+        raise InputError(f"inspector_output_format_version must be one of {' '.join(VERSIONS)}; got {shown}")
+    host, pid = metadata.get("hostname"), _count(metadata.get("pid"), -1)
+    comm_rank, size = _count(header.get("rank"), -1), _count(header.get("n_ranks"), -1)
+    identity, name = header.get("id"), header.get("comm_name")
+    if (
+        not (isinstance(host, str) and host)
+        or not (isinstance(identity, str) and identity)
+        or not 0 <= comm_rank < size <= _MOST_RANKS
+        or pid < 0
+    ):
+        return None, None
+    named = _WORD.sub("_", name[:100]) if isinstance(name, str) and name != "unknown" else ""
+    return Process(host[:200], pid), Membership(_WORD.sub("_", identity[:100]), named, comm_rank, size)
+
+
+def _times(told: Mapping[str, Any], elapsed_us: float) -> tuple[int, float]:
+    """Start and length, ns. In verbose logs from the first channel's kernel to the last one's."""
+    trace = told.get("event_trace_ts")
+    events = trace.get("kernel_events") if isinstance(trace, dict) else None
+    listed = [one for one in events[:1024] if isinstance(one, dict)] if isinstance(events, list) else []
+    starts = [t for t in (one.get("kernel_start_ts") for one in listed) if type(t) is int and 0 < t < _MOST_US]
+    stops = [t for t in (one.get("kernel_stop_ts") for one in listed) if type(t) is int and 0 < t < _MOST_US]
+    if not starts:
+        return UNKNOWN, round(elapsed_us * 1000)
+    start_us = min(starts)
+    length_us = max(stops) - start_us if stops and max(stops) >= start_us else elapsed_us
+    return start_us * 1000, round(length_us * 1000)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST_US
+
+
+def _count(value: object, default: int = 0) -> int:
+    return value if type(value) is int and 0 <= value < 1 << 62 else default

@@ -1,0 +1,408 @@
+"""One Kineto trace: collectives, launches, steps and groups of one rank, as its events and properties say.
+
+GPU collectives are kernels. Newer traces copy onto them what PyTorch knows of the call; in older ones the ``nccl:*``
+annotation around the launch tells, since a kernel's own name may not (an all_to_all runs as ``SendRecv``). On the CPU
+the ``gloo:*`` annotations are the collectives. Events are plain values of any type: nothing about them is trusted.
+
+Spans of a trace: what each thread did when, and the innermost span around a moment.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeGuard
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.messages.records import P2P, RECV
+from irregulars.producers.importers.groups import Group, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
+
+
+class TimedSpan(NamedTuple):
+    """Something that a thread did: ns since the epoch."""
+
+    start_ns: int
+    end_ns: int
+    thread: object
+    name: str = ""
+    size_bytes: float = math.nan
+    peer: int = -1
+
+
+class SpansByThread:
+    """Spans of each thread, to find the innermost one around a moment."""
+
+    def __init__(self, spans: Iterable[TimedSpan]) -> None:
+        self._spans: dict[object, list[TimedSpan]] = {}
+        for span in sorted(spans, key=lambda one: one.start_ns):
+            self._spans.setdefault(span.thread, []).append(span)
+        self._starts = {thread: [one.start_ns for one in own] for thread, own in self._spans.items()}
+
+    def around(self, moment_ns: int, thread: object) -> TimedSpan | None:
+        """The span of a thread that began last before a moment, if it lasted until then."""
+        at = bisect_right(self._starts.get(thread, []), moment_ns) - 1
+        if at < 0:
+            return None
+        span = self._spans[thread][at]
+        return span if moment_ns <= span.end_ns else None
+
+
+def step_at(steps: list[TimedSpan], moments_ns: np.ndarray) -> np.ndarray:
+    """Return for each moment the index of the step around it, or -1."""
+    starts = np.array([step.start_ns for step in steps], dtype=np.int64)
+    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    if not len(starts):
+        return np.full(len(moments_ns), -1)
+    order = np.argsort(starts, kind="stable")
+    place = np.searchsorted(starts[order], moments_ns, side="right") - 1
+    at = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (moments_ns <= ends[at]), at, -1)
+
+
+WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv")
+"""Events that hold none of these say nothing of a collective."""
+
+LAUNCHES: Final = (b"LaunchKernel",)
+"""Events that tell when and where a kernel was launched; wanted only where the kernels do not say what they are."""
+
+_STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
+_MOST_US: Final = 1 << 53
+_MOST_KEPT: Final = 500_000
+_MOST_TEXT: Final = 32 << 20
+"""Events that are kept of a trace, and characters of the different texts in them."""
+
+_LONGEST_TEXT: Final = 1 << 16
+_LONGEST_NAME: Final = 200
+_MOST_GROUPS: Final = 65_536
+
+
+class Kernel(NamedTuple):
+    """A NCCL kernel on the GPU, with the arguments of its event."""
+
+    start_ns: int
+    elapsed_ns: float
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """One collective of this rank.
+
+    Parameters
+    ----------
+    group
+        The process group; None where the trace does not say.
+    lane
+        What tells groups apart where the trace does not: the stream, or the backend's name.
+    issued_ns
+        When the call was made: what decides to which step it belongs.
+    peer
+        The other end of p2p as a rank of the group; -1 elsewhere.
+    """
+
+    group: Group | None
+    lane: str
+    operator: int
+    start_ns: int
+    elapsed_ns: float
+    size_bytes: float
+    issued_ns: int
+    peer: int = -1
+
+
+@dataclass(slots=True)
+class Capture:
+    """What one trace holds."""
+
+    rank: int
+    world_size: int | None
+    host: str | None
+    groups: tuple[Group, ...]
+    steps: list[TimedSpan]
+    calls: list[Call]
+    skipped: dict[str, int] = field(default_factory=dict)
+
+
+class TraceParser:
+    """Gather the events of one trace: `add` each of them, then `capture` once."""
+
+    def __init__(self) -> None:
+        self._base_ns = 0
+        self._kernels: list[Kernel] = []
+        self._steps: dict[int, TimedSpan] = {}
+        self._notes: list[TimedSpan] = []  # nccl:* annotations of the CPU
+        self._gloo: list[TimedSpan] = []
+        self._pairs: list[TimedSpan] = []  # c10d::send and c10d::recv_, with the peer
+        self._issued: dict[int, tuple[int, Mapping[str, Any]]] = {}  # record_param_comms by External id
+        self._launches: dict[int, tuple[int, object]] = {}
+        self._kept = self._timeless = 0
+        self._texts: dict[str, str] = {}
+        self._text_length = 0
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take in an event.
+
+        Raises
+        ------
+        InputError
+            If there are more collectives than a trace can have.
+        """
+        name, category, arguments = event.get("name"), event.get("cat"), event.get("args")
+        start_us, length_us = event.get("ts"), event.get("dur")
+        if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
+            return
+        if not (_is_time(start_us) and _is_time(length_us)):
+            self._timeless += name.startswith(("nccl", "gloo:"))
+            return
+        self._kept += 1
+        if self._kept > _MOST_KEPT:
+            raise InputError(f"a trace must hold at most {_MOST_KEPT} events of collectives; got more")
+        start_ns, elapsed_ns = _to_ns(start_us), _to_ns(length_us)
+        name = self._shared(name[:_LONGEST_NAME])
+        span = TimedSpan(start_ns, start_ns + elapsed_ns, _thread(event.get("tid")), name)
+        if category == "kernel":
+            if name.startswith("nccl"):
+                self._kernels.append(Kernel(start_ns, elapsed_ns, name, self._arguments(arguments)))
+        elif category == "user_annotation":
+            self._add_annotation(span, arguments)
+        elif name == "record_param_comms" and type(arguments.get("External id")) is int:
+            self._issued[arguments["External id"]] = start_ns, self._arguments(arguments)
+        elif name.startswith(("c10d::send", "c10d::recv")):
+            self._pairs.append(span._replace(peer=_peer_of_call(arguments)))
+
+    def _add_annotation(self, span: TimedSpan, arguments: Mapping[str, Any]) -> None:
+        step = _STEP.match(span.name)
+        if step is not None:
+            self._steps[int(step[1])] = span
+            return
+        size_bytes = bytes_of_tensors(arguments.get("Input Dims"), arguments.get("Input type"))
+        if span.name.startswith("nccl:"):
+            self._notes.append(span._replace(size_bytes=size_bytes))
+        elif span.name.startswith("gloo:"):
+            self._gloo.append(span._replace(size_bytes=size_bytes))
+
+    def _arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments of an event that matter here and are hashable."""
+        kept = {name: arguments[name] for name in _ARGUMENTS if _is_kept(name, arguments.get(name))}
+        return {name: self._shared(value) if isinstance(value, str) else value for name, value in kept.items()}
+
+    def _shared(self, text: str) -> str:
+        """Keep each text once: thousands of events name the same few groups."""
+        known = self._texts.get(text)
+        if known is not None:
+            return known
+        self._text_length += len(text)
+        if self._text_length > _MOST_TEXT:
+            raise InputError(f"names of groups and operators must have at most {_MOST_TEXT} characters; got more")
+        self._texts[text] = text
+        return text
+
+    @property
+    def needs_launches(self) -> bool:
+        """Whether kernels do not say what they are, so that the trace must be read again for `LAUNCHES`."""
+        return bool(self._notes) and any(self._named(kernel) is None for kernel in self._kernels)
+
+    def add_launches(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Note when kernels were launched, for those that do not name their collective."""
+        needed = {one.arguments.get("correlation") for one in self._kernels if self._named(one) is None}
+        for event in events:
+            arguments = event.get("args")
+            number = arguments.get("correlation") if isinstance(arguments, dict) else None
+            if type(number) is int and number in needed and _is_time(event.get("ts")):
+                self._launches[number] = _to_ns(event["ts"]), _thread(event.get("tid"))
+
+    # --- what they make together ------------------------------------------------------------------------------------
+
+    def capture(self, properties: Mapping[str, Any], rank_of_file: int | None) -> Capture:
+        """Say what the trace holds.
+
+        Parameters
+        ----------
+        properties
+            The file's object without its events.
+        rank_of_file
+            The rank that the file's name gives, for traces that do not say it themselves.
+
+        Raises
+        ------
+        InputError
+            If nothing tells the rank.
+        """
+        base_ns = properties.get("baseTimeNanoseconds")
+        self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0
+        told = properties.get("distributedInfo")
+        told = told if isinstance(told, dict) else {}
+        rank = told["rank"] if _is_count(told.get("rank")) else rank_of_file
+        if rank is None:
+            rule = "a rank, or the file's name end in one, as rank-3.json"
+            raise InputError(f"distributedInfo.rank must be {rule}; got neither")
+        world_size = told["world_size"] if _is_count(told.get("world_size")) and told["world_size"] > rank else None
+        groups = _groups(told.get("pg_config"))
+        skipped = {"collectives without a usable time": self._timeless} if self._timeless else {}
+        calls = [*self._kernel_calls(groups, skipped), *self._gloo_calls(skipped)]
+        host = properties.get("host_name")
+        return Capture(
+            rank=rank,
+            world_size=world_size,
+            host=host[:200] if isinstance(host, str) and host else None,
+            groups=tuple(groups.values()),
+            steps=[self._moved(span)._replace(peer=number) for number, span in sorted(self._steps.items())],
+            calls=sorted(calls, key=lambda call: (call.start_ns, call.issued_ns)),
+            skipped=skipped,
+        )
+
+    def _moved(self, span: TimedSpan) -> TimedSpan:
+        return span._replace(start_ns=span.start_ns + self._base_ns, end_ns=span.end_ns + self._base_ns)
+
+    def _kernel_calls(self, groups: Mapping[str, Group], skipped: dict[str, int]) -> Iterable[Call]:
+        notes = SpansByThread(self._notes)
+        for kernel in self._kernels:
+            issued_ns, told = self._issued.get(kernel.arguments.get("External id", -1), (None, kernel.arguments))
+            launch = self._launches.get(kernel.arguments.get("correlation", -1))
+            note = notes.around(*launch) if launch is not None else None
+            operator = self._named(kernel)
+            if operator is None and note is not None:
+                operator = operator_of(note.name)
+            if operator is None:
+                operator = operator_of(kernel.name)
+            if operator is None:
+                _count(skipped, f"kernel {_word(kernel.name)} whose call is not in the trace")
+                continue
+            peer = _peer_of_kernel(kernel.arguments, operator)
+            group = _group_of(kernel.arguments, groups) or _group_of(told, groups)
+            if operator in P2P and (group is None or not 0 <= peer < len(group.ranks)):
+                _count(skipped, "sends and recvs whose other end is not in the trace")
+                continue
+            issued_ns = issued_ns if issued_ns is not None else launch[0] if launch is not None else kernel.start_ns
+            yield Call(
+                group=group,
+                lane=f"stream {kernel.arguments.get('stream')}",
+                operator=operator,
+                start_ns=kernel.start_ns + self._base_ns,
+                elapsed_ns=kernel.elapsed_ns,
+                size_bytes=_size_of_kernel(kernel.arguments) if note is None else note.size_bytes,
+                issued_ns=issued_ns + self._base_ns,
+                peer=peer,
+            )
+
+    def _named(self, kernel: Kernel) -> int | None:
+        """The operator that a kernel's own arguments name."""
+        name = kernel.arguments.get("Collective name")
+        if not isinstance(name, str):
+            _, told = self._issued.get(kernel.arguments.get("External id", -1), (0, {}))
+            name = told.get("Collective name")
+        return operator_of(name) if isinstance(name, str) else None
+
+    def _gloo_calls(self, skipped: dict[str, int]) -> Iterable[Call]:
+        pairs = SpansByThread(self._pairs)
+        for span in self._gloo:
+            operator = operator_of(span.name)
+            if operator is None:
+                _count(skipped, f"{_word(span.name)}: no operator that we know")
+                continue
+            call = pairs.around(span.start_ns, span.thread) if operator in P2P else None
+            if operator in P2P and call is None:
+                _count(skipped, "sends and recvs whose other end is not in the trace")
+                continue
+            yield Call(
+                group=None,
+                lane="gloo",
+                operator=operator,
+                start_ns=span.start_ns + self._base_ns,
+                elapsed_ns=span.end_ns - span.start_ns,
+                size_bytes=span.size_bytes,
+                issued_ns=span.start_ns + self._base_ns,
+                peer=-1 if call is None else call.peer,
+            )
+
+
+_ARGUMENTS: Final = (
+    "Collective name", "In msg nelems", "dtype", "Process Group Name", "Process Group Ranks",
+    "Process Group Description", "Dst Rank", "Src Rank", "External id", "correlation", "stream",
+)  # fmt: skip
+
+
+def _is_kept(name: str, value: object) -> bool:
+    if name in ("External id", "correlation"):
+        return type(value) is int
+    return isinstance(value, (int, float)) or (isinstance(value, str) and len(value) <= _LONGEST_TEXT)
+
+
+def _thread(value: object) -> object:
+    return value if isinstance(value, int) else None
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST_US
+
+
+def _to_ns(value_us: Any) -> int:
+    """Convert µs with decimals; whole µs since the epoch are more ns than a float can hold."""
+    whole = int(value_us)
+    return whole * 1000 + round((value_us - whole) * 1000)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 20
+
+
+def _word(name: str) -> str:
+    return re.sub(r"[^\w:.-].*", "", name[:60], flags=re.DOTALL)
+
+
+def _count(skipped: dict[str, int], reason: str) -> None:
+    if reason in skipped or len(skipped) < 20:
+        skipped[reason] = skipped.get(reason, 0) + 1
+
+
+def _groups(config: Any) -> dict[str, Group]:
+    found: dict[str, Group] = {}
+    for one in config[:_MOST_GROUPS] if isinstance(config, list) else ():
+        ranks = ranks_of(one.get("ranks")) if isinstance(one, dict) else None
+        if ranks is not None:
+            name = str(one.get("pg_name"))[:200]
+            found[name] = Group(name, str(one.get("pg_desc") or "")[:200], ranks)
+    return found
+
+
+def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, Group]) -> Group | None:
+    """Return the group that an event names.
+
+    Its ranks come from the trace's list of groups, since events shorten them.
+    """
+    name = arguments.get("Process Group Name")
+    if not isinstance(name, str):
+        return None
+    if name in groups:
+        return groups[name]
+    ranks = ranks_of(arguments.get("Process Group Ranks"))
+    description = arguments.get("Process Group Description")
+    return (
+        None if ranks is None else Group(name[:200], description[:200] if isinstance(description, str) else "", ranks)
+    )
+
+
+def _size_of_kernel(arguments: Mapping[str, Any]) -> float:
+    count = arguments.get("In msg nelems")
+    return count * bytes_of_type(arguments.get("dtype")) if _is_time(count) else math.nan
+
+
+def _peer_of_kernel(arguments: Mapping[str, Any], operator: int) -> int:
+    value = arguments.get("Src Rank" if operator == RECV else "Dst Rank")
+    return value if _is_count(value) and operator in P2P else -1
+
+
+def _peer_of_call(arguments: Mapping[str, Any]) -> int:
+    """Rank in the group of ``c10d::send`` (tensors, group, destination, tag) and ``c10d::recv_``."""
+    values = arguments.get("Concrete Inputs")
+    if not isinstance(values, list) or len(values) < 3:
+        return -1
+    text = values[2]
+    return int(text) if isinstance(text, str) and re.fullmatch(r"\d{1,6}", text) else -1

@@ -1,0 +1,390 @@
+"""Answers of NCCL's RAS service: asked for over TCP, and read as communicators, ranks and counts of collectives.
+
+Field names and meanings are those of NCCL's user guide, chapter "RAS", section "JSON Output" (NCCL 2.28.7 and later).
+Anything may answer on that port: sizes are bounded, and each value is checked before it is used.
+
+The service listens in each process of a job, on ``localhost:28028`` unless ``NCCL_RAS_ADDR`` says otherwise, and
+speaks for the whole job, in lines of text: ``CLIENT PROTOCOL n`` is answered by ``SERVER PROTOCOL n``, ``SET FORMAT
+json`` by ``OK`` (since NCCL 2.28.7), and ``STATUS`` by one answer, after which the service closes the connection.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from irregulars.errors import InputError
+from irregulars.messages.records import P2P
+from irregulars.producers.importers.groups import operator_of
+
+MAX_ANSWER_BYTES: Final = 64 << 20
+"""Of one answer: 8,192 ranks in four communicators each take 18 MiB."""
+
+MOST_MEMBERS: Final = 1 << 18
+"""Ranks of all communicators together."""
+
+_MOST_PARTS: Final = 4 * MOST_MEMBERS
+_MOST_VALUES: Final = 16 * MOST_MEMBERS
+"""Objects and lists of an answer, and values in them; in a rank there are four and 18. What is made of nothing else
+takes thirty times its bytes when it is read."""
+
+_MOST_KINDS: Final = 64
+_MOST_COUNT: Final = (1 << 32) - 2  # a sequence is a uint32, and the next operator has one too
+_LONGEST_TEXT: Final = 256
+
+_BROKEN: Final = re.compile(rb'("nvml_dev"\s*:\s*-?\d+)(\s+"status")')
+"""NCCL 2.28.9 forgets the comma before the status of a missing rank."""
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+
+
+class Worker(NamedTuple):
+    """A process with one of its GPUs: what has one rank in each communicator. Unknown: host ``""``, the others -1."""
+
+    host: str
+    pid: int
+    gpu: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the service knew its process."""
+        return self.host != "" and self.pid >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A rank that answered.
+
+    Parameters
+    ----------
+    worker
+        Who it is.
+    launched
+        How many collectives of each kind it has launched on this communicator, by code of the operator. NCCL does not
+        count sends and recvs.
+    is_running
+        Whether it has joined the communicator, and neither leaves nor aborts it.
+    async_error
+        NCCL's result code of what went wrong since; 0: nothing.
+    """
+
+    worker: Worker
+    launched: Mapping[int, int]
+    is_running: bool
+    async_error: int
+
+    @property
+    def total(self) -> int:
+        """How many collectives it has launched: they are launched in the same order by all."""
+        return sum(self.launched.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A rank of which there was no answer.
+
+    Parameters
+    ----------
+    worker
+        Who it is.
+    is_gone
+        Whether its process could not be reached. Else it answered, and does not take itself for a member: it joins or
+        leaves just now.
+    """
+
+    worker: Worker
+    is_gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RasCommunicator:
+    """A communicator; its ranks by their number in it."""
+
+    id: str
+    size: int
+    answered: Mapping[int, Answered]
+    missing: Mapping[int, Missing]
+
+    @property
+    def workers(self) -> dict[int, Worker]:
+        """Everybody of whom the service knew the process, by rank in the communicator."""
+        both: Iterable[tuple[int, Answered | Missing]] = [*self.answered.items(), *self.missing.items()]
+        return {rank: one.worker for rank, one in both if one.worker.is_known}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all have joined and nobody leaves: only then counts that differ mean that somebody waits."""
+        is_whole = len(self.answered) + len(self.missing) == self.size
+        return (
+            is_whole
+            and all(one.is_running for one in self.answered.values())
+            and all(one.is_gone for one in self.missing.values())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of the service.
+
+    Parameters
+    ----------
+    version
+        NCCL's.
+    told
+        When, as the service says it: local time to the second, without zone; for the order of saved answers.
+    communicators
+        All that could be used.
+    unusable
+        Communicators that could not.
+    """
+
+    version: str
+    told: str
+    communicators: tuple[RasCommunicator, ...]
+    unusable: int
+
+
+def read_answer(value: bytes) -> Answer:
+    """Read one answer.
+
+    Raises
+    ------
+    InputError
+        If it is none, or one in text.
+    """
+    if len(value) > MAX_ANSWER_BYTES:
+        raise InputError(f"RAS answer must be at most {MAX_ANSWER_BYTES} bytes; got {len(value)}")
+    if value.count(b"{") + value.count(b"[") > _MOST_PARTS or value.count(b",") > _MOST_VALUES:
+        raise InputError(f"RAS answer must tell of at most {MOST_MEMBERS} ranks; got parts of more")
+    told = _load(value)
+    listed = told.get("communicators")
+    if not isinstance(listed, list):
+        raise InputError(f"RAS answer must have a list of communicators; got {str(listed)[:80]!r}")
+    if sum(_members(one) for one in listed) > MOST_MEMBERS:
+        raise InputError(f"communicators of a RAS answer must have at most {MOST_MEMBERS} ranks together; got more")
+    found = [_communicator(one) for one in listed]
+    usable = [one for one in found if one is not None]
+    time = told.get("timestamp")
+    return Answer(
+        version=_text(told.get("nccl_version")) or "unknown",
+        told=time if isinstance(time, str) and _TIME.fullmatch(time) else "",
+        communicators=tuple(_distinct(usable)),
+        unusable=len(found) - len(usable),
+    )
+
+
+def _load(value: bytes) -> dict[str, Any]:
+    if not value.lstrip().startswith(b"{"):
+        raise InputError(
+            f"RAS answer must be JSON, which NCCL gives since 2.28.7 (ncclras -f json); got {value[:60]!r}"
+        )
+    try:
+        told = orjson.loads(value)
+    except (orjson.JSONDecodeError, RecursionError):
+        told = _load_repaired(value)
+    if not isinstance(told, dict):
+        raise InputError(f"RAS answer must be a JSON object; got {value[:60]!r}")
+    return told
+
+
+def _load_repaired(value: bytes) -> Any:
+    try:
+        return orjson.loads(_BROKEN.sub(rb"\1,\2", value))
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"RAS answer must be complete JSON; got: {' '.join(str(error).split())[:160]}") from None
+
+
+def _members(told: Any) -> int:
+    parts = (told.get(name) for name in ("ranks", "missing_ranks")) if isinstance(told, dict) else ()
+    return sum(len(part) for part in parts if isinstance(part, list))
+
+
+def _distinct(communicators: list[tuple[str, RasCommunicator]]) -> Iterable[RasCommunicator]:
+    """Give communicators their NCCL hash as id; where several have the same, with the secondary hash behind it."""
+    counts = Counter(one.id for _, one in communicators)
+    for secondary, one in communicators:
+        shown = one.id if counts[one.id] == 1 else f"{one.id}:{secondary}"
+        yield RasCommunicator(shown, one.size, one.answered, one.missing)
+
+
+def _communicator(told: Any) -> tuple[str, RasCommunicator] | None:
+    if not isinstance(told, dict):
+        return None
+    identity, size = _text(told.get("hash")), _integer(told.get("size"))
+    answered = _by_rank(told.get("ranks"), size, _answered)
+    missing = _by_rank(told.get("missing_ranks"), size, _missing)
+    if not identity or size < 1 or answered is None or missing is None or answered.keys() & missing.keys():
+        return None
+    return _text(told.get("secondary_hash")), RasCommunicator(identity, size, answered, missing)
+
+
+def _by_rank(listed: Any, size: int, read: Any) -> dict[int, Any] | None:
+    """Read a list of ranks; None where it is none, or a rank stands in it twice or outside the communicator."""
+    if not isinstance(listed, list):
+        return None
+    found: dict[int, Any] = {}
+    for told in listed:
+        rank = _integer(told.get("rank")) if isinstance(told, dict) else -1
+        one = read(told) if 0 <= rank < size and rank not in found else None
+        if one is None:
+            return None
+        found[rank] = one
+    return found
+
+
+def _answered(told: Mapping[str, Any]) -> Answered | None:
+    status, counts = told.get("status"), told.get("collective_counts")
+    if not isinstance(status, dict) or not isinstance(counts, dict) or len(counts) > _MOST_KINDS:
+        return None
+    launched: Counter[int] = Counter()
+    for name, count in counts.items():
+        operator = operator_of(name)
+        if operator is not None and operator not in P2P:
+            if not 0 <= _integer(count) <= _MOST_COUNT:
+                return None
+            launched[operator] += count
+    is_leaving = any(status.get(name) is not False for name in ("finalize_called", "destroy_flag", "abort_flag"))
+    is_running = _integer(status.get("init_state")) == 0 and not is_leaving
+    if launched.total() > _MOST_COUNT:
+        return None
+    return Answered(_worker(told), launched, is_running, max(_integer(status.get("async_error")), 0))
+
+
+def _missing(told: Mapping[str, Any]) -> Missing | None:
+    status = told.get("status")
+    if not isinstance(status, dict):
+        return None
+    is_gone = status.get("unresponsive") is True or status.get("considered_dead") is True
+    return Missing(_worker(told), is_gone)
+
+
+def _worker(told: Mapping[str, Any]) -> Worker:
+    host, pid = _text(told.get("host")), _integer(told.get("pid"))
+    gpu = _integer(told.get("nvml_dev", told.get("cuda_dev")))  # the former differs among the GPUs of a node
+    return Worker("" if host == "unknown" else host, pid, gpu)
+
+
+def _integer(value: Any) -> int:
+    return value if type(value) is int else -1
+
+
+def _text(value: Any) -> str:
+    """Return a short printable text without blanks; empty where it is none."""
+    is_good = isinstance(value, str) and len(value) <= _LONGEST_TEXT and value.isprintable() and " " not in value
+    return value if is_good else ""
+
+
+PORT: Final = 28028
+
+PROTOCOL: Final = 2
+"""As in NCCL 2.24 to 2.31. A service of another one is asked all the same, as NCCL's own client does."""
+
+ASKING_S: Final = 20.0
+"""An answer may take as long. The service itself gives a process that does not answer 5 s, and some time on top."""
+
+_MOST_LINE_BYTES: Final = 1024
+_CHUNK_BYTES: Final = 1 << 16
+
+
+class RasAway(Exception):
+    """No service can be reached there: no job runs, it has not begun to communicate, or it has no RAS."""
+
+
+class RasClient:
+    """Asks one service, each time over a connection of its own.
+
+    Parameters
+    ----------
+    host, port
+        Where it listens.
+    asking_s
+        How long an answer may take, from the connection to its last byte.
+    """
+
+    def __init__(self, host: str = "localhost", port: int = PORT, asking_s: float = ASKING_S) -> None:
+        self._host, self._port, self._asking_s = host, port, asking_s
+
+    def ask(self) -> bytes:
+        """Return one answer, as JSON.
+
+        Raises
+        ------
+        RasAway
+            If nobody listens there, or the service ends before it has answered.
+        InputError
+            If what answers is no RAS service, one that knows no JSON, or its answer is too long.
+        """
+        until_s = time.monotonic() + self._asking_s
+        try:
+            with socket.create_connection((self._host, self._port), timeout=self._asking_s) as connection:
+                return _Conversation(connection, until_s, f"{self._host}:{self._port}").ask()
+        except OSError as error:  # timeouts are too
+            raise RasAway(f"{self._host}:{self._port}: {error.strerror or error}") from error
+
+
+class _Conversation:
+    """One connection to a service."""
+
+    def __init__(self, connection: socket.socket, until_s: float, where: str) -> None:
+        self._connection, self._until_s, self._where = connection, until_s, where
+        self._rest = b""
+
+    def ask(self) -> bytes:
+        greeting = self._command(f"CLIENT PROTOCOL {PROTOCOL}")
+        if not greeting.upper().startswith(b"SERVER PROTOCOL "):
+            raise InputError(
+                f"{self._where} must be NCCL's RAS service, which says SERVER PROTOCOL; got {greeting[:60]!r}"
+            )
+        accepted = self._command("SET FORMAT json")
+        if accepted.upper() != b"OK":
+            raise InputError(
+                f"{self._where}: RAS must answer in JSON, as NCCL does since 2.28.7; got {accepted[:60]!r} "
+                "(an older NCCL answers in text alone)"
+            )
+        self._send("STATUS")
+        return self._read_to_end()
+
+    def _command(self, command: str) -> bytes:
+        self._send(command)
+        while b"\n" not in self._rest:
+            if len(self._rest) > _MOST_LINE_BYTES:
+                raise InputError(f"{self._where} must answer in lines; got {self._rest[:60]!r}")
+            self._rest += self._receive_some()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.strip()
+
+    def _send(self, command: str) -> None:
+        self._set_timeout()
+        self._connection.sendall(f"{command}\n".encode())
+
+    def _read_to_end(self) -> bytes:
+        parts, size = [self._rest], len(self._rest)
+        while chunk := self._receive():
+            parts.append(chunk)
+            size += len(chunk)
+            if size > MAX_ANSWER_BYTES:
+                raise InputError(f"{self._where}: RAS answer must be at most {MAX_ANSWER_BYTES} bytes; got more")
+        return b"".join(parts)
+
+    def _receive_some(self) -> bytes:
+        chunk = self._receive()
+        if not chunk:
+            raise ConnectionResetError("it closed the connection before it answered")
+        return chunk
+
+    def _receive(self) -> bytes:
+        self._set_timeout()
+        return self._connection.recv(_CHUNK_BYTES)
+
+    def _set_timeout(self) -> None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("its answer took too long")
+        self._connection.settimeout(left_s)

@@ -1,0 +1,218 @@
+"""One run of a job as RAS sees it, in the records of the pipeline.
+
+Looks at the job become iterations of the phase ``observed``, which tell that the job lives, and hold nothing to
+judge. When the job stands still and somebody has not launched what others wait in, these operators are told as
+entered and not ended, as any hook tells them; if it moves again, as ended.
+
+Make a job of saved RAS answers: who has not launched what others wait in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
+from irregulars.messages.records import COMMOPS, ITERATIONS, PHASES, UNKNOWN, Batch, Header
+from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+from irregulars.producers.importers.ras_answers import Answer, Worker, read_answer
+from irregulars.producers.importers.ras_standstill import Open, StandstillWatch, find_world
+from irregulars.producers.publishing.sources import Record
+
+OBSERVED: Final = PHASES.index("observed")
+
+SOURCES: Final = ("commops", "iterations")
+
+ENDED_NS: Final = 0.0
+"""An operator that ended, nobody knows when, has the smallest duration that it can have."""
+
+
+@dataclass(slots=True)
+class JobRun:
+    """What is published of one run of a job.
+
+    Parameters
+    ----------
+    job, attempt
+        Name and start number.
+    workers
+        Who has which global rank.
+    members
+        Communicators that are announced: global ranks in their order.
+    began_ns
+        When it was first seen.
+    observed
+        How many iterations were published.
+    observed_ns
+        When the last of them ended.
+    operators
+        Rows of operators published of each rank.
+    told, told_ns
+        Operators that were told as entered, and not yet as ended; when any were told last.
+    """
+
+    job: str
+    attempt: int
+    workers: Mapping[int, Worker]
+    members: Mapping[str, tuple[int, ...]]
+    began_ns: int
+    observed: int = 0
+    observed_ns: int = 0
+    operators: dict[int, int] = field(default_factory=dict)
+    told: list[Open] = field(default_factory=list)
+    told_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.observed_ns = max(self.observed_ns, self.began_ns)
+
+    def announce(self) -> Iterator[Announcement]:
+        """Announce each rank; all times are of one clock, that of this agent."""
+        world_size = len(self.workers)
+        communicators = communicators_of(self.members, world_size)
+        for rank, worker in sorted(self.workers.items()):
+            yield Announcement(
+                job=self.job,
+                attempt=self.attempt,
+                rank=rank,
+                world_size=world_size,
+                logged_ranks=world_size,
+                communicators=tuple(one for one in communicators if rank in one.ranks),
+                sources=SOURCES,
+                clock="shared",
+                host=worker.host or None,
+                gpu=worker.gpu if worker.gpu >= 0 else None,
+                lost_rows=0,
+            )
+
+    def observe(self, now_ns: int) -> Iterator[Record]:
+        """Tell that the job lived until now; nothing if no time has passed."""
+        if now_ns <= self.observed_ns:
+            return
+        columns = _iteration(self.observed, self.observed_ns, now_ns - self.observed_ns)
+        for rank in sorted(self.workers):
+            header = Header("iterations", self.job, self.attempt, rank, self.observed, now_ns)
+            yield Batch(header, columns)
+        self.observed, self.observed_ns = self.observed + 1, now_ns
+        for rank in sorted(self.workers):
+            progress = SourceProgress(self.operators.get(rank, 0), now_ns)
+            yield Heartbeat(self.job, self.attempt, rank, {"commops": progress})
+
+    def tell_open(self, found: Sequence[Open], now_ns: int) -> Iterator[Record]:
+        """Tell operators that ranks entered and did not leave; they belong to the last iteration, still open."""
+        self.told, self.told_ns = list(dict.fromkeys([*self.told, *found])), now_ns
+        yield from self._tell(found, np.nan)
+
+    def tell_ended(self, ended: Sequence[Open]) -> Iterator[Record]:
+        """Tell that some of those operators have ended."""
+        self.told = [one for one in self.told if one not in ended]
+        yield from self._tell(ended, ENDED_NS)
+
+    def end(self, reason: str) -> Iterator[Record]:
+        """End all ranks."""
+        for rank in sorted(self.workers):
+            yield Heartbeat(self.job, self.attempt, rank, state="ended", reason=reason)
+
+    def _tell(self, found: Iterable[Open], elapsed_ns: float) -> Iterator[Record]:
+        by_rank: dict[int, list[Open]] = {}
+        for one in found:
+            by_rank.setdefault(one.rank, []).append(one)
+        for rank, own in sorted(by_rank.items()):
+            rows = self.operators.get(rank, 0)
+            names = tuple(dict.fromkeys(one.communicator for one in own))
+            header = Header("commops", self.job, self.attempt, rank, rows, None, names)
+            self.operators[rank] = rows + len(own)
+            yield Batch(header, _operators(own, names, max(self.observed - 1, 0), elapsed_ns))
+
+
+def communicators_of(members: Mapping[str, tuple[int, ...]], world_size: int) -> list[Communicator]:
+    """Make communicators of their members. RAS does not know what they are for, but for that of all ranks."""
+    kinds = {name: "world" if len(ranks) == world_size else "unknown" for name, ranks in members.items()}
+    return [Communicator(name, kinds[name], ranks) for name, ranks in sorted(members.items())]
+
+
+def _iteration(number: int, start_ns: int, elapsed_ns: int) -> dict[str, np.ndarray]:
+    columns: dict[str, np.ndarray] = {name: np.full(1, np.nan) for name in ITERATIONS.names}
+    columns |= {name: np.array([value]) for name, value in (("iteration", number), ("start_ns", start_ns))}
+    columns["elapsed_ns"] = np.array([float(elapsed_ns)])
+    columns["phase"] = np.array([OBSERVED], np.uint8)
+    return columns
+
+
+def _operators(own: Sequence[Open], names: Sequence[str], iteration: int, elapsed_ns: float) -> dict[str, np.ndarray]:
+    count = len(own)
+    columns: dict[str, np.ndarray] = {
+        "communicator": np.array([names.index(one.communicator) for one in own], np.uint16),
+        "operator": np.array([one.operator for one in own], np.uint8),
+        "sequence": np.array([one.sequence for one in own], np.int64),
+        "peer": np.full(count, UNKNOWN),
+        "start_ns": np.array([one.since_ns for one in own], np.int64),
+        "elapsed_ns": np.full(count, elapsed_ns),
+        "size_bytes": np.full(count, np.nan),
+        "iteration": np.full(count, iteration, np.int64),
+    }
+    return {name: columns[name] for name in COMMOPS.names}
+
+
+ITERATION: Final = 0
+"""Answers know no iterations: what they show counts as one."""
+
+_BORDER: Final = re.compile(rb"(?<=\n\})\s*(?=\{)")
+
+NOTE_COUNTS: Final = "RAS counts collectives that were launched, and no sends and recvs: use it for hangs alone"
+NOTE_MOVING: Final = "between the last two answers the job went on: nobody stands still"
+
+
+def split_answers(value: bytes) -> list[Answer]:
+    """Read the answers of one file, which stand behind each other as ``ncclras -f json >> FILE`` leaves them."""
+    return [read_answer(part) for part in _BORDER.split(value)]
+
+
+def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
+    """Compare answers about one run of a job, in the order of the times that they tell.
+
+    Raises
+    ------
+    InputError
+        If they are fewer than two, or none tells of a communicator of all ranks.
+    """
+    ordered = sorted(answers, key=lambda answer: answer.told)
+    if len(ordered) < 2:
+        raise InputError(
+            f"RAS answers must be at least two, some seconds apart; got {len(ordered)} "
+            "(one alone can't tell a rank that is a moment late from one that never comes)"
+        )
+    world_size = max((one.size for answer in ordered for one in answer.communicators), default=0)
+    worlds = [find_world(answer, world_size) for answer in ordered]
+    world = next((one for one in worlds if one is not None), None)
+    if world is None:
+        text = f"got none of {world_size} ranks whose processes are known"
+        raise InputError(f"RAS answers must tell of a communicator of all ranks; {text}")
+    watch = StandstillWatch({worker: rank for rank, worker in world.workers.items()})
+    for second, answer in enumerate(ordered, 1):
+        watch.hear(answer, second)
+    is_standing = watch.still_ns > 0
+    ranks = {rank: RankRows() for rank in world.workers}
+    for name, members in watch.members.items() if not is_standing else ():
+        for rank in members:
+            ranks[rank].add(name, 0, 0, elapsed_ns=ENDED_NS, iteration=ITERATION)
+    for one in watch.find_open() if is_standing else ():
+        ranks[one.rank].add(one.communicator, one.operator, one.sequence, iteration=ITERATION)
+    unusable = sum(answer.unusable for answer in ordered)
+    return ImportedJob(
+        job=job,
+        world_size=world_size,
+        clock="per_host",
+        communicators={one.id: one for one in communicators_of(watch.members, world_size)},
+        ranks=ranks,
+        places={
+            rank: Place(worker.host, worker.gpu if worker.gpu >= 0 else None, lost_rows=0)
+            for rank, worker in world.workers.items()
+        },
+        notes=(NOTE_COUNTS,) if is_standing else (NOTE_COUNTS, NOTE_MOVING),
+        skipped={"communicators that make no sense": unusable} if unusable else {},
+    )

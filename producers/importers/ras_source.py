@@ -1,0 +1,367 @@
+"""A running job as its RAS service tells of it, as a source for the agent: hangs are found without any hook.
+
+A thread asks; `RasSource.poll` only takes what it has made of the answers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from irregulars.errors import InputError
+from irregulars.messages.records import Batch
+from irregulars.private_files import make_private_directory, write_private_file
+from irregulars.producers.importers.ras_answers import Answer, RasAway, RasCommunicator, Worker, read_answer
+from irregulars.producers.importers.ras_records import JobRun
+from irregulars.producers.importers.ras_standstill import Open, StandstillWatch, find_world
+from irregulars.producers.publishing.batches import take_rows
+from irregulars.producers.publishing.sources import Record, row_count
+
+_LOG: Final = logging.getLogger("irregulars.ras")
+
+AWAY_LOOKS: Final = 4
+"""A service that could not be reached so many times in a row has ended with its job. While a job starts, or RAS is
+busy, it may not answer for a moment."""
+
+_ANY_PORT: Final = 9
+
+_MOST_WAITING: Final = 1 << 17
+"""Records that wait to be polled: above it looks are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RasSettings:
+    """What of a job is looked for, and when it stands still.
+
+    Parameters
+    ----------
+    job
+        Its name.
+    world_size
+        How many ranks it has: the communicator of that size gives each process its global rank.
+    every_s
+        From one look to the next, seconds.
+    standing_s
+        When nothing has moved for so long, what ranks wait in is told, seconds. Judgement then waits for
+        ``silence_s``.
+    hang_s
+        If a job ends while it stands still, it hung if it has stood for so long, seconds; else whoever was told came
+        after all: a job that ends often waits for a last checkpoint of one rank before.
+    """
+
+    job: str
+    world_size: int
+    every_s: float = 10.0
+    standing_s: float = 30.0
+    hang_s: float = 300.0
+
+
+class RasWatch:
+    """Makes records of successive answers about one job; no thread, no clock.
+
+    Parameters
+    ----------
+    settings
+        See there.
+    is_ours
+        Whether a host is the one on which this agent runs; the agent beside rank 0 speaks for the job.
+    state
+        Where an earlier agent stood, as `state` gave it; empty: nobody was there before.
+    """
+
+    def __init__(self, settings: RasSettings, is_ours: Callable[[str], bool], state: Mapping[str, Any]) -> None:
+        self._settings, self._is_ours = settings, is_ours
+        self._world = ""
+        self._run: JobRun | None = None
+        self._watch: StandstillWatch | None = None
+        self._missed = 0
+        self._restored = dict(state)
+        self._last_note = ""
+
+    @property
+    def run(self) -> JobRun | None:
+        """The job's present run; None while there is none."""
+        return self._run
+
+    def hear(self, answer: Answer, now_ns: int) -> list[Record]:
+        """Take in an answer; return what is to be published."""
+        world = find_world(answer, self._settings.world_size)
+        if world is None:
+            return self._hear_without_world(answer)
+        self._missed = 0
+        if _name_of(world) == self._world and self._watch is not None and self._run is not None:
+            self._watch.hear(answer, now_ns)
+            return [*self._follow(self._run, self._watch, now_ns)]
+        host = world.workers[0].host
+        if not self._is_ours(host):
+            self._note("ras_left_to_another", f"rank 0 is on {host}")
+            return [*self._end_run("restarted")]
+        return [*self._end_run("restarted"), *self._begin_run(answer, world, now_ns)]
+
+    def miss(self) -> list[Record]:
+        """Take in that the service can't be reached; return what is to be published."""
+        self._missed += 1
+        if self._run is None or self._missed < AWAY_LOOKS:
+            return []
+        _LOG.info("event=ras_job_ended job=%s attempt=%d", self._run.job, self._run.attempt)
+        return [*self._end_run("finished")]
+
+    def state(self) -> dict[str, Any]:
+        """Where this stands, as JSON values: what the next agent needs to go on with the same run."""
+        if self._run is None:
+            return {}
+        run = self._run
+        return {
+            "world": self._world,
+            "job": run.job,
+            "attempt": run.attempt,
+            "began_ns": run.began_ns,
+            "observed": run.observed,
+            "observed_ns": run.observed_ns,
+            "members": {name: list(ranks) for name, ranks in run.members.items()},
+            "operators": [[rank, rows] for rank, rows in sorted(run.operators.items())],
+            "told": [list(one) for one in run.told],
+            "told_ns": run.told_ns,
+        }
+
+    # --- a job's run ------------------------------------------------------------------------------------------------
+
+    def _hear_without_world(self, answer: Answer) -> list[Record]:
+        """While the communicator of all ranks is not (or no more) there, it is as if nobody had answered."""
+        largest = max((one.size for one in answer.communicators), default=0)
+        rule = f"a communicator of {self._settings.world_size} ranks; the largest has {largest}"
+        self._note("ras_no_world", f"RAS of NCCL {answer.version} must know {rule}")
+        return self.miss()
+
+    def _begin_run(self, answer: Answer, world: RasCommunicator, now_ns: int) -> Iterator[Record]:
+        workers = dict(world.workers)
+        self._world, self._watch = _name_of(world), StandstillWatch({one: rank for rank, one in workers.items()})
+        self._watch.hear(answer, now_ns)
+        restored = _restored_run(self._restored, self._settings.job, self._world, workers)
+        self._restored = {}
+        # Later than that of any run before, also where no state was kept.
+        self._run = restored or JobRun(self._settings.job, now_ns // 10**9, workers, self._watch.members, now_ns)
+        self._note("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self._run.attempt}")
+        yield from self._run.announce()
+
+    def _end_run(self, reason: str) -> Iterator[Record]:
+        """End the run. What it stood still in counts as a hang only if that lasted."""
+        if self._run is None:
+            return
+        still_ns = 0 if self._watch is None else self._watch.still_ns
+        if still_ns < self._settings.hang_s * 1e9:
+            yield from self._run.tell_ended(self._run.told)
+        yield from self._run.end(reason)
+        self._run, self._watch, self._world = None, None, ""
+
+    def _follow(self, run: JobRun, watch: StandstillWatch, now_ns: int) -> Iterator[Record]:
+        ended = [one for one in run.told if watch.is_over(one)]
+        if run.told and not ended and watch.moved_ns <= run.told_ns:
+            return  # silence is what judgement waits for
+        if ended:
+            _LOG.info("event=ras_moves_again job=%s attempt=%d", run.job, run.attempt)
+            yield from run.tell_ended(ended)
+        yield from run.observe(now_ns)
+        found = watch.find_open() if watch.still_ns >= self._settings.standing_s * 1e9 else []
+        if found:
+            yield from self._tell(run, watch, found, now_ns)
+
+    def _tell(self, run: JobRun, watch: StandstillWatch, found: list[Open], now_ns: int) -> Iterator[Record]:
+        if any(one.communicator not in run.members for one in found):
+            # Judgement holds to the communicators that a run announced first, and these were made later.
+            yield from run.end("restarted")
+            began_ns = now_ns - round(self._settings.every_s * 1e9)
+            attempt = max(now_ns // 10**9, run.attempt + 1)
+            run = JobRun(run.job, attempt, run.workers, watch.members, began_ns)
+            self._run = run
+            yield from run.announce()
+            yield from run.observe(now_ns)
+        waiting = len({one.rank for one in found})
+        _LOG.warning(
+            "event=ras_stands_still job=%s attempt=%d for_s=%.0f waiting_ranks=%d communicator=%s",
+            run.job, run.attempt, watch.still_ns / 1e9, waiting, found[0].communicator,
+        )  # fmt: skip
+        yield from run.tell_open(found, now_ns)
+
+    def _note(self, event: str, text: str) -> None:
+        """Log what is new."""
+        if self._last_note != f"{event} {text}":
+            self._last_note = f"{event} {text}"
+            _LOG.info("event=%s job=%s reason=%r", event, self._settings.job, text)
+
+
+def _name_of(world: RasCommunicator) -> str:
+    """Name a run: its communicator may have the hash of an earlier one, but never the same processes."""
+    first = world.workers[0]
+    return f"{world.id}/{first.host}/{first.pid}"
+
+
+def _restored_run(state: Mapping[str, Any], job: str, world: str, workers: Mapping[int, Worker]) -> JobRun | None:
+    """Take up the run of a state, if it is of this one."""
+    if state.get("world") != world or state.get("job") != job:
+        return None
+    try:
+        return JobRun(
+            job,
+            int(state["attempt"]),
+            workers,
+            {str(name): tuple(ranks) for name, ranks in state["members"].items()},
+            int(state["began_ns"]),
+            int(state["observed"]),
+            int(state["observed_ns"]),
+            {int(rank): int(rows) for rank, rows in state["operators"]},
+            [Open(*one) for one in state["told"]],
+            int(state["told_ns"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+class RasSource:
+    """Asks a RAS service again and again.
+
+    Parameters
+    ----------
+    ask
+        Gives one answer; raises as `producers.importers.ras_answers.RasClient.ask` does.
+    settings
+        See there.
+    is_ours
+        As `RasWatch` says.
+    state_path
+        A file that keeps where this stands; None: a source that begins anew sees another run.
+    now_ns
+        Ns since the epoch.
+    """
+
+    speaks_for_other_hosts: Final = True
+    """Its ranks live on all nodes: devices of this node are not theirs by their index."""
+
+    def __init__(
+        self,
+        ask: Callable[[], bytes],
+        settings: RasSettings,
+        *,
+        is_ours: Callable[[str], bool],
+        state_path: Path | None = None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._ask, self._settings, self._now_ns, self._state_path = ask, settings, now_ns, state_path
+        self._watch = RasWatch(settings, is_ours, _read_state(state_path))
+        self._records: deque[Record] = deque()
+        self._lock = threading.Lock()
+        self._position = "{}"
+        self._last_failure = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nccl-ras", daemon=True)
+        self._thread.start()
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Give what was made of the answers so far."""
+        polled: list[Record] = []
+        with self._lock:
+            while self._records and max_records > 0:
+                record = self._records.popleft()
+                if isinstance(record, Batch) and len(record) > max_records:
+                    self._records.appendleft(take_rows(record, max_records, len(record)))
+                    record = take_rows(record, 0, max_records)
+                max_records -= row_count(record)
+                polled.append(record)
+        return polled
+
+    def position(self) -> str:
+        """Say where this stands: run, looks and rows. What was not looked at is past, and can't be asked again."""
+        return self._position
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Never: another run of the job may begin."""
+        return False
+
+    def close(self) -> None:
+        """Stop asking. A question that is under way is left to its own."""
+        self._stop.set()
+        self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._look()
+            except Exception:  # the thread must go on, whatever an answer made of it
+                _LOG.exception("event=ras_failed job=%s", self._settings.job)
+            self._stop.wait(self._settings.every_s)
+
+    def _look(self) -> None:
+        if len(self._records) > _MOST_WAITING:
+            return
+        try:
+            answer = read_answer(self._ask())
+            self._note_failure("")
+            records = self._watch.hear(answer, self._now_ns())
+        except RasAway as error:
+            self._note_failure(str(error))
+            records = self._watch.miss()
+        except InputError as error:
+            self._note_failure(str(error), logging.WARNING)
+            return
+        if records:
+            self._keep(records)
+
+    def _keep(self, records: Sequence[Record]) -> None:
+        state = json.dumps(self._watch.state(), separators=(",", ":"), sort_keys=True)
+        with self._lock:
+            self._records.extend(records)
+            self._position = state
+        if self._state_path is not None:
+            _write_state(self._state_path, state)
+
+    def _note_failure(self, text: str, level: int = logging.INFO) -> None:
+        """Log why there is no answer, once."""
+        if text and text != self._last_failure:
+            event = "ras_away" if level == logging.INFO else "ras_unusable"
+            _LOG.log(level, "event=%s job=%s reason=%r", event, self._settings.job, text)
+        self._last_failure = text
+
+
+def is_this_host(address: str) -> bool:
+    """Whether an address, as RAS gives it, is one of this host: what goes there from here, comes from there.
+
+    Nothing is sent. (A socket can be bound to any address where ``ip_nonlocal_bind`` is set.)
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as own:
+        packed = socket.inet_pton(family, address)
+        own.connect((address, _ANY_PORT))
+        return socket.inet_pton(family, own.getsockname()[0].partition("%")[0]) == packed
+    return False
+
+
+def _read_state(path: Path | None) -> dict[str, Any]:
+    """Read a state; one that is missing or damaged is none: then another attempt begins."""
+    try:
+        state = {} if path is None else json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        _LOG.warning("event=ras_state_unusable reason='%s: %s'", path, error)
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _write_state(path: Path, state: str) -> None:
+    try:
+        make_private_directory(path.parent)
+        fresh = path.with_name(f"{path.name}.new")
+        write_private_file(fresh, state.encode())
+        fresh.replace(path)
+    except OSError as error:
+        _LOG.warning("event=ras_state_not_written reason='%s: %s'", path, error.strerror)

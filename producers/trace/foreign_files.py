@@ -1,0 +1,205 @@
+"""Files of other tools: found, opened, read within bounds, and recognised by how they begin."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import re
+import shlex
+import stat
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, Final, cast
+
+from irregulars.errors import InputError
+
+_LOG: Final = logging.getLogger("irregulars.following")
+GZIP_MAGIC: Final = b"\x1f\x8b"
+_ENDINGS: Final = frozenset({".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".trace"})
+_RANK_WORD: Final = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_HOST_NAME: Final = re.compile(
+    r"([A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)_\d{1,10}\.(?:\d+\.)?pt\.trace\.json(?:\.gz)?$"
+)
+_LAST_NUMBER: Final = re.compile(r"(?<!\d)(\d{1,6})$")  # longer ones are times
+
+
+def list_files(source: Path) -> list[Path]:
+    """List what to import: the file itself, or all files of a directory in the order of their names.
+
+    Raises
+    ------
+    InputError
+        If there is nothing, or nothing that can be read to its end, or the directory holds no file.
+    """
+    try:
+        if source.is_dir():
+            found = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
+            if not found:
+                raise InputError(f"{source}: must hold files to import; got an empty directory")
+            return found
+        mode = source.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{source}: must be a file or a directory of files; got nothing") from None
+    except OSError as error:
+        raise InputError(f"{source}: must be a file or a directory of files; got: {error.strerror}") from None
+    if not stat.S_ISREG(mode):  # a pipe may never say anything, and traces are read twice
+        raise InputError(f"{source}: must be a file or a directory of files; got a pipe, socket or device")
+    return [source]
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, unpacked if it is gzipped, whatever its name says.
+
+    Raises
+    ------
+    InputError
+        If it can't be opened, or what is read inside the block turns out to be truncated or broken.
+    """
+    try:
+        with path.open("rb") as raw:
+            is_packed = raw.read(2) == GZIP_MAGIC
+            raw.seek(0)
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_packed else raw
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError(f"{path}: must be complete and readable; got: {reason}") from None
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """Read a file whole, unpacked.
+
+    Raises
+    ------
+    InputError
+        If it can't be read, is empty, or is larger than `most_bytes` when unpacked.
+    """
+    with open_plain(path) as stream:
+        value = stream.read(most_bytes + 1)
+    if len(value) > most_bytes:
+        raise InputError(f"{path}: must be at most {most_bytes} bytes when unpacked; got more")
+    if not value.strip():
+        raise InputError(f"{path}: must not be empty; got no content")
+    return value
+
+
+def rank_of_name(path: Path) -> int | None:
+    """Read a global rank off a file's name: after ``rank`` or ``worker``, else the number at its end.
+
+    >>> names = "worker3_step_12.pt.trace.json.gz", "_dump_12", "notes.txt", "host.1694128201545.pt.trace.json"
+    >>> [rank_of_name(Path(name)) for name in names]
+    [3, 12, None, None]
+    """
+    found = _RANK_WORD.search(path.name) or _LAST_NUMBER.search(stem_of(path))
+    return int(found[1]) if found else None
+
+
+def hosts_of_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """Read hosts off names in the form that torch's ``tensorboard_trace_handler`` gives: HOST_PID.TIME.pt.trace.json.
+
+    Empty unless all names have that form, and their hosts could be hosts.
+
+    >>> names = Path("node-0_4711.1694128201545.pt.trace.json"), Path("gpu7.example_99.pt.trace.json.gz")
+    >>> list(hosts_of_names(names).values())
+    ['node-0', 'gpu7.example']
+    >>> hosts_of_names([*names, Path("rank3.json")]), hosts_of_names([Path("rank3_17.pt.trace.json")])
+    ({}, {})
+    """
+    found = {path: match[1] for path in paths if (match := _HOST_NAME.match(path.name)) is not None}
+    is_plausible = len(found) == len(paths) and not any(_RANK_WORD.match(host) for host in found.values())
+    return found if is_plausible else {}
+
+
+def stem_of(path: Path) -> str:
+    """Name a file without the endings that say how it is written."""
+    while path.suffix.lower() in _ENDINGS:
+        path = path.with_suffix("")
+    return path.name
+
+
+class Directory:
+    """The files of a directory. Says once that it can't be read, and once that it can again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._has_failed = self._is_denied = False
+
+    def changes(self) -> list[tuple[int, Path]]:
+        """List its files, each with the time at which it last changed there.
+
+        That is the time of the inode's change: whoever moves a file in from elsewhere may keep its older time, and a
+        clock that is ahead may have given it a later one.
+        """
+        try:
+            paths = list(self._path.iterdir())
+        except OSError as error:
+            if not self._has_failed:
+                _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
+            self._has_failed = True
+            return []
+        if self._has_failed:
+            _LOG.info("event=directory_back directory=%s", self._path)
+        self._has_failed = False
+        return [(at, path) for path in paths if (at := self._changed_ns(path)) is not None]
+
+    def _changed_ns(self, path: Path) -> int | None:
+        """Return when a file changed; None if it is no file, is hidden, or was just removed."""
+        try:
+            found = path.stat()
+        except PermissionError as error:
+            if not self._is_denied:
+                _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
+            self._is_denied = True
+            return None
+        except OSError:
+            return None
+        return found.st_ctime_ns if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None
+
+
+_FILES_LOOKED_AT: Final = 8
+_HEAD_BYTES: Final = 256 * 1024
+"""Of each file. Kineto writes the properties of all devices first, some hundred bytes each."""
+
+_SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
+    "kineto": ((b'"traceEvents"',), (b'"distributedInfo"',), (b'"schemaVersion"', b'"deviceProperties"')),
+    "nccl-inspector": ((b'"coll_perf"',), (b'"p2p_perf"',), (b'"dump_stats"',)),
+    "flight-recorder": ((b"pg_config", b"version"), (b"pg_status", b"version"), (b"collective_seq_id",)),
+    "clog": ((b"V|", b"|base_timestamp="),),
+    "nccl-ras": ((b'"communicators"', b'"nccl_version"'), (b'"communicators"', b'"missing_ranks"')),
+}
+"""Kind of `irregulars import` to words of which its files have all of one group near their begin."""
+
+
+def kind_of_files(source: Path) -> str | None:
+    """Return the kind under which `irregulars import` reads a file, or the files of a directory; None: unknown."""
+    try:
+        files = list_files(source)
+    except InputError:
+        return None
+    kinds = (_kind_of(path) for path in islice(files, _FILES_LOOKED_AT))
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+def how_to_import(source: Path) -> str:
+    """Say how to import what was taken for a trace directory; empty where it is nothing that we know.
+
+    >>> how_to_import(Path("/nowhere"))
+    ''
+    """
+    kind = kind_of_files(source)
+    if kind is None:
+        return ""
+    return f". It looks like {kind}; run: irregulars import {kind} {shlex.quote(str(source))} job/"
+
+
+def _kind_of(path: Path) -> str | None:
+    try:
+        with open_plain(path) as stream:
+            head = stream.read(_HEAD_BYTES)
+    except InputError:
+        return None
+    groups = ((kind, group) for kind, all_groups in _SIGNS.items() for group in all_groups)
+    return next((kind for kind, group in groups if all(word in head for word in group)), None)

@@ -1,0 +1,52 @@
+"""Which calls stand: of a job that runs on, that was stopped, and of which TorchComms gave up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from irregulars.producers.importers.clog_job import RUNNING_MS, Log, given_up, groups_of_log, is_running, read_log
+from irregulars.producers.importers.clog_lines import Membership
+from tests.producers.importers.clog_lines import BASE_MS, event, log, steady
+
+WORLD = Membership("world", 0, 2)
+
+
+def logs_of(*all_lines: list[str]) -> dict[str, Log]:
+    return {f"{n}.log": read_log(log(*lines).splitlines(keepends=True)) for n, lines in enumerate(all_lines)}
+
+
+def found_in(logs: Mapping[str, Log]) -> dict[str, set[tuple[str, int]]]:
+    parsers = {name: one.parser for name, one in logs.items()}
+    groups = {name: groups_of_log([WORLD], (), 0, 2, {}) for name in logs}
+    return {file: set(calls) for file, calls in given_up(parsers, groups, {
+        name: one.newest_ended() for name, one in logs.items()}).items()}  # fmt: skip
+
+
+def timed_out(calls: int = 60) -> list[str]:
+    """The last call waits ten minutes, and is ended then."""
+    last = [event(1, "Q", 10 * calls, calls + 1), event(1, "S", 10 * calls), event(1, "E", 600_000 + 10 * calls)]
+    return [*steady(0, calls=calls), *last]
+
+
+def test_what_ended_although_a_member_never_called_it_was_given_up() -> None:
+    assert found_in(logs_of(timed_out(), steady(1))) == {"0.log": {("world", 60)}}
+
+
+@pytest.mark.parametrize("lost", ["C1|E|", ""])
+def test_a_log_that_lost_lines_or_is_just_shorter_shows_no_such_thing(lost: str) -> None:
+    assert found_in(logs_of(steady(0), steady(1))) == {}
+    assert found_in(logs_of(steady(0), steady(1)[:-12])) == {}  # more than one was called behind it
+    damaged = steady(1)
+    damaged[40:43] = [lost]
+    assert found_in(logs_of(steady(0), damaged)) == {}
+
+
+def test_a_job_runs_while_its_newest_line_is_new() -> None:
+    parsers = {name: one.parser for name, one in logs_of(steady(0), steady(1, calls=90)).items()}
+    newest_ms = BASE_MS + 893
+    assert is_running(parsers, newest_ms)
+    assert is_running(parsers, newest_ms + RUNNING_MS)
+    assert not is_running(parsers, newest_ms + RUNNING_MS + 1)
+    assert not is_running(parsers, newest_ms - RUNNING_MS - 1)  # another clock: nothing is known

@@ -1,0 +1,215 @@
+"""The logs of a job, joined, imported and judged."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from irregulars.detectors.job.measured_time import logged_resolutions_ns
+from irregulars.errors import InputError
+from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.infra.runs.last_arrivals_report import arrivals_of
+from irregulars.messages.records import OPERATOR_CODES
+from irregulars.producers.importers import clog_job as job_of_clog
+from irregulars.producers.importers.imported import ImportedJob
+from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.iterations import number_iterations
+from tests.producers.importers.clog_lines import (
+    BASE_MS,
+    event,
+    header,
+    log,
+    new_comm,
+    signature,
+    split,
+    steady,
+    write_logs,
+)
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+
+
+def imported(tmp_path: Path, *logs: bytes) -> tuple[ImportedJob, Trace]:
+    source = tmp_path / "job-7"
+    source.mkdir()
+    for at, one in enumerate(logs):
+        (source / f"log-{at}.txt").write_bytes(one)
+    job = import_trace("clog", source, tmp_path / "out")
+    trace = read_trace(tmp_path / "out")
+    assert trace.rejected.count == 0
+    return job, trace
+
+
+def judged(tmp_path: Path, recording: str, backend: str) -> Analysis:
+    write_logs(read_trace(RECORDINGS / recording), tmp_path / "logs", backend)
+    import_trace("clog", tmp_path / "logs", tmp_path / "out")
+    return analyze(number_iterations(read_trace(tmp_path / "out")).trace)
+
+
+def test_calls_that_block_start_when_they_are_made(tmp_path: Path) -> None:
+    job, trace = imported(tmp_path, log(*steady(0)), log(*steady(1, late_ms=2)))
+    columns = trace.commops[1].columns
+    assert columns["start_ns"].tolist()[:2] == [(BASE_MS + 2) * 1_000_000, (BASE_MS + 12) * 1_000_000]
+    assert set(columns["elapsed_ns"].tolist()) == {1_000_000}
+    assert set(columns["size_bytes"].tolist()) == {4096}
+    assert (job.job, job.clock, job.world_size, job.skipped) == ("job-7", "per_host", 2, {})
+    assert job_of_clog.NOTE_CALLS in job.notes
+    arrivals, _ = arrivals_of(trace)
+    assert set(arrivals.last_rank.tolist()) == {1}
+
+
+def test_the_judgement_sees_that_times_are_whole_milliseconds(tmp_path: Path) -> None:
+    _, trace = imported(tmp_path, log(*steady(0)), log(*steady(1)))
+    columns = trace.commops[0].columns
+    rows = {name: columns[name] for name in ("start_ns", "elapsed_ns")} | {"rank": columns["operator"] * 0}
+    assert set(logged_resolutions_ns(rows).tolist()) == {1_000_000}
+
+
+def test_splits_become_communicators_with_kinds_and_peers_become_global(tmp_path: Path) -> None:
+    logs = []
+    for rank in range(4):
+        pair, pp = ([0, 1] if rank < 2 else [2, 3]), [rank % 2, rank % 2 + 2]
+        operator = "send" if rank < 2 else "recv"
+        lines = [header(), new_comm(rank, 4, "main"), split("tp", pair, "main"), split("pp", pp, "main"),
+                 signature(1, comm=f"tp_{pair[0]}"), signature(2, operator, f"pp_{pp[0]}", peer=int(rank < 2)),
+                 signature(3, comm="main")]  # fmt: skip
+        for n in range(3):
+            lines += [line for c in (1, 2, 3) for line in (event(c, "Q", n), event(c, "S", n), event(c, "E", n + 1))]
+        logs.append(log(*lines))
+    job, trace = imported(tmp_path, *logs)
+    assert {(one.id, one.kind, one.ranks) for one in job.communicators.values()} == {
+        ("main", "world", (0, 1, 2, 3)), ("tp#0", "tp", (0, 1)), ("tp#2", "tp", (2, 3)), ("pp#0", "pp", (0, 2)),
+        ("pp#1", "pp", (1, 3)),
+    }  # fmt: skip
+    of_pairs = trace.commops[3].columns["operator"] == OPERATOR_CODES["recv"]
+    assert trace.commops[3].columns["peer"][of_pairs].tolist() == [1, 1, 1]
+    assert trace.commops[3].columns["sequence"][of_pairs].tolist() == [0, 1, 2]
+
+
+def test_what_can_t_be_placed_is_left_out_and_counted(tmp_path: Path) -> None:
+    lines = [split("x", [0, 1]), split("x", [0]), signature(2, comm="x_0"), signature(3, comm="nowhere"),
+             signature(4, "send", peer=7)]  # fmt: skip
+    lines += [line for c in (2, 3, 4) for line in (event(c, "Q", 700, 60 + c - 1), event(c, "E", 701))]
+    job, trace = imported(tmp_path, log(*steady(0), *lines), log(*steady(1)))
+    assert len(trace.commops[0]) == 60
+    assert job.skipped == {
+        "calls on communicators that share a name with others of the same rank": 1,
+        "calls on communicators whose members nothing tells": 1,
+    }
+    assert job.ranks[0].unusable == 1
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    first, last = steady(0, 4), steady(3, 4)
+    del first[-3:]
+    last[40:43] = []
+    job, trace = imported(tmp_path, log(*first), log(*last))
+    assert any("logs of 2 of 4 ranks are not here" in note for note in job.notes)
+    assert [(one.rank, one.lost_rows, one.logged_ranks) for one in trace.announcements] == [(0, 0, 2), (3, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            [event(1, "Q", n, n + 1) for n in range(9)],
+            r"must hold starts and ends .*; got 18 calls alone: .*LIFE",
+        ),
+        ([], r"must hold calls of operators \(Q lines\); got none"),
+        (["G7|C1|Q|work_id=1|+0.001", "G7|R1|C1|S|+0.002"], r"got 4 events of CUDA graphs, which have no order"),
+    ],
+)
+def test_logs_that_can_t_tell_anything_are_refused_with_the_reason(
+    tmp_path: Path, lines: list[str], reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        imported(tmp_path, *(log(header(), new_comm(rank, 2), signature(1), *lines) for rank in (0, 1)))
+
+
+def test_an_error_names_file_and_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"log-1\.txt: line 1 must be V\|1\|.*; got 'V\|2\|base_timestamp=1.000'"):
+        imported(tmp_path, log(*steady(0)), log("V|2|base_timestamp=1.000"))
+    (tmp_path / "job-7" / "log-1.txt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"log-1\.txt: must begin with V\|1\|base_timestamp=…"):
+        import_trace("clog", tmp_path / "job-7", tmp_path / "out")
+    (tmp_path / "job-7" / "log-1.txt").write_bytes(log(*steady(0)))
+    with pytest.raises(InputError, match=r"job-7: logs must be of different ranks; got two of rank 0 of world"):
+        import_trace("clog", tmp_path / "job-7", tmp_path / "out")
+
+
+@pytest.mark.parametrize("backend", ["gpu", "gloo"])
+def test_a_slow_rank_is_found_from_milliseconds(tmp_path: Path, backend: str) -> None:
+    analysis = judged(tmp_path, "gloo-slow-rank", backend)
+    first = analysis.verdicts[0]
+    assert (first.kind, first.suspects[0].ranks, first.iterations) == ("slow_rank", (2,), (60, 80))
+
+
+@pytest.mark.parametrize("backend", ["nccl", "ncclx"])
+def test_where_a_watchdog_looked_nobody_is_accused_and_it_is_said(tmp_path: Path, backend: str) -> None:
+    analysis = judged(tmp_path, "gloo-slow-rank", backend)
+    assert not analysis.verdicts
+    assert analysis.unjudged_reason is not None
+    assert "nothing tells how long its operators took" in analysis.unjudged_reason
+    trace = read_trace(tmp_path / "out")
+    assert all(not batch.columns["elapsed_ns"].any() for batch in trace.commops.values())
+
+
+@pytest.mark.parametrize(("recording", "rank"), [("ddp8-hang-before", 5), ("pp4dp2-hang-inside", 3)])
+def test_a_hang_is_found_where_a_watchdog_looked(tmp_path: Path, recording: str, rank: int) -> None:
+    analysis = judged(tmp_path, f"bench/{recording}", "nccl")
+    (verdict,) = analysis.verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (rank,))
+
+
+def hanging(rank: int, base: str, end_ms: int | None) -> list[str]:
+    """Of three ranks the last stops after 60 calls; the others wait in the next one, which ends at `end_ms`."""
+    lines = [header(base=base), *steady(rank, 3)[1:]]
+    if rank < 2:
+        lines += [event(1, "Q", 600, 61), *([event(1, "E", end_ms)] if end_ms else [])]
+    return lines
+
+
+@pytest.mark.parametrize("end_ms", [None, 600_600])
+def test_a_rank_that_never_came_is_named_though_the_others_were_ended(tmp_path: Path, end_ms: int | None) -> None:
+    job, trace = imported(tmp_path, *(log(*hanging(rank, "1714234567.890", end_ms)) for rank in range(3)))
+    (verdict,) = [one for one in analyze(number_iterations(trace).trace).verdicts if one.kind == "hang"]
+    assert verdict.suspects[0].ranks == (2,)
+    assert any("2 calls never ended: a job that was stopped in its midst looks like" in note for note in job.notes)
+
+
+def test_a_job_that_still_writes_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
+    now = f"{time.time():.3f}"
+    job, trace = imported(tmp_path, *(log(*hanging(rank, now, None)) for rank in range(3)))
+    assert {len(batch) for batch in trace.commops.values()} == {60}
+    assert any("the job seems to run still: 2 calls that had not ended are left out" in note for note in job.notes)
+    assert not [one for one in analyze(number_iterations(trace).trace).verdicts if one.kind == "hang"]
+
+
+def test_a_call_takes_the_memory_of_its_numbers(tmp_path: Path) -> None:
+    """72 bytes while it is read, 60 as a row, and as much again while that is written."""
+    path = tmp_path / "log-0.txt"
+    path.write_bytes(log(*steady(0, 1, calls=6_000)))
+    tracemalloc.start()
+    try:
+        import_trace("clog", path, tmp_path / "out")
+        assert tracemalloc.get_traced_memory()[1] < 6_000 * 600
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("others", [list[str](), [event(1, "Q", 500, 10), event(1, "Q", 501, 11)]])
+def test_the_calls_of_all_logs_together_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    """Those without an end take as much memory."""
+    logs = log(*steady(0, calls=8)), log(*steady(1, calls=8 - len(others)), *others)
+    monkeypatch.setattr(job_of_clog, "MOST_CALLS", 15)
+    with pytest.raises(InputError, match=r"log-1\.txt: calls of all ranks together must be at most 15; got more"):
+        imported(tmp_path, *logs)
+    monkeypatch.setattr(job_of_clog, "MOST_CALLS", 16)
+    (tmp_path / "again").mkdir()
+    assert sum(map(len, imported(tmp_path / "again", *logs)[0].ranks.values())) == 16

@@ -1,0 +1,156 @@
+"""A hang in flight recorder dumps: who caused it, not who waits."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.judgements import Verdict
+from irregulars.producers.importers.flight_recorder import job_of_dumps, read_dump
+from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.importers.plain_pickle import load_plain
+from irregulars.producers.trace.directory import read_trace
+
+Shared = Callable[[str], Path]
+WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+PAIRS = {"1": {"name": "1", "desc": "pp", "ranks": [2, 0, 1]}}
+
+
+def entry(number: int, state: str = "scheduled", name: str = "nccl:all_reduce", **more: Any) -> dict[str, Any]:
+    return {
+        "record_id": number, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": number,
+        "p2p_seq_id": 0, "op_id": number, "profiling_name": name,
+        "time_created_ns": 1_700_000_000_000_000_000 + number, "duration_ms": None,
+        "input_sizes": [[4, 8]], "input_dtypes": ["Float"], "state": state, "retired": False,
+        "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "is_p2p": False, **more,
+    }  # fmt: skip
+
+
+def dump(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"version": "2.10", "pg_config": {**WORLD, **PAIRS}, "pg_status": {}, "entries": list(entries), **more}
+
+
+def verdicts(tmp_path: Path, *dumps: dict[str, Any]) -> list[Verdict]:
+    source = tmp_path / "dumps"
+    source.mkdir()
+    for rank, one in enumerate(dumps):
+        (source / f"trace_{rank}.json").write_text(json.dumps(one))
+    import_trace("flight-recorder", source, tmp_path / "out")
+    return analyze(read_trace(tmp_path / "out")).verdicts
+
+
+@pytest.mark.parametrize("name", ["gpu_error_1st", "lock_gil_2nd"])
+def test_both_injected_ranks_are_the_first_suspects(shared_trace: Shared, tmp_path: Path, name: str) -> None:
+    folder = shared_trace(f"raw/flight-recorder/{name}")
+    listed = re.search(r"Fault ranks: \[(.*)\]", (folder / "fault_injection.log").read_text())
+    assert listed is not None
+    import_trace("flight-recorder", folder, tmp_path / "out")
+    (verdict,) = analyze(read_trace(tmp_path / "out")).verdicts
+    assert verdict.kind == "hang"
+    assert verdict.suspects[0].ranks == tuple(map(int, listed[1].split(",")))
+
+
+@pytest.mark.parametrize("name", ["gpu_error_1st", "lock_gil_2nd"])
+def test_json_says_the_same_as_a_pickle(shared_trace: Shared, tmp_path: Path, name: str) -> None:
+    folder = shared_trace(f"raw/flight-recorder/{name}")
+    source = tmp_path / "json"
+    source.mkdir()
+    for path in folder.glob("_dump_*"):
+        (source / f"{path.name}.json").write_text(json.dumps(as_json(load_plain(path.read_bytes()))))
+    import_trace("flight-recorder", folder, tmp_path / "a", "job")
+    import_trace("flight-recorder", source, tmp_path / "b", "job")
+    assert (tmp_path / "a" / "job.json").read_bytes() == (tmp_path / "b" / "job.json").read_bytes()
+    assert (tmp_path / "a" / "commops.parquet").read_bytes() == (tmp_path / "b" / "commops.parquet").read_bytes()
+
+
+def as_json(value: dict[str, Any]) -> dict[str, Any]:
+    """Write a dump as PyTorch does in JSON: 0 for times that are not set, texts in the status, no empty list."""
+    for one in value["entries"]:
+        for name in ("time_discovered_started_ns", "time_discovered_completed_ns"):
+            one[name] = one[name] or 0
+    for status in value["pg_status"].values():
+        status.update({name: str(number) for name, number in status.items()})
+    if not value["entries"]:
+        del value["entries"]
+    return value
+
+
+def test_who_did_not_arrive_is_named(tmp_path: Path) -> None:
+    (verdict,) = verdicts(tmp_path, dump(entry(7)), dump(entry(6, "completed", duration_ms=1.5)), dump(entry(7)))
+    assert (verdict.kind, verdict.suspects[0].ranks) == ("hang", (1,))
+    assert (
+        verdict.evidence
+        == "2 ranks wait in operators that never ended; rank 1 never arrived in all_reduce on default_pg"
+    )
+
+
+def test_the_status_shows_that_a_rank_without_entries_has_left(tmp_path: Path) -> None:
+    """Rank 1 has nothing to show, and has completed what rank 2 never came out of."""
+    left = dump(pg_status={"0": {"last_completed_collective": "7"}, "1": {"last_completed_collective": -1}})
+    (verdict,) = verdicts(tmp_path, dump(entry(7, "completed")), left, dump(entry(7)))
+    assert verdict.suspects[0].ranks == (2,)
+    assert "ended on other ranks and never on rank 2" in verdict.evidence
+
+
+def test_all_in_one_operator_and_nobody_out_is_a_hang_too(tmp_path: Path) -> None:
+    (verdict,) = verdicts(tmp_path, *(dump(entry(7)) for _ in range(3)))
+    assert verdict.suspects[0].ranks == (0, 1, 2)
+    assert verdict.suspects[0].probability == 0.5
+
+
+def test_a_job_that_does_not_hang_gives_no_verdict(tmp_path: Path) -> None:
+    assert verdicts(tmp_path, *(dump(entry(7, "completed", duration_ms=2.0)) for _ in range(3))) == []
+
+
+def test_ends_of_a_send_are_ranks_of_the_group() -> None:
+    """Group rank 0 of ``pp`` is global rank 2; the recorder's numbers differ at the two ends."""
+    pair = {"is_p2p": True, "process_group": ["1", "pp"]}
+    sender = dump(entry(3, name="nccl:send 0->1", p2p_seq_id=11, **pair))
+    receiver = dump(entry(3, name="nccl:recv 1<-0", p2p_seq_id=4, **pair))
+    job = job_of_dumps([read_dump(sender, 2), read_dump(receiver, 0)], "job")
+    rows = {batch.header.rank: batch.columns for batch in job.batches()}
+    assert (rows[2]["peer"][0], rows[0]["peer"][0]) == (0, 2)
+    assert rows[2]["sequence"][0] == rows[0]["sequence"][0]
+    assert rows[2]["size_bytes"][0] == 128
+
+
+def test_operators_issued_as_one_have_the_state_of_the_whole() -> None:
+    pair = {"is_p2p": True, "process_group": ["1", "pp"], "p2p_seq_id": 5}
+    parts = [entry(1, name="nccl:send 0->1", **pair), entry(1, name="nccl:recv 0<-1", **pair)]
+    ended = entry(1, "completed", "nccl:coalesced", time_discovered_completed_ns=1_700_000_000_000_009_000, **pair)
+    (batch,) = job_of_dumps([read_dump(dump(*parts, ended), 2)], "job").batches()
+    assert batch.columns["elapsed_ns"].tolist() == [8_999, 8_999]
+    assert not list(job_of_dumps([read_dump(dump(*parts), 2)], "job").batches())
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "must be a flight recorder dump with a text under 'version'; got a list"),
+        ({"version": "3.0"}, "version must be 2.x; got '3.0'"),
+        ({"version": "2.9"}, "pg_config must be an object of process groups; got a NoneType"),
+        ({"version": "2.9", "pg_config": {"0": {"ranks": "[0, x]"}}}, "ranks must be the ranks of a group; got none"),
+        ({"version": "2.9", "pg_config": {}, "entries": 3}, "entries must be a list; got a int"),
+    ],
+)
+def test_what_is_no_dump_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_dump(value, 0)
+
+
+def test_entries_that_make_no_sense_are_counted_and_left_out() -> None:
+    bad = [3, {}, entry(1, name="x"), entry(-1), entry(1, process_group=["9", ""]), entry(1, name="nccl:send 0->9")]
+    read = read_dump(dump(entry(1), *bad), 0)  # type: ignore[arg-type]
+    assert (len(read.entries), read.skipped) == (1, len(bad))
+
+
+def test_a_dump_without_groups_holds_nothing() -> None:
+    job = job_of_dumps([read_dump({"version": "2.9", "pg_config": {}}, 3)], "job")
+    assert (job.world_size, len(job.ranks[3])) == (4, 0)

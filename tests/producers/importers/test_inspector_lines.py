@@ -1,0 +1,112 @@
+"""NCCL Inspector's logs: with and without start times, with a header a line or a marker for many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.infra.runs.last_arrivals_report import arrivals_of
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
+from irregulars.producers.importers.imported import ImportedJob
+from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.trace.directory import Trace, read_trace
+from tests.producers.importers.inspector_lines import START_US, collective, context, lines, marker, pair
+
+
+def imported(tmp_path: Path, *logs: bytes) -> tuple[ImportedJob, Trace]:
+    source = tmp_path / "logs"
+    source.mkdir()
+    for at, log in enumerate(logs):
+        (source / f"host-0-pid{100 + at}.log").write_bytes(log)
+    job = import_trace("nccl-inspector", source, tmp_path / "out")
+    trace = read_trace(tmp_path / "out")
+    assert trace.rejected.count == 0
+    return job, trace
+
+
+def test_verbose_logs_give_the_kernels_times(tmp_path: Path) -> None:
+    logs = [lines({**context(rank), **collective(5, 90 - 10 * rank, 1000 + 10 * rank)}) for rank in (0, 1)]
+    job, trace = imported(tmp_path, *logs)
+    columns = trace.commops[1].columns
+    assert columns["start_ns"].tolist() == [(START_US + 1010) * 1000]
+    assert columns["elapsed_ns"].tolist() == [80_000]
+    assert columns["size_bytes"].tolist() == [4096]
+    assert not any("start time" in note for note in job.notes)
+
+
+def test_without_start_times_durations_still_tell_who_was_last(tmp_path: Path) -> None:
+    logs = [lines(*({**context(rank), **collective(n, 90 - 40 * rank)} for n in range(4))) for rank in (0, 1)]
+    job, trace = imported(tmp_path, *logs)
+    assert set(trace.commops[0].columns["start_ns"].tolist()) == {UNKNOWN}
+    assert "8 of 8 operators have no start time" in job.notes[1]
+    arrivals, _ = arrivals_of(trace)
+    assert arrivals.last_rank.tolist() == [1] * 4
+    assert arrivals.waited_ns.tolist() == [40_000] * 4
+
+
+def test_numbers_of_each_kind_are_kept_apart(tmp_path: Path) -> None:
+    """NCCL counts all_reduces and broadcasts from 0 each."""
+    both = [collective(0, 5), collective(0, 6, name="AllGather"), collective(1, 7)]
+    _, trace = imported(tmp_path, *(lines(*({**context(rank), **one} for one in both)) for rank in (0, 1)))
+    arrivals, _ = arrivals_of(trace)
+    assert sorted(arrivals.operator.tolist()) == sorted(
+        [OPERATOR_CODES["all_reduce"], OPERATOR_CODES["all_reduce"], OPERATOR_CODES["all_gather"]]
+    )
+    assert arrivals.shares.tolist() == [2, 2, 2]
+
+
+def test_a_marker_speaks_for_the_lines_that_it_counts(tmp_path: Path) -> None:
+    first = lines(
+        marker(0, 2, 1, dropped=3), collective(0, 5), collective(1, 6), pair("Send", 1), collective(9, 9),
+        marker(0, 1, comm="0xcd"), collective(0, 4),
+    )  # fmt: skip
+    job, trace = imported(
+        tmp_path, first, lines(marker(1, 2, 1), collective(0, 5), collective(1, 6), pair("Recv", 0))
+    )
+    assert [len(trace.commops[rank]) for rank in (0, 1)] == [4, 3]
+    assert job.skipped == {"records without communicator, operator or time": 1}
+    assert [a.lost_rows for a in trace.announcements] == [3, None]
+    sends = trace.commops[0].columns["operator"] == OPERATOR_CODES["send"]
+    assert trace.commops[0].columns["peer"][sends].tolist() == [1]
+
+
+def test_global_ranks_are_those_of_the_communicator_that_holds_all(tmp_path: Path) -> None:
+    """Process 0 is rank 1 of the world and rank 0 of a part."""
+    first = lines({**context(0, "0xpart", 1), **collective(0, 5)}, {**whole(0, 1), **collective(0, 5)})
+    _, trace = imported(tmp_path, first, lines({**whole(1, 0), **collective(0, 5)}))
+    part = next(c for a in trace.announcements for c in a.communicators if "part" in c.id)
+    assert part.ranks == (1,)
+
+
+def whole(process: int, rank: int) -> dict[str, object]:
+    return context(process, "0xworld", 2, comm_rank=rank)
+
+
+def test_where_no_communicator_holds_all_processes_are_numbered_and_it_is_said(tmp_path: Path) -> None:
+    logs = [
+        lines({**context(rank, f"0x{rank // 2}", 2, comm_rank=rank % 2), **collective(0, 5)}) for rank in range(4)
+    ]
+    job, trace = imported(tmp_path, *logs)
+    assert trace.world_size == 4
+    assert any("numbered by host and process id" in note for note in job.notes)
+
+
+def test_lines_that_can_not_be_read_are_counted(tmp_path: Path) -> None:
+    good = lines({**context(0), **collective(0, 5)})
+    job, trace = imported(tmp_path, good + b"{\n\n[1]\n" + lines({}, {**context(0)}) + good[:-20])
+    assert len(trace.commops[0]) == 1
+    assert sum(job.skipped.values()) == 5
+
+
+def test_a_process_without_a_host_has_no_place(tmp_path: Path) -> None:
+    nowhere = {**context(0), **collective(1, 5)}
+    nowhere["metadata"]["hostname"] = ""
+    job, _ = imported(tmp_path, lines({**context(0), **collective(0, 5)}, nowhere))
+    assert sum(job.skipped.values()) == 1
+
+
+def test_another_version_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"pid100.log: inspector_output_format_version must be one of v4.0 .*'v5.0'"):
+        imported(tmp_path, lines({**context(0, version="v5.0"), **collective(0, 5)}))
