@@ -1,4 +1,4 @@
-"""Hooks that mkdocs calls while it builds the site: links lead to pages of the site.
+"""Hooks that mkdocs calls while it builds the site: parts that code makes, and links that lead to pages of the site.
 
 In the repository pages link to each other (``judgement.md#hang``) and to files that are no pages (``../../tests/…``).
 On the site the second kind leads to the repository where mkdocs's setting ``repo_url`` names it, else is plain.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import posixpath
 import re
 from typing import TYPE_CHECKING, Any, Final
+
+from irregulars.infra.docs_site.made_parts import fill
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -31,13 +33,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn the links of a page into those of the site, and its lists into what Python-Markdown takes for lists."""
+    """Fill a page, turn its links into those of the site, and its lists into what Python-Markdown takes for lists."""
     pages = {file.src_uri for file in files}
 
     def link(found: re.Match[str]) -> str:
         return site_link(found, pages, config.repo_url)
 
-    plain = _FENCE.sub(r"```\1", markdown)  # a second word is for the tests that type the block
+    plain = _FENCE.sub(r"```\1", fill(markdown))  # a second word is for the tests that type the block
     return outside_code(plain, lambda text: _LINK.sub(link, _LIST_AT_ONCE.sub(r"\1\n\n", text)))
 
 

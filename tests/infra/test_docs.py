@@ -9,6 +9,7 @@ from pathlib import Path
 
 from irregulars.detectors.plugins.checks import CHECKS
 from irregulars.detectors.plugins.protocol import COLUMNS
+from irregulars.infra.docs_site.made_parts import fill
 from irregulars.producers.simulator.presets import PRESETS, SHAPES
 from irregulars.producers.simulator.settings import SimulatorSettings
 
@@ -62,7 +63,7 @@ def test_the_columns_of_both_levels_are_listed() -> None:
 
 
 def test_the_simulator_s_page_names_every_setting_shape_and_preset() -> None:
-    page = (DOCS / "simulator.md").read_text()
+    page = fill((DOCS / "simulator.md").read_text())
     unnamed = [one.name for one in fields(SimulatorSettings) if f"`{one.name}=" not in page]
     assert unnamed == ["faults"], "these are given by --fault"
     assert [name for name in (*SHAPES, *PRESETS) if f"`{name}`" not in page] == []

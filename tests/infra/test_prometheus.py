@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from irregulars.infra.docs_site.made_parts import worker_metrics
 from irregulars.streams.telemetry.counters import metrics_table
 from tests.infra.known_metrics import known_metrics
 from tests.streams.telemetry.observed_worker import observed_metrics
@@ -65,7 +66,8 @@ def test_the_runbook_names_no_alert_that_is_none() -> None:
 
 
 def test_the_page_s_table_of_metrics_is_that_of_the_code() -> None:
-    assert metrics_table(observed_metrics()) in PAGE
+    assert "<!-- made: metrics of a worker -->" in PAGE
+    assert worker_metrics() == metrics_table(observed_metrics())
 
 
 def test_label_values_are_few_whatever_jobs_are_called() -> None:

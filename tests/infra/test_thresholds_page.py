@@ -1,15 +1,17 @@
-"""infra/docs/thresholds.md lists the thresholds of all rooms as they are."""
+"""The thresholds of all rooms are found, and described."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.thresholds_page import PAGE, render
-from tests.room_thresholds import Room, rooms
+from irregulars.infra.docs_site.made_parts import Room, rooms, thresholds
 
 
-def test_the_page_is_as_the_rooms_say() -> None:
-    assert PAGE.read_text() == render(), "run: python -m tests.benchmarks.thresholds_page"
+def test_every_room_has_a_table_of_its_thresholds() -> None:
+    assert [line[3:] for line in thresholds().splitlines() if line.startswith("## ")] == [
+        one.folder for one in rooms()
+    ]
+    assert thresholds().count("\n| `") == sum(len(one.thresholds) for one in rooms()) > 100
 
 
 def test_rooms_are_found_by_themselves() -> None:

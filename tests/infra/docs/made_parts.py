@@ -1,7 +1,7 @@
 """Parts of the pages that code makes. `python -m tests.infra.docs.made_parts` writes them into the pages anew.
 
-In a page such a part stands between ``<!-- made: NAME -->`` and ``<!-- end -->``; tests compare it with what the code
-makes now.
+In a page such a part stands between ``<!-- made: NAME -->`` and ``<!-- end -->``; tests compare it with the code.
+Parts of `irregulars.infra.docs_site.made_parts` are made when the site is built, and are one line in the page.
 """
 
 from __future__ import annotations
@@ -13,27 +13,19 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import typer
 
 from irregulars.infra import cli
-from irregulars.infra.configuration.settings import FIELDS
+from irregulars.infra.docs_site.made_parts import PART, ROOT, table
 from irregulars.infra.runs.analysis import analyze
 from irregulars.kafka.topic_admin import partitions_of, topic_config
 from irregulars.kafka.topics import DAY_MS, HOUR_MS, TOPICS, TopicSettings
-from irregulars.messages import kinds
-from irregulars.messages.bounds import BOUNDS
-from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
 from irregulars.messages.judgements import decode_verdict
 from irregulars.messages.opinions import encode_opinion
-from irregulars.messages.records import BATCH_SCHEMAS
-from irregulars.messages.threshold_changes import FIXED, LIVE, ThresholdChange, encode_change
-from irregulars.producers.simulator.presets import described_keys
+from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
-from irregulars.sinks.investigations import THEMES, Investigation, shipped_investigations
 from irregulars.sinks.notices.actions.actions import encode_actions
 from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
 from irregulars.sinks.notices.channels.cloudevents import headers_of
@@ -44,18 +36,14 @@ from irregulars.sinks.notices.mutes import Mute, encode_mute
 from irregulars.sinks.notices.notice import Notice, notice_json
 from irregulars.sinks.notices.opinions import opinion_on
 from irregulars.sinks.notices.policy import Rules, encode_told
-from irregulars.sinks.notices.settings import KINDS, ChannelTable, options_table
-from irregulars.validation import describe
+from irregulars.sinks.notices.settings import KINDS
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.__main__ import read_committed
 from tests.benchmarks.table.comparing import committed_lines
 from tests.benchmarks.table.rendering import committed_table
 from tests.infra.docs.sent_messages import SHOWN, Message, sent_messages, simulated
 
-ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "infra" / "docs"
-SCHEMAS = ROOT / "irregulars" / "messages" / "schemas"
-PART = re.compile(r"<!-- made: ([\w -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 KEYS = {
     "rank": "`job/rank`",
     "group": "`job/@group` or `job/rank`",
@@ -144,43 +132,6 @@ def rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {name: round(one, 3) if isinstance(one, float) and one > 1e6 else one for name, one in row.items()}
 
 
-def columns(topic: str) -> str:
-    fields = [
-        (one.name, str(one.type), "yes" if one.nullable else "no", *range_of(topic, one.name))
-        for one in BATCH_SCHEMAS[topic]
-    ]
-    return table(("column", "Arrow type", "null", "from", "to"), fields)
-
-
-def range_of(topic: str, column: str) -> tuple[str, str]:
-    bound = BOUNDS[topic].get(column)
-    return ("", "") if bound is None else (power(bound.least), power(bound.most))
-
-
-def power(value: float) -> str:
-    """Write powers of two as such, where the digits are many."""
-    if isinstance(value, float) or abs(value) < 1000:
-        return f"{value:g}"
-    less = (abs(value) - 1).bit_length() if (abs(value) & (abs(value) - 1)) == 0 else 0
-    sign = "-" if value < 0 else ""
-    if less:
-        return f"{sign}2^{less}"
-    return f"2^{(value + 1).bit_length() - 1} - 1" if (value & (value + 1)) == 0 else str(value)
-
-
-def evidence_columns() -> str:
-    kinds: dict[str, str] = {name: str(kind) for name, kind in COLUMNS.items()}
-    kinds |= {"offsets": "list<int64>"} | {f"class_{name}": f"list<{kind}>" for name, kind in CLASS_COLUMNS.items()}
-    fields = ", ".join(f"{name}: {kind}" for name, kind in PATTERN_COLUMNS.items())
-    rows = [(name, kind, *range_of("evidence", name)) for name, kind in kinds.items()]
-    return table(("column", "Arrow type", "from", "to"), [*rows, ("patterns", f"list<struct<{fields}>>", "", "")])
-
-
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    return "\n".join([*lines, *(f"| `{first}` | {' | '.join(others)} |" for first, *others in rows)]) + "\n"
-
-
 def topics() -> str:
     rows = []
     for name, topic in TOPICS.items():
@@ -195,46 +146,6 @@ def topics() -> str:
 def _age(age_ms: int) -> str:
     unit, count = ("day", age_ms // DAY_MS) if age_ms >= DAY_MS else ("hour", age_ms // HOUR_MS)
     return f"1 {unit}" if count == 1 else f"{count} {unit}s"
-
-
-def fields(schema: str, left_out: str | None = None) -> str:
-    """The fields of a JSON schema, as it describes them itself."""
-    properties = json.loads((SCHEMAS / f"{schema}.json").read_text())["properties"]
-    others = json.loads((SCHEMAS / f"{left_out}.json").read_text())["properties"] if left_out else {}
-    rows = [(name, _type(one), one["description"]) for name, one in properties.items() if name not in others]
-    return table(("field", "type", "meaning"), rows)
-
-
-def action_fields() -> str:
-    properties = json.loads((SCHEMAS / "actions.json").read_text())["properties"]["actions"]["items"]["properties"]
-    return table(("field", "type", "meaning"), [(n, _type(one), one["description"]) for n, one in properties.items()])
-
-
-def suspect_fields() -> str:
-    suspects = json.loads((SCHEMAS / "verdicts.json").read_text())["properties"]["suspects"]
-    properties = suspects["items"]["properties"]
-    return table(("field", "type", "meaning"), [(n, _type(one), one["description"]) for n, one in properties.items()])
-
-
-def explanation_fields(part: str | None = None) -> str:
-    """The fields of an explanation, or of the objects in one of its lists."""
-    properties = json.loads((SCHEMAS / "verdicts.json").read_text())["properties"]["explanation"]["properties"]
-    properties = properties if part is None else properties[part]["items"]["properties"]
-    return table(("field", "type", "meaning"), [(n, _type(one), one["description"]) for n, one in properties.items()])
-
-
-def verdict_kinds() -> str:
-    rows = [(name, one.meaning, one.suspects) for name, one in kinds.KINDS.items()]
-    return table(("`kind`", "meaning", "first suspect"), rows)
-
-
-def _type(field: Mapping[str, Any]) -> str:
-    if "const" in field:
-        return f"`{json.dumps(field['const'])}`"
-    if "enum" in field:
-        return " ".join(f"`{'null' if one is None else one}`" for one in field["enum"])
-    kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
-    return " or ".join(kinds)
 
 
 def analysis() -> str:
@@ -294,10 +205,6 @@ def _first(values: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {name: values[name] for name in list(values)[:count]} | {"…": "…"}
 
 
-def channel_options(kind: str) -> str:
-    return options_table(KINDS[kind][0])
-
-
 def told_message() -> str:
     """The record of that notice on the topic ``notices``."""
     notice, _ = notices_of_job()
@@ -324,41 +231,6 @@ def change_message() -> str:
     return block("json", pretty(json.loads(encode_change(change))))
 
 
-def live_thresholds() -> str:
-    rows = [(name, describe(kind), FIELDS[name].metadata["about"]) for name, kind in LIVE.items()]
-    return table(("setting", "value", "meaning"), rows)
-
-
-def fixed_thresholds() -> str:
-    return table(("setting", "why not"), list(FIXED.items()))
-
-
-def keys_of_simulate() -> str:
-    rows = [(keys.replace(", ", "`, `"), text) for keys, text in described_keys()]
-    return table(("key and default", "meaning"), rows)
-
-
-def questions() -> str:
-    """The questions of `irregulars sql`, by theme, each with its parameters."""
-    lines = []
-    for theme in THEMES:
-        lines += ["", f"| {theme} | question | parameters |", "|---|---|---|"]
-        lines += [_question(one) for one in shipped_investigations().values() if one.theme == theme]
-    return "\n".join([*lines[1:], ""])
-
-
-def _question(one: Investigation) -> str:
-    known = (f"**{p.name}**" if p.is_required else p.name for p in one.parameters if p.name != "limit")
-    return f"| `{one.name}` | {one.title} | {', '.join(known)} |"
-
-
-def commands() -> str:
-    """Every command, with the first sentence of its help."""
-    whole: Any = typer.main.get_command(cli.app)
-    rows = [(f"irregulars {name}", one.get_short_help_str(1000)) for name, one in sorted(whole.commands.items())]
-    return table(("command", "use"), rows)
-
-
 MAKERS: Mapping[str, Callable[[], str]] = {
     "topics": topics,
     **{f"message {name}": partial(json_message, name) for name in ("jobs", "heartbeats", "verdicts", "alerts")},
@@ -371,26 +243,7 @@ MAKERS: Mapping[str, Callable[[], str]] = {
     "message mutes": mute_message,
     "message feedback": opinion_message,
     "message thresholds": change_message,
-    "live thresholds": live_thresholds,
-    "fixed thresholds": fixed_thresholds,
-    "fields of notices": partial(fields, "notices"),
     **{f"notice {name}": partial(notice_message, name) for name in KINDS if name not in ("command", "actions")},
-    **{f"options of {name}": partial(channel_options, name) for name in KINDS},
-    "options of every channel": partial(options_table, ChannelTable),
-    **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},
-    "columns evidence": evidence_columns,
-    "fields of verdicts": partial(fields, "verdicts"),
-    "kinds of verdicts": verdict_kinds,
-    "fields of explanations": explanation_fields,
-    "fields of steps": partial(explanation_fields, "path"),
-    "fields of alternatives": partial(explanation_fields, "considered"),
-    "fields of suspects": suspect_fields,
-    "fields of alerts": partial(fields, "alerts", "verdicts"),
-    "fields of actions": partial(fields, "actions"),
-    "fields of an action": action_fields,
-    "keys of simulate": keys_of_simulate,
-    "questions": questions,
-    "commands": commands,
     "analysis": analysis,
     "screen of a link": partial(screen, "gloo-slow-link"),
     "figures": figures,
@@ -409,7 +262,7 @@ def renew(names: Collection[str] = ()) -> None:
     """Write parts anew: those that are named, or all."""
 
     def part(found: re.Match[str]) -> str:
-        if names and found[1] not in names:
+        if found[1] not in MAKERS or (names and found[1] not in names):
             return found[0]
         return f"<!-- made: {found[1]} -->\n{MAKERS[found[1]]()}<!-- end -->"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from irregulars.infra.docs_site.made_parts import fill
 from irregulars.messages.judgements import DEVICES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -15,4 +16,4 @@ PLACES = ("infra/docs/glossary.md", "infra/docs/verdict-json.md")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_device_is_named(device: str, place: str) -> None:
-    assert f"`{device}`" in (ROOT / place).read_text()
+    assert f"`{device}`" in fill((ROOT / place).read_text())

@@ -1,9 +1,10 @@
-"""Parts of pages that code makes are as it makes them."""
+"""Parts of pages that code makes are as it makes them; those of the site are one line that names the source."""
 
 from __future__ import annotations
 
 import pytest
 
+from irregulars.infra.docs_site import made_parts as site
 from tests.infra.docs.made_parts import MAKERS, parts
 
 PARTS = list(parts())
@@ -11,8 +12,24 @@ PARTS = list(parts())
 
 @pytest.mark.parametrize(("page", "name", "text"), PARTS, ids=[f"{page}: {name}" for page, name, _ in PARTS])
 def test_the_page_shows_what_the_code_makes(page: str, name: str, text: str) -> None:
-    assert text == MAKERS[name](), "run: python -m tests.infra.docs.made_parts"
+    if name in site.MAKERS:
+        assert (text.count("\n"), text.count("`") >= 2) == (1, True), "must be one line with a command or file"
+    else:
+        assert text == MAKERS[name](), "run: python -m tests.infra.docs.made_parts"
 
 
 def test_every_part_is_shown_once() -> None:
-    assert sorted(name for _, name, _ in PARTS) == sorted(MAKERS)
+    assert sorted(name for _, name, _ in PARTS) == sorted([*MAKERS, *site.MAKERS])
+
+
+@pytest.mark.parametrize("name", site.MAKERS)
+def test_parts_of_the_site_are_tables_with_rows(name: str) -> None:
+    rows = [line for line in site.MAKERS[name]().splitlines() if line.startswith("| `")]
+    assert len(rows) >= 1
+    assert site.fill(f"<!-- made: {name} -->\n`x`\n<!-- end -->") == site.MAKERS[name]()
+
+
+def test_log_events_are_those_of_the_calls() -> None:
+    table = site.log_events()
+    assert "| `broker_back` | streams | WARNING | away_s |" in table
+    assert "| `store_full` | streams | ERROR |" in table

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from irregulars.infra.docs_site.made_parts import SCHEMAS
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import TOPICS, TopicSettings
@@ -29,7 +30,7 @@ from irregulars.messages.judgements import decode_verdict, encode_verdict
 from irregulars.messages.records import BATCH_SCHEMAS, COMMOPS, decode_batch, encode_arrow, encode_batch
 from irregulars.sinks.notices.actions.actions import decode_actions, encode_actions
 from irregulars.sinks.notices.notice import Notice
-from tests.infra.docs.made_parts import DOCS, ROWS_SHOWN, SCHEMAS, topics_of_job
+from tests.infra.docs.made_parts import DOCS, ROWS_SHOWN, topics_of_job
 
 SECTIONS = dict(re.findall(r"^## ([\w, ]+)$(.*?)(?=^## |\Z)", (DOCS / "topics.md").read_text(), re.M | re.S))
 

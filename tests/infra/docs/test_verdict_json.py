@@ -7,11 +7,12 @@ import re
 
 import jsonschema
 
+from irregulars.infra.docs_site.made_parts import SCHEMAS, fill
 from irregulars.messages.judgements import DEVICES, VERDICT_KINDS
 from irregulars.sinks.alerts import ALERTING_EVENTS
-from tests.infra.docs.made_parts import DOCS, SCHEMAS
+from tests.infra.docs.made_parts import DOCS
 
-PAGE = (DOCS / "verdict-json.md").read_text()
+PAGE = fill((DOCS / "verdict-json.md").read_text())
 
 
 def test_every_kind_has_its_line_in_their_order() -> None:

@@ -1,0 +1,312 @@
+"""Parts of the pages that code makes while the site is built: settings, commands, metrics, log events, thresholds.
+
+In a page of the repository such a part is one line between ``<!-- made: NAME -->`` and ``<!-- end -->``. The line
+names the command or file that has the same; `hooks.py` puts the part in its place.
+
+    python -m irregulars.infra.docs_site.made_parts               # lists the parts
+    python -m irregulars.infra.docs_site.made_parts "log events"  # prints one
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import typer
+
+from irregulars.infra import cli
+from irregulars.infra.configuration.agent_settings import agent_table
+from irregulars.infra.configuration.settings import FIELDS, settings_table
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.outbox import Outbox
+from irregulars.kafka.topics import TopicSettings
+from irregulars.messages import kinds
+from irregulars.messages.bounds import BOUNDS
+from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS
+from irregulars.messages.records import BATCH_SCHEMAS
+from irregulars.messages.threshold_changes import FIXED, LIVE
+from irregulars.producers.simulator.presets import described_keys
+from irregulars.sinks.investigations import THEMES, shipped_investigations
+from irregulars.sinks.notices.settings import KINDS, ChannelTable, options_table
+from irregulars.streams.stages.partition_state import PartitionState
+from irregulars.streams.telemetry.counters import Counters, metrics_table
+from irregulars.streams.telemetry.observer import Hop, Observer
+from irregulars.thresholds import Threshold, thresholds_of
+from irregulars.validation import describe
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SCHEMAS: Final = ROOT / "irregulars" / "messages" / "schemas"
+PART: Final = re.compile(r"<!-- made: ([\w -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
+_ORIGINS: Final = ("chosen", "formula", "computed", "convention")
+_THRESHOLD_FILES: Final = ("thresholds.py", "likelihoods.py")
+
+
+def fill(markdown: str) -> str:
+    """Put the parts of `MAKERS` in their places; parts that are not among them are kept in the page."""
+    return PART.sub(lambda found: MAKERS[found[1]]() if found[1] in MAKERS else found[2], markdown)
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table in Markdown whose first column is code."""
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return "\n".join([*lines, *(f"| `{first}` | {' | '.join(others)} |" for first, *others in rows)]) + "\n"
+
+
+def columns(topic: str) -> str:
+    """Return the columns of a topic's Arrow messages."""
+    rows = [
+        (one.name, str(one.type), "yes" if one.nullable else "no", *_range(topic, one.name))
+        for one in BATCH_SCHEMAS[topic]
+    ]
+    return table(("column", "Arrow type", "null", "from", "to"), rows)
+
+
+def evidence_columns() -> str:
+    """Return the columns of evidence."""
+    types: dict[str, str] = {name: str(kind) for name, kind in COLUMNS.items()}
+    types |= {"offsets": "list<int64>"} | {f"class_{name}": f"list<{kind}>" for name, kind in CLASS_COLUMNS.items()}
+    pattern = ", ".join(f"{name}: {kind}" for name, kind in PATTERN_COLUMNS.items())
+    rows = [(name, kind, *_range("evidence", name)) for name, kind in types.items()]
+    return table(("column", "Arrow type", "from", "to"), [*rows, ("patterns", f"list<struct<{pattern}>>", "", "")])
+
+
+def _range(topic: str, column: str) -> tuple[str, str]:
+    bound = BOUNDS[topic].get(column)
+    return ("", "") if bound is None else (_power(bound.least), _power(bound.most))
+
+
+def _power(value: float) -> str:
+    """Write powers of two as such, where the digits are many."""
+    if isinstance(value, float) or abs(value) < 1000:
+        return f"{value:g}"
+    less = (abs(value) - 1).bit_length() if (abs(value) & (abs(value) - 1)) == 0 else 0
+    sign = "-" if value < 0 else ""
+    if less:
+        return f"{sign}2^{less}"
+    return f"2^{(value + 1).bit_length() - 1} - 1" if (value & (value + 1)) == 0 else str(value)
+
+
+def fields_of(schema: str, *path: str, left_out: str | None = None) -> str:
+    """Return the fields of a JSON schema, or of the objects at a path in it, without those of another schema."""
+    properties = _properties(schema, path)
+    others = _properties(left_out) if left_out else {}
+    rows = [(name, _type(one), one["description"]) for name, one in properties.items() if name not in others]
+    return table(("field", "type", "meaning"), rows)
+
+
+def _properties(schema: str, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((SCHEMAS / f"{schema}.json").read_text())
+    for name in path:
+        found = found["properties"][name]
+        found = found.get("items", found)
+    properties: dict[str, Any] = found["properties"]
+    return properties
+
+
+def _type(one: Mapping[str, Any]) -> str:
+    if "const" in one:
+        return f"`{json.dumps(one['const'])}`"
+    if "enum" in one:
+        return " ".join(f"`{'null' if value is None else value}`" for value in one["enum"])
+    return " or ".join(one["type"] if isinstance(one["type"], list) else [one["type"]])
+
+
+def verdict_kinds() -> str:
+    """Return the kinds of verdicts."""
+    rows = [(name, one.meaning, one.suspects) for name, one in kinds.KINDS.items()]
+    return table(("`kind`", "meaning", "first suspect"), rows)
+
+
+def live_thresholds() -> str:
+    """Return the settings that may change while workers run."""
+    rows = [(name, describe(kind), FIELDS[name].metadata["about"]) for name, kind in LIVE.items()]
+    return table(("setting", "value", "meaning"), rows)
+
+
+def fixed_thresholds() -> str:
+    """Return the settings of judgement that may not, with the reasons."""
+    return table(("setting", "why not"), list(FIXED.items()))
+
+
+def channel_options(kind: str) -> str:
+    """Return the options of a kind of channel."""
+    return options_table(KINDS[kind][0])
+
+
+def keys_of_simulate() -> str:
+    """Return the keys of ``irregulars simulate --set``."""
+    rows = [(keys.replace(", ", "`, `"), text) for keys, text in described_keys()]
+    return table(("key and default", "meaning"), rows)
+
+
+def questions() -> str:
+    """Return the questions of ``irregulars sql``, by theme; parameters that must be given are bold."""
+    lines = []
+    for theme in THEMES:
+        lines += ["", f"| {theme} | question | parameters |", "|---|---|---|"]
+        for one in shipped_investigations().values():
+            known = (f"**{p.name}**" if p.is_required else p.name for p in one.parameters if p.name != "limit")
+            lines += [f"| `{one.name}` | {one.title} | {', '.join(known)} |"] if one.theme == theme else []
+    return "\n".join([*lines[1:], ""])
+
+
+def commands() -> str:
+    """Return every command, with the first sentence of its help."""
+    whole: Any = typer.main.get_command(cli.app)
+    rows = [(f"irregulars {name}", one.get_short_help_str(1000)) for name, one in sorted(whole.commands.items())]
+    return table(("command", "use"), rows)
+
+
+@dataclass
+class _Stage:
+    hop: str
+    states: dict[int, PartitionState[None]] = field(default_factory=dict)
+
+    def state_bytes(self) -> int:
+        return 0
+
+
+def worker_metrics() -> str:
+    """Return the metrics of a worker; one that holds a partition, as its samples name the labels."""
+    rank, job, topics = _Stage("rank"), _Stage("job"), TopicSettings()
+    rank.states[0] = PartitionState(0, 1, 1, {"commops": 10})
+    outbox = Outbox("127.0.0.1:1", {})
+    counters = Counters()
+    hops = (Hop(rank, lambda partition, read_to: 90.0), Hop(job, lambda partition, read_to: None))
+    observer = Observer(counters, outbox, DeadLetters(outbox, topics), topics, "g", hops, lambda: True, lambda: 100.0)
+    observer.saw_ends({0: {"commops": 20}})
+    asyncio.run(observer.observe())
+    outbox.close(0.0)
+    return metrics_table(counters.registry.collect())
+
+
+def log_events() -> str:
+    """Return the events that our processes log, from the calls in the source: folder, level and fields."""
+    found: dict[tuple[str, str], tuple[set[str], dict[str, None]]] = {}
+    for folder in ("infra", "irregulars", "producers", "sinks", "streams"):
+        # rglob does not follow the links in irregulars/ to the other folders
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for level, event, text in _logged(ast.parse(path.read_text())):
+                levels, keys = found.setdefault((event, folder), (set(), {}))
+                levels.add(level.upper())
+                keys.update(dict.fromkeys(re.findall(r"(\w+)=", text)))
+    rows = [(event, of, ", ".join(sorted(levels)), " ".join(keys)) for (event, of), (levels, keys) in found.items()]
+    return table(("event", "of", "level", "fields"), sorted(rows))
+
+
+def _logged(module: ast.Module) -> Iterator[tuple[str, str, str]]:
+    """Yield level, event and the rest of each call such as ``LOG.info("event=ready took_s=%.1f", …)``."""
+    for node in ast.walk(module):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="LOG"), attr=level), args=[ast.Constant(str(text)), *_]
+            ):
+                event = re.match(r"event=(\w+)(.*)", text, re.DOTALL)
+                if event is not None:  # one that begins with %s is none: its names stand beside it in the code
+                    yield level, event[1], event[2]
+
+
+class Room(NamedTuple):
+    """A room, by its folder, and its set of thresholds; likelihoods are a set of their own, by their module."""
+
+    folder: str
+    values: Any
+
+    @property
+    def name(self) -> str:
+        """Such as ``blame``."""
+        return self.folder.rsplit("/", 1)[1]
+
+    @property
+    def thresholds(self) -> list[Threshold]:
+        """The thresholds with units, meanings and sources."""
+        return thresholds_of(self.values)
+
+
+@cache
+def rooms() -> tuple[Room, ...]:
+    """Find the rooms with a ``thresholds.py`` or ``likelihoods.py``, by folder.
+
+    Raises
+    ------
+    ValueError
+        If one of them holds no set of thresholds, or several.
+    """
+    paths = [
+        path for top in ("detectors", "streams") for name in _THRESHOLD_FILES for path in (ROOT / top).rglob(name)
+    ]
+    return tuple(_room(path.relative_to(ROOT).with_suffix("").as_posix()) for path in sorted(paths))
+
+
+def _room(file: str) -> Room:
+    module = importlib.import_module(f"irregulars.{file.replace('/', '.')}")
+    found = [
+        value
+        for value in vars(module).values()
+        if is_dataclass(value) and not isinstance(value, type) and thresholds_of(value)
+    ]
+    if len(found) != 1:
+        raise ValueError(f"{file}.py must hold one set of thresholds; got {len(found)}")
+    return Room(file.removesuffix("/thresholds"), found[0])
+
+
+def thresholds() -> str:
+    """Return the thresholds of all rooms, a table for each."""
+    parts = []
+    for room in rooms():
+        rows = [(one.name, _number(one.value), one.unit, one.meaning, _origin(one.source)) for one in room.thresholds]
+        cells = [(row[0], *(cell.replace("|", "\\|") for cell in row[1:])) for row in rows]
+        parts.append(f"## {room.folder}\n\n" + table(("name", "value", "unit", "meaning", "source"), cells))
+    return "\n".join(parts)
+
+
+def _origin(source: str) -> str:
+    """Return a paper, or how a value was found; the reason is written beside it in the code."""
+    return next((how for how in _ORIGINS if source.startswith(how)), source)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+MAKERS: Final[Mapping[str, Callable[[], str]]] = {
+    "commands": commands,
+    "settings": settings_table,
+    "live thresholds": live_thresholds,
+    "fixed thresholds": fixed_thresholds,
+    "thresholds": thresholds,
+    "settings of the agent": agent_table,
+    "metrics of a worker": worker_metrics,
+    "log events": log_events,
+    "options of every channel": partial(options_table, ChannelTable),
+    **{f"options of {name}": partial(channel_options, name) for name in KINDS},
+    **{f"columns {name}": partial(columns, name) for name in BATCH_SCHEMAS},
+    "columns evidence": evidence_columns,
+    "fields of notices": partial(fields_of, "notices"),
+    "fields of verdicts": partial(fields_of, "verdicts"),
+    "fields of suspects": partial(fields_of, "verdicts", "suspects"),
+    "fields of explanations": partial(fields_of, "verdicts", "explanation"),
+    "fields of steps": partial(fields_of, "verdicts", "explanation", "path"),
+    "fields of alternatives": partial(fields_of, "verdicts", "explanation", "considered"),
+    "fields of alerts": partial(fields_of, "alerts", left_out="verdicts"),
+    "fields of actions": partial(fields_of, "actions"),
+    "fields of an action": partial(fields_of, "actions", "actions"),
+    "kinds of verdicts": verdict_kinds,
+    "keys of simulate": keys_of_simulate,
+    "questions": questions,
+}
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(MAKERS[name]() for name in sys.argv[1:]) or "".join(f"{name}\n" for name in MAKERS))
