@@ -339,7 +339,7 @@ static int64_t look_at(const Columns *own, int64_t first, int64_t past, int64_t 
 
 PyDoc_STRVAR(look_doc,
 "look(value, layout, counts, names, looks, runs)\n--\n\n"
-"Look at the rows of some ranks of commops: see streams/rank_hop/rows/row_summaries.py.\n\n"
+"Look at the rows of some ranks of commops: see streams/rank_hop/message_rows.py.\n\n"
 "`counts` are the rows of each; `looks` (a row of 6 int64 for each) and `runs` (a row of 4 for each row of the\n"
 "message) are written. Returns the number of runs; -1: a code lies outside of its dictionary.");
 
@@ -659,7 +659,7 @@ static int reduce_all(Reduction *own, const Closing *closings, int64_t closing_c
 
 PyDoc_STRVAR(reduce_doc,
 "reduce(values, layouts, code_begins, cuts, closings, numbers, is_next, free_ns, codes, is_wide)\n--\n\n"
-"Sum up the operators of some closings: see streams/rank_hop/rows/block_sums.py.\n\n"
+"Sum up the operators of some closings: see streams/rank_hop/operator_reduction.py.\n\n"
 "Returns bytes: rows of 7 values for each block, the offsets, and rows of 3 values for each class. Or a byte for each\n"
 "closing, 1 where numpy has to do it, if it has to do some of them.");
 

@@ -29,12 +29,10 @@ from irregulars.messages.records import (
     encode_batch,
     read_header,
 )
-from irregulars.streams.rank_hop import evidence_reduction
+from irregulars.streams.rank_hop import evidence_reduction, message_rows
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
-from irregulars.streams.rank_hop.rows import row_summaries
-from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
-from irregulars.streams.rank_hop.rows.operator_reduction import Reduction
-from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
+from irregulars.streams.rank_hop.message_rows import Cut, MessageRows, RowSummary, summarize
+from irregulars.streams.rank_hop.operator_reduction import Reduction
 from irregulars.validation import MAX_RANK
 from tests.fuzz.mutations import mutate
 
@@ -350,6 +348,6 @@ def test_without_the_compiled_loops_all_goes_on(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("IRREGULARS_COMPILED", "0")
     assert compiled.load_kernel() is None
     monkeypatch.setattr(plain_messages, "KERNEL", None)
-    monkeypatch.setattr(row_summaries, "KERNEL", None)
+    monkeypatch.setattr(message_rows, "KERNEL", None)
     batch = batch_of(operators(Random(1), 4, 0.0))
     assert_equal_columns(dict(decode_batch(encode_batch(batch), "commops").columns), batch.columns)

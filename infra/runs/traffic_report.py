@@ -9,8 +9,8 @@ import numpy as np
 from irregulars.detectors.job.topology import Topology, topology_of
 from irregulars.detectors.nics.steady_stretches import Stretch, Traffic, steady_stretches
 from irregulars.producers.trace.directory import Trace
+from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples
-from irregulars.streams.rank_hop.rows.message_rows import part_of
 
 _ALL_NS = int(np.iinfo(np.int64).max)
 

@@ -1,4 +1,4 @@
-"""What time says of a job: whether it is silent, stands still, or keeps somebody waiting for too long."""
+"""Whether a job is silent, stands still, or has kept an iteration or an attempt waiting for too long."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ in the morning, and its verdict then closes as ``restarted``."""
 
 
 class Presence(Enum):
-    """Whether a job was heard of lately."""
+    """Whether a message of a job came lately."""
 
     HEARD = auto()
-    SILENT = auto()  # since the last tick that asked; its verdicts are to be closed
-    TOLD = auto()  # that it is silent; it may speak again
-    FORGOTTEN = auto()  # too long ago; it is to be ended
+    SILENT = auto()  # since the last tick; the verdicts of the job are to be closed
+    TOLD = auto()  # silent, and its verdicts are closed; messages may come again
+    FORGOTTEN = auto()  # silent for too long; it is to be ended
 
 
 class Lasting:
@@ -55,7 +55,7 @@ class Lasting:
 
 
 class JobClock:
-    """The clock of one job; its `JobMonitor` tells it of messages, ticks and what was told.
+    """The clock of one job; its `JobMonitor` calls it for each message and tick, and once a silence was handled.
 
     The job's presence changes with ticks, and when its silence was told:
 
@@ -123,7 +123,7 @@ class JobClock:
         self._restored_still_s = value
 
     def begin(self) -> None:
-        """Begin the next attempt: what was noted of the silence and the overdue end of the one before is over."""
+        """Begin the next attempt: forget the silence and the overdue end of the one before."""
         self.presence = Presence.HEARD
         self.is_rank_overdue = self.is_attempt_overdue = False
         self._oldest, self._later = Lasting(), Lasting()  # the next attempt may wait at the same iteration
@@ -169,7 +169,7 @@ class JobClock:
         has_later
             Whether messages of the next attempt are there.
         is_hanging
-            Whether a verdict on a hang of the job is open: somebody waits for its end.
+            Whether a verdict on a hang of the job is open.
         """
         self._ticked_s = now_s
         if self._restored_still_s is not None:
@@ -179,32 +179,20 @@ class JobClock:
             self.is_attempt_overdue = True
         silent_s = self._heard.update(self._messages, now_s, until_s)
         if silent_s is None:
-            self._note_movement(now_s)
+            # An operator that is open for long is no standstill while others end. Within half a silence of a movement
+            # any message counts as one: the first hop did not send it because it had waited for the silence.
+            if self._has_moved or not self._has_stood_for(self.silence_s / 2, now_s):
+                self._moved_s = now_s
+            self._has_moved = False
             self.presence = Presence.HEARD
-        else:
-            is_forgotten = silent_s >= self._forget_s(is_hanging=is_hanging)
-            self.presence = Presence.FORGOTTEN if is_forgotten else self._presence(silent_s, until_s, is_stuck)
-
-    def _forget_s(self, *, is_hanging: bool) -> float:
-        usual_s = FORGOTTEN * self.silence_s
-        return max(usual_s, self.silence_s + _HANGING_S) if is_hanging else usual_s
-
-    def _presence(self, silent_s: float, until_s: float, is_stuck: Callable[[], bool]) -> Presence:
-        if self.presence is Presence.TOLD:
-            return Presence.TOLD
-        is_standing = self._has_stood_for(self.silence_s, until_s) and is_stuck()
-        wait_s = self._grace_s if is_standing else self.silence_s
-        return Presence.SILENT if silent_s >= wait_s else Presence.HEARD
-
-    def _note_movement(self, now_s: float) -> None:
-        """Note when the job last moved: an operator that is open for long is no standstill while others end.
-
-        Within half a silence of a movement any message counts as one: the first hop did not send it because it had
-        waited for the silence.
-        """
-        if self._has_moved or not self._has_stood_for(self.silence_s / 2, now_s):
-            self._moved_s = now_s
-        self._has_moved = False
+            return
+        forget_s = FORGOTTEN * self.silence_s
+        if silent_s >= (max(forget_s, self.silence_s + _HANGING_S) if is_hanging else forget_s):
+            self.presence = Presence.FORGOTTEN
+        elif self.presence is not Presence.TOLD:
+            is_standing = self._has_stood_for(self.silence_s, until_s) and is_stuck()
+            wait_s = self._grace_s if is_standing else self.silence_s
+            self.presence = Presence.SILENT if silent_s >= wait_s else Presence.HEARD
 
     def _has_stood_for(self, seconds: float, now_s: float) -> bool:
         return self._moved_s is not None and now_s - self._moved_s >= seconds

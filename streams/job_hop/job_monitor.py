@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,31 +13,53 @@ from irregulars.detectors.judging.reading.iteration_rows import IterationRows, j
 from irregulars.detectors.judging.reading.operator_reader import LogTraffic
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_columns import concatenate_columns
-from irregulars.dtypes import Flags
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
-from irregulars.messages.judgements import Judgements
+from irregulars.messages.judgements import Judgements, Verdict
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.state_codec import Part
-from irregulars.streams.job_hop.changed_settings import changed_settings, judged_by
-from irregulars.streams.job_hop.contradictions import Contradiction, without_places
 from irregulars.streams.job_hop.job_clock import JobClock, Presence
 from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
-from irregulars.streams.job_hop.job_starts import JobStarts, StartsState
+from irregulars.streams.job_hop.job_starts import Contradiction, JobStarts, StartsState, without_places
 from irregulars.streams.job_hop.stored_attributions import StoredAttributions, put_back, take_out
 from irregulars.streams.monitor_settings import MonitorSettings
+
+_SEVERITY: Final = "alert_"
+"""Before the name of each limit of `SeverityLimits`, in the names of settings."""
+
+
+def changed_settings(settings: MonitorSettings, values: Mapping[str, float]) -> MonitorSettings:
+    """Return settings with these values, by the names of `messages.threshold_changes.LIVE`.
+
+    >>> changed = changed_settings(MonitorSettings(), {"delta": 1.3, "alert_page_share": 0.2})
+    >>> changed.delta, changed.severity.page_share, changed.window
+    (1.3, 0.2, 50)
+    """
+    limits: dict[str, Any] = {
+        name.removeprefix(_SEVERITY): value for name, value in values.items() if name.startswith(_SEVERITY)
+    }
+    own: dict[str, Any] = {name: value for name, value in values.items() if not name.startswith(_SEVERITY)}
+    return replace(settings, severity=replace(settings.severity, **limits), **own)
+
+
+def judged_by(verdict: Verdict, values: Mapping[str, float]) -> Verdict:
+    """Return a verdict that says by which changed thresholds it was judged, to programs and to people."""
+    told = ", ".join(f"{name} = {value:g}" for name, value in values.items())
+    return replace(
+        verdict, thresholds=dict(values), evidence=f"{verdict.evidence}; judged with {told}, as changed live"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class JobMonitorState:
-    """What a `JobMonitor` keeps.
+    """State of a `JobMonitor`.
 
     Parameters
     ----------
     announced
         Ranks whose announcement is still to be handed on.
     later
-        What came of the next attempt, as messages of ``evidence``.
+        Rows of the next attempt, as messages of ``evidence``.
     still_s
         For how long the job has not moved.
     attributions
@@ -130,9 +153,9 @@ class JobMonitor:
                 self._add_evidence(row)
 
     def follow(self, changes: Sequence[ThresholdChange]) -> None:
-        """Judge by what people changed of the thresholds, from the next iteration that `advance` judges on.
+        """Judge by thresholds that people changed, from the next iteration that `advance` judges on.
 
-        A state holds nothing of it: whoever restores a monitor tells it again.
+        They are not part of the state: the stage calls this again after a restore.
 
         Parameters
         ----------
@@ -161,7 +184,7 @@ class JobMonitor:
         ----------
         now_s, until_s
             The present, and until when everything that ranks sent has been read (None: until now). A silence counts
-            from the present, and only as far as was read: the lag of a worker is nobody's silence.
+            from the present, and only as far as was read: the lag of a worker is not the job's silence.
         """
         until_s = now_s if until_s is None else until_s
         oldest = min(self._pending, default=None)
@@ -182,7 +205,7 @@ class JobMonitor:
         while self._later and self._is_ended:
             later, self._later = self._later, []
             attempts = [row.attempt for row in later if isinstance(row, Membership)]
-            if not attempts:  # rows of an attempt that nobody announced
+            if not attempts:  # rows of an attempt that was not announced
                 break
             self._begin(min(attempts))
             self._add_numbered(later)
@@ -191,7 +214,8 @@ class JobMonitor:
 
     def _advance_attempt(self, read_back: ReadBack) -> list[Judgements]:
         reason, parts = self._reason_to_end(), []
-        while self._pending and (reason is not None or self._is_judgeable(min(self._pending))):
+        roster = self._roster
+        while self._pending and (reason is not None or (roster.is_complete and roster.has_all(min(self._pending)))):
             rows = join_rows(self._pending.pop(min(self._pending)))
             values = values_in_force(self._changes, rows.start_ns)
             if values != self._in_force:
@@ -204,22 +228,19 @@ class JobMonitor:
                 self._judge = self._judge.successor(self._current)
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
-            self._close(reason, read_back)
+            was_hanging = self._judge.is_hanging
+            self._judge.close(reason, self._roster.announcements, read_back)
+            if was_hanging and self._clock.presence is Presence.FORGOTTEN:
+                self._judge.close_hangs(reason)
+            # A worker that catches up may learn of a silence only when it is long enough to forget the job: a job that
+            # is found to hang then is kept all the same.
+            self._clock.tell(is_kept=self._judge.is_hanging and not was_hanging)
+            self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
         announced, self._announced = self._announced, []
         return [*parts, self._drain(announced)]
 
-    def _close(self, reason: str, read_back: ReadBack) -> None:
-        was_hanging = self._judge.is_hanging
-        self._judge.close(reason, self._roster.announcements, read_back)
-        if was_hanging and self._clock.presence is Presence.FORGOTTEN:
-            self._judge.close_hangs(reason)
-        # Who catches up may hear of a silence for the first time when it is long enough to forget the job: one that
-        # is found to hang then is kept all the same.
-        self._clock.tell(is_kept=self._judge.is_hanging and not was_hanging)
-        self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
-
     def _drain(self, announced: Sequence[Announcement]) -> Judgements:
-        """Return what was judged; verdicts say by which changed thresholds, and name nobody in a contradiction."""
+        """Return the new judgements, with changed thresholds in verdicts, and without suspects in a contradiction."""
         judgements = self._judge.drain(announced)
         if self.contradiction is not None:
             judgements = replace(judgements, verdicts=[*map(without_places, judgements.verdicts)])
@@ -240,9 +261,6 @@ class JobMonitor:
         """Whether the newest evidence tells of operators that never ended."""
         waiting = (rows for own in self._pending.values() for rows in own)
         return self._judge.has_unended or any(rows.columns["unended"].any() for rows in waiting)
-
-    def _is_judgeable(self, number: int) -> bool:
-        return self._roster.is_complete and self._roster.has_all(number)
 
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt
@@ -272,21 +290,18 @@ class JobMonitor:
             is_later = attempts > (self._attempt or 0)  # a message may hold the end of one and the begin of the next
             self._later.append(evidence.take(is_later))
             evidence = evidence.take(~is_later)
-        if self._is_ended:  # its verdicts are closed, and nobody waits for more
+        if self._is_ended:  # its verdicts are closed
             return
-        for rows in split_by_iteration(evidence, self._are_new(evidence)):
+        columns, own = evidence.columns, np.empty(0, int)
+        if self._attempt is not None:
+            own = np.flatnonzero(columns["attempt"] == self._attempt)
+        is_new = np.zeros(len(evidence), dtype=bool)  # of this attempt, and not delivered before
+        is_new[own] = self._roster.deliver(*(columns[name][own].astype(np.int64) for name in ("rank", "iteration")))
+        for rows in split_by_iteration(evidence, is_new):
             if self._judge.is_before(rows.number):
                 self._pending.setdefault(rows.number, []).append(rows)
             else:
                 self._judge.add_late(rows)
-
-    def _are_new(self, evidence: Evidence) -> Flags:
-        """Say of each row whether it is of this attempt, and was not delivered before."""
-        columns = evidence.columns
-        is_new = np.zeros(len(evidence), dtype=bool)
-        own = np.flatnonzero(columns["attempt"] == self._attempt) if self._attempt is not None else np.empty(0, int)
-        is_new[own] = self._roster.deliver(*(columns[name][own].astype(np.int64) for name in ("rank", "iteration")))
-        return is_new
 
     def state(self) -> JobMonitorState:
         """Everything that `from_state` needs."""
@@ -323,7 +338,7 @@ class JobMonitor:
 
 
 def _without(attempts: Sequence[int], rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
-    """Leave out what is of some attempts."""
+    """Leave out the rows of some attempts."""
     left = [
         row.take(~np.isin(row.columns["attempt"], attempts)) if isinstance(row, Evidence) else row for row in rows
     ]

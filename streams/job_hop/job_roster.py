@@ -20,7 +20,7 @@ from irregulars.messages.announcements import (
     encode_announcement,
 )
 from irregulars.state_codec import Part
-from irregulars.streams.job_hop.contradictions import Contradiction, hosts_of
+from irregulars.streams.job_hop.job_starts import Contradiction, hosts_of
 
 _MOST_SKIPPED: Final = 1 << 21
 """Iterations that a job may skip at once: twice the first hop's bound, since ranks are at different iterations."""
@@ -31,7 +31,7 @@ _NOTHING: Final = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True, slots=True)
 class RosterState:
-    """What a `JobRoster` keeps; announcements as messages, in which the ranks of communicators are short runs."""
+    """State of a `JobRoster`; announcements as messages, in which the ranks of communicators are short runs."""
 
     announcements: Part[tuple[bytes, ...]]
     reasons: Mapping[int, str]
@@ -81,7 +81,11 @@ class JobRoster:
         rank, since_ns = announcement.rank, announcement.since_ns or 0
         own = self._all.setdefault(rank, {})
         if since_ns in own:
-            self._compare(own[since_ns], announcement)
+            noted = self._contradicting.get(rank)
+            if contradiction_of(own[since_ns], announcement) is not None:
+                self._contradicting[rank] = announcement
+            elif noted is not None and noted.host == announcement.host:  # the host that contradicted agrees again
+                del self._contradicting[rank]
             return False
         own[since_ns] = announcement
         self._known.append(announcement)
@@ -91,7 +95,7 @@ class JobRoster:
             self.announcements[rank] = announcement
             self._logged += announcement.is_logged
             self._expected = max(self._expected, announcement.logged_ranks)
-        elif since_ns == max(own):  # whoever had the rank before may have ended, or fallen silent
+        elif since_ns == max(own):  # the process that had the rank before may have ended, or fallen silent
             self.reasons.pop(rank, None)
             self._given_up.discard(rank)
         self._moved.update([rank] if len(own) > 1 else ())
@@ -134,13 +138,6 @@ class JobRoster:
         self._is_awaited = None
         return True
 
-    def _compare(self, first: Announcement, other: Announcement) -> None:
-        """Note whether another announcement of a rank contradicts its first; who did may agree again."""
-        if contradiction_of(first, other) is not None:
-            self._contradicting[first.rank] = other
-        elif (noted := self._contradicting.get(first.rank)) is not None and noted.host == other.host:
-            del self._contradicting[first.rank]
-
     @property
     def contradiction(self) -> Contradiction | None:
         """How announcements of the ranks contradict each other; None: they do not."""
@@ -177,7 +174,8 @@ class JobRoster:
         """
         if not len(rank):
             return np.zeros(0, dtype=bool)
-        if self._may_leap(iteration):
+        newest = int(iteration.min()) if self._newest is None else self._newest
+        if int(iteration.max()) - newest > _MOST_SKIPPED:  # some may be too far ahead: each is judged by itself
             pairs = zip(rank.tolist(), iteration.tolist(), strict=True)
             return np.array([self._deliver_one(*pair) for pair in pairs], dtype=bool)
         place = self._places(rank)
@@ -187,22 +185,16 @@ class JobRoster:
             self._note(place[is_new], iteration[is_new])
         return is_new
 
-    def _may_leap(self, iteration: Ints) -> bool:
-        """Whether one of these rows may be far ahead; if not, they need not be looked at one by one."""
-        newest = int(iteration.min()) if self._newest is None else self._newest
-        return int(iteration.max()) - newest > _MOST_SKIPPED
-
     def _deliver_one(self, rank: int, iteration: int) -> bool:
         place = self._places(np.array([rank]))
-        if iteration <= self._through.item(place[0]) or not self._is_plausible(iteration):
+        if iteration <= self._through.item(place[0]):
+            return False
+        is_leap = self._newest is not None and iteration - self._newest > _MOST_SKIPPED
+        self._leaps = self._leaps + 1 if is_leap else 0
+        if self._leaps == 1:
             return False
         self._note(place, np.array([iteration]))
         return True
-
-    def _is_plausible(self, iteration: int) -> bool:
-        is_leap = self._newest is not None and iteration - self._newest > _MOST_SKIPPED
-        self._leaps = self._leaps + 1 if is_leap else 0
-        return self._leaps != 1
 
     def _note(self, place: Ints, iteration: Ints) -> None:
         """Note new rows of the ranks at these places."""
@@ -282,28 +274,20 @@ class JobRoster:
         return next((reason for reason in ("restarted", "stopped") if reason in said), "finished")
 
     def state(self) -> RosterState:
-        """Everything that `from_state` needs."""
+        """Everything that `from_state` needs; `announcements` is the same object as long as no further one came."""
+        new = self._known[len(self._encoded) :]
+        if new:
+            self._encoded = (*self._encoded, *map(encode_announcement, new))
+        is_known = self._through != _NOTHING
         return RosterState(
-            announcements=self._announced(),
+            announcements=Part(self._encoded, sum(map(len, self._encoded))),
             reasons=dict(self.reasons),
-            through=self._delivered(),
+            through=dict(zip(self._ranks[is_known].tolist(), self._through[is_known].tolist(), strict=True)),
             given_up=frozenset(self._given_up),
             is_complete=self._is_complete,
             contradicting=tuple(map(encode_announcement, self._contradicting.values())),
             in_force=tuple(self._in_force.items()),
         )
-
-    def _delivered(self) -> dict[int, int]:
-        """Return the newest iteration of each rank that has delivered any."""
-        is_known = self._through != _NOTHING
-        return dict(zip(self._ranks[is_known].tolist(), self._through[is_known].tolist(), strict=True))
-
-    def _announced(self) -> Part[tuple[bytes, ...]]:
-        """Return all announcements encoded: the same object as long as no further one has come."""
-        new = self._known[len(self._encoded) :]
-        if new:
-            self._encoded = (*self._encoded, *map(encode_announcement, new))
-        return Part(self._encoded, sum(map(len, self._encoded)))
 
     @classmethod
     def from_state(cls, state: RosterState) -> JobRoster:

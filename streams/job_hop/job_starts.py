@@ -1,25 +1,57 @@
-"""The starts of a job, and the attempt number under which each is judged."""
+"""The starts of a job: the attempt number under which each is judged, and contradictions between them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from irregulars.dtypes import Ints
-from irregulars.messages.announcements import FIRST_ATTEMPT, code_of_start
+from irregulars.messages.announcements import FIRST_ATTEMPT, Announcement, code_of_start
 from irregulars.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
+from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import UNKNOWN
-from irregulars.streams.job_hop.contradictions import MOST_HOSTS
 from irregulars.validation import LARGEST
 
-_NOBODY: Final = -LARGEST
+MOST_HOSTS: Final = 8
+_EVIDENCE: Final = (
+    "no device is named: the job's ranks are announced in contradicting places, or two jobs have one name"
+)
+
+
+class Contradiction(NamedTuple):
+    """Why it is not known which devices a job's rows are of.
+
+    Parameters
+    ----------
+    what
+        In which respect announcements differ (`announcements.contradiction_of`); ``starts``: two starts run at once.
+    hosts
+        Some of those that are concerned, ascending.
+    """
+
+    what: str
+    hosts: tuple[str, ...]
+
+
+def hosts_of(announcements: Iterable[Announcement]) -> tuple[str, ...]:
+    """Return some of the hosts of announcements, ascending."""
+    return tuple(sorted({one.host for one in announcements if one.host is not None})[:MOST_HOSTS])
+
+
+def without_places(verdict: Verdict) -> Verdict:
+    """Return a verdict without suspects, and not as recovered: its rows may be those of two starts."""
+    reason = "restarted" if verdict.close_reason == "recovered" else verdict.close_reason
+    return replace(verdict, suspects=(), evidence=_EVIDENCE, close_reason=reason)
+
+
+_NOT_JUDGED: Final = -LARGEST
 """Number of rows of a start that was not announced: none is judged under it."""
 
 _MOST_STARTS: Final = 1024
-"""Starts that are known as such. A job that starts more often is told again of one that is long over."""
+"""Starts that are known as such. Of a job that starts more often, one that is long over would count as new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +65,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StartsState:
-    """What `JobStarts` keep: the starts by their code (`code_of_start`), in the order of their coming."""
+    """State of `JobStarts`: the starts by their code (`code_of_start`), in the order of their coming."""
 
     known: tuple[tuple[int, Start], ...]
     beside: tuple[int, ...]
@@ -69,12 +101,12 @@ class JobStarts:
             return found
         for code, one in self._known.items():
             if one.number > now.number and UNKNOWN < one.began_ns < now.began_ns:
-                self._known[code] = replace(one, number=_NOBODY)
+                self._known[code] = replace(one, number=_NOT_JUDGED)
                 found.append(one.number)
         return found
 
     def numbered(self, rows: Sequence[Evidence | Membership]) -> list[Evidence | Membership]:
-        """Return rows with the numbers of their starts as attempts; those that only tell of a start are left out."""
+        """Return rows with the numbers of their starts as attempts, without those that say that a start goes on."""
         found: list[Evidence | Membership] = []
         for row in rows:
             if isinstance(row, Evidence):
@@ -89,7 +121,13 @@ class JobStarts:
         code, own = code_of_start(member.attempt, member.start), member.announcement
         known = self._known.get(code)
         if known is None:
-            known = self._known[code] = Start(self._next_number(member))
+            number = member.attempt
+            if member.start is not None:
+                newest = max(
+                    (one.number for code, one in self._known.items() if code < FIRST_ATTEMPT), default=-LARGEST
+                )
+                number = max(number, newest + 1)
+            known = self._known[code] = Start(number)
             if len(self._known) > _MOST_STARTS:
                 del self._known[next(iter(self._known))]
         host = None if own is None else own.host
@@ -100,12 +138,6 @@ class JobStarts:
         own = None if own is None else replace(own, attempt=known.number)
         return replace(member, attempt=known.number, announcement=own)
 
-    def _next_number(self, member: Membership) -> int:
-        if member.start is None:
-            return member.attempt
-        newest = max((one.number for code, one in self._known.items() if code < FIRST_ATTEMPT), default=-LARGEST)
-        return max(member.attempt, newest + 1)
-
     def _numbered_evidence(self, evidence: Evidence) -> Evidence:
         codes = evidence.columns["attempt"]
         if not len(evidence) or int(codes.min()) >= FIRST_ATTEMPT:
@@ -114,7 +146,7 @@ class JobStarts:
         for code in np.unique(codes).tolist():
             known = self._known.get(code)
             if code < FIRST_ATTEMPT:
-                numbers[codes == code] = _NOBODY if known is None else known.number
+                numbers[codes == code] = _NOT_JUDGED if known is None else known.number
             if known is not None:
                 self._note_times(code, known, evidence.columns["start_ns"][codes == code].astype(np.int64))
         return replace(evidence, columns={**evidence.columns, "attempt": numbers})
@@ -137,5 +169,5 @@ class JobStarts:
             self._beside.update(one.number for one in self._known.values() if one.number >= known.number)
 
     def state(self) -> StartsState:
-        """Everything that the next `JobStarts` need."""
+        """Return the state from which `JobStarts` goes on."""
         return StartsState(tuple(self._known.items()), tuple(sorted(self._beside)))

@@ -33,7 +33,7 @@ _PIECE: Final = Piece._fields[1:]  # the first is the lane
 
 
 class Head(NamedTuple):
-    """What there is one of in an attribution; names are those of `Attribution`."""
+    """Fields of `Attribution` that hold a single value."""
 
     iteration: int
     incomplete: frozenset[int]
@@ -53,14 +53,14 @@ class StoredAttributions:
     lanes
         All lanes that occur; tables name them by their place here.
     path, pieces, excess, work, rates
-        What each attribution has of lanes or ranks: `path_excess_ns` (NaN: the excess of the lane's piece), `pieces`,
+        Tables of each attribution by lane or rank: `path_excess_ns` (NaN: the excess of the lane's piece), `pieces`,
         `lanes`, `work_excess_ns` and `rates`.
     observations
         The attribution of each observation of the state, in the order of `_observed`; -1: it has none.
     read_last
         That of the last reading; -1: nothing was read.
     read_excess_ns
-        What is kept beside it.
+        The number beside it in `JudgeState.read_last`.
 
     Raises
     ------
@@ -146,7 +146,12 @@ def _store(
         return lanes.setdefault(lane, len(lanes))
 
     path = [
-        [(number(lane), _unless_of_piece(lane, ns, one)) for lane, ns in one.path_excess_ns.items()] for one in some
+        [
+            # Most often a lane's excess is that of its only piece, and follows from that: NaN compresses to nothing.
+            (number(lane), math.nan if lane in one.pieces and one.pieces[lane].excess_ns == ns else ns)
+            for lane, ns in one.path_excess_ns.items()
+        ]
+        for one in some
     ]
     pieces = [[(number(lane), *piece[1:]) for lane, piece in one.pieces.items()] for one in some]
     kinds: dict[str, Any] = {name: np.float64 if name.endswith("_ns") else np.int32 for name in _PIECE}
@@ -163,11 +168,6 @@ def _store(
         read_last=read,
         read_excess_ns=excess_ns,
     )
-
-
-def _unless_of_piece(lane: Lane, ns: float, attribution: Attribution) -> float:
-    """NaN where a lane's excess is that of its only piece, and follows from that."""
-    return math.nan if lane in attribution.pieces and attribution.pieces[lane].excess_ns == ns else ns
 
 
 def _excess(some: Sequence[Attribution], number: Callable[[Lane], int]) -> Ragged:
@@ -242,10 +242,13 @@ def _restore(stored: StoredAttributions) -> list[Attribution]:
     tables = (stored.path, stored.pieces, stored.excess, stored.work, stored.rates)
     for head, path, pieces, excess, work, rates in zip(stored.heads, *map(_rows, tables), strict=True):
         own = {lanes[lane]: Piece(lanes[lane], *row) for lane, *row in pieces}
+        named = [(lanes[lane], ns) for lane, ns in path]
         found.append(
             Attribution(
                 iteration=head.iteration,
-                path_excess_ns={lanes[lane]: _of_piece(ns, own.get(lanes[lane])) for lane, ns in path},
+                path_excess_ns={
+                    lane: own[lane].excess_ns if math.isnan(ns) and lane in own else ns for lane, ns in named
+                },
                 pieces=own,
                 lanes={lanes[lane]: LaneExcess(*row) for lane, *row in excess},
                 work_excess_ns=dict(work),
@@ -259,12 +262,8 @@ def _restore(stored: StoredAttributions) -> list[Attribution]:
     return found
 
 
-def _of_piece(ns: float, piece: Piece | None) -> float:
-    return piece.excess_ns if piece is not None and math.isnan(ns) else ns
-
-
 def _rows(table: Ragged) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield what each attribution has in a table, row by row."""
+    """Yield the rows of each attribution in a table."""
     rows: list[tuple[Any, ...]] = list(zip(*(one.tolist() for one in _joined(table.columns)), strict=True))
     splits = table.splits.tolist()
     for begin, end in pairwise(splits):

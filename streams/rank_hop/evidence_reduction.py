@@ -5,7 +5,7 @@ Those of many ranks are reduced at once, since numpy's cost is per call and not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,13 +17,17 @@ from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.bounds import known_peers
 from irregulars.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
-from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import RECV, UNKNOWN
+from irregulars.streams.rank_hop.message_rows import Cut, MessageRows, shared_codes
 from irregulars.streams.rank_hop.nic_patterns import Placed, place_in_blocks, reduce_patterns, sampled_blocks
 from irregulars.streams.rank_hop.nic_samples import Piece
-from irregulars.streams.rank_hop.rows.block_sums import Blocks, sum_blocks
-from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows, shared_codes
-from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
+from irregulars.streams.rank_hop.operator_reduction import (
+    OPERATOR_COLUMNS,
+    Blocks,
+    Reduction,
+    reduce_blocks,
+    sum_blocks,
+)
 
 if TYPE_CHECKING:
     from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors
@@ -33,7 +37,7 @@ _MOST_ROWS: Final = 12_000 if KERNEL is None else 200_000
 
 
 class Closing(NamedTuple):
-    """Complete iterations of one rank, at least one, and all that is known of them.
+    """Complete iterations of one rank, at least one, with their operators and samples.
 
     Parameters
     ----------
@@ -91,22 +95,17 @@ def reduce_closings(job: str, closed: Sequence[Closing | Membership]) -> list[Ev
     as many memberships.
     """
     reduced: list[Evidence | Membership] = []
-    for run in _runs(_in_few_runs(closed)):
+    members = [one for one in closed if isinstance(one, Membership)]
+    if len({one.rank for one in members}) == len(members):  # else a rank ended and began again: its order is kept
+        came = [one for one in members if one.reason is None]
+        went = [one for one in members if one.reason is not None]
+        closed = [*came, *(one for one in closed if isinstance(one, Closing)), *went]
+    for run in _runs(closed):
         if isinstance(run, Membership):
             reduced.append(run)
         else:
             reduced += _reduce(job, run)
     return reduced
-
-
-def _in_few_runs(closed: Sequence[Closing | Membership]) -> Sequence[Closing | Membership]:
-    """Bring who came to the front and who went to the back, unless a rank did both: it ended, and began again."""
-    members = [one for one in closed if isinstance(one, Membership)]
-    if len({one.rank for one in members}) < len(members):
-        return closed
-    came = [one for one in members if one.reason is None]
-    went = [one for one in members if one.reason is not None]
-    return [*came, *(one for one in closed if isinstance(one, Closing)), *went]
 
 
 def _runs(closed: Sequence[Closing | Membership]) -> Iterator[Membership | list[Closing]]:
@@ -190,7 +189,7 @@ class _Blocks:
 
 
 def _reduce(job: str, closings: Sequence[Closing]) -> Iterator[Evidence]:
-    """Reduce closings: what the compiled loop leaves to numpy apart, so that it keeps no others from it."""
+    """Reduce closings by the compiled loop; those of ranks whose rows it cannot read, by numpy in a second run."""
     work = _work_on(closings)
     found = _compiled_sums(work)
     if isinstance(found, Reduction):
@@ -202,12 +201,14 @@ def _reduce(job: str, closings: Sequence[Closing]) -> Iterator[Evidence]:
         yield from _reduce(job, [one for one in closings if one.rank not in odd_ranks])
         work = _work_on(odd)
     rows = _operators(work)
-    is_summed = _is_summed(rows, work.wide, work.names)
+    # The evidence has class summaries of recvs, and of collectives of more than `WIDE` ranks.
+    is_wide = np.array([name in work.wide for name in work.names] or [False])
+    is_summed = (rows["operator"] == RECV) | (is_wide[rows["communicator"]] & (rows["peer"] == UNKNOWN))
     yield _evidence(job, work, reduce_blocks(rows, work.blocks.is_next, work.free_ns, is_summed))
 
 
 class _Work(NamedTuple):
-    """What is to be reduced: blocks, their operators, and the communicators that these name."""
+    """Blocks to reduce, their operators, and the communicators that these name."""
 
     blocks: _Blocks
     cuts: Sequence[Cut]
@@ -233,24 +234,27 @@ def _work_on(closings: Sequence[Closing]) -> _Work:
 def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
     times = _times(work.blocks, reduction)
     parts = work.blocks.sampled()
-    placed = place_in_blocks(parts, times.start_ns, times.elapsed_ns) if parts else None
+    placed, patterns = None, no_patterns(len(work.blocks))
+    if parts:
+        placed = place_in_blocks(parts, times.start_ns, times.elapsed_ns)
+        sampled = sampled_blocks(placed, times.start_ns, times.elapsed_ns)
+        patterns = reduce_patterns(reduction.rows, times.elapsed_ns, times.start_ns, sampled)
     return Evidence(
         job=job,
         names=work.names,
         columns=_columns(work.blocks, reduction, times, placed),
         offsets=reduction.offsets,
         classes=reduction.classes,
-        patterns=_patterns(reduction, times, placed),
+        patterns=patterns,
     )
 
 
 def _compiled_sums(work: _Work) -> Reduction | Flags:
-    """Sum up the operators of all closings, whose rows are made if they are asked for; or say what numpy must do."""
-    closings = work.blocks.closings
+    """Sum up the operators of all closings, or return which of the closings are left to numpy."""
+    closings, blocks = work.blocks.closings, work.blocks
     is_odd = np.array([KERNEL is None or one.detectors is not None or not one.is_plain for one in closings])
     if is_odd.any():
         return is_odd
-    blocks = work.blocks
     asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
     found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)
     if isinstance(found, Reduction):
@@ -278,10 +282,6 @@ class _LazyRows(Mapping[str, Column]):
         return len(self._rows)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
 # --- operators of all closings --------------------------------------------------------------------------------------
 
 
@@ -291,16 +291,21 @@ _NO_ROWS: Final = Cut(MessageRows({name: np.empty(0, np.int64) for name in OPERA
 def _operators(work: _Work) -> dict[str, Column]:
     """Return the operators of all closings, each with its block, and its communicator as an index into the names."""
     blocks, cuts, names = work
-    rows: dict[str, Column] = {
-        name: _joined([cut.column(name) for cut in cuts]) for name in OPERATOR_COLUMNS if name != "offset"
-    }
+    rows: dict[str, Column] = {}
+    for name in OPERATOR_COLUMNS[:-1]:  # the last one is the offset
+        parts = [cut.column(name) for cut in cuts]
+        rows[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     rows["peer"] = known_peers(rows)
     lengths = [cut.rows for cut in cuts]
     rows["offset"] = _offsets(cuts, lengths)
     rows["block"] = blocks.of_rows(rows["iteration"])
+    own_codes = rows["communicator"]
     if any(one.detectors is not None for one in blocks.closings):
-        rows["own_communicator"] = rows["communicator"]
-    rows["communicator"] = _shared_codes(cuts, lengths, rows["communicator"], names)
+        rows["own_communicator"] = own_codes
+    sources = [cut.source for cut in _distinct(cuts)]
+    table, begins = shared_codes(sources, names)
+    begin_of = {id(source): begin for source, begin in zip(sources, begins.tolist(), strict=True)}
+    rows["communicator"] = table[own_codes + np.repeat([begin_of[id(cut.source)] for cut in cuts], lengths)]
     return rows
 
 
@@ -315,23 +320,9 @@ def _offsets(cuts: Sequence[Cut], lengths: Sequence[int]) -> Ints:
     return np.concatenate(list(own))
 
 
-def _shared_codes(cuts: Sequence[Cut], lengths: Sequence[int], own_codes: Ints, names: Sequence[str]) -> Ints:
-    """Return the codes that stand for the same communicators in all messages."""
-    sources = [cut.source for cut in _distinct(cuts)]
-    table, begins = shared_codes(sources, names)
-    begin_of = {id(source): begin for source, begin in zip(sources, begins.tolist(), strict=True)}
-    return np.asarray(table[own_codes + np.repeat([begin_of[id(cut.source)] for cut in cuts], lengths)])
-
-
 def _distinct(cuts: Sequence[Cut]) -> Collection[Cut]:
     """Return one cut of each message."""
     return {id(cut.source): cut for cut in cuts}.values()
-
-
-def _is_summed(rows: Mapping[str, Column], wide: Set[str], names: Sequence[str]) -> Flags:
-    """Say of which operators the evidence has class summaries: recvs, and collectives of more than `WIDE` ranks."""
-    is_wide = np.array([name in wide for name in names] or [False])
-    return (rows["operator"] == RECV) | (is_wide[rows["communicator"]] & (rows["peer"] == UNKNOWN))
 
 
 # --- columns --------------------------------------------------------------------------------------------------------
@@ -387,14 +378,6 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
     }
     assert columns.keys() == COLUMNS.keys()
     return columns | scores
-
-
-def _patterns(reduction: Reduction, times: _Times, placed: Placed | None) -> Ragged:
-    """Make the behaviour patterns of those ranks whose NICs were sampled."""
-    if placed is None:
-        return no_patterns(len(times.start_ns))
-    sampled = sampled_blocks(placed, times.start_ns, times.elapsed_ns)
-    return reduce_patterns(reduction.rows, times.elapsed_ns, times.start_ns, sampled)
 
 
 # --- scores of the first hop's detectors ----------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.records import Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
+from irregulars.streams.rank_hop.message_rows import parts_of
 from irregulars.streams.rank_hop.rank_attempt import Closed
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor, RankMonitorState
-from irregulars.streams.rank_hop.rows.message_rows import parts_of
 
 
 class Refused(NamedTuple):
@@ -26,7 +26,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMonitorState:
-    """What a `GroupMonitor` keeps."""
+    """State of a `GroupMonitor`."""
 
     job: str
     partition: int
@@ -96,7 +96,7 @@ class GroupMonitor:
                 monitor.follow(self.settings)
 
     def tick(self, now_s: float, until_s: float) -> None:
-        """Close what has waited for longer than the grace: see `RankMonitor.tick`."""
+        """Close iterations that have waited for longer than the grace: see `RankMonitor.tick`."""
         for monitor in self._monitors.values():
             monitor.tick(now_s, until_s)
 
@@ -112,7 +112,7 @@ class GroupMonitor:
     # --- what comes out ---------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Evidence | Membership]:
-        """Reduce what is complete; return the new evidence and memberships, each rank's oldest first."""
+        """Reduce the complete iterations; return the new evidence and memberships, each rank's oldest first."""
         return reduce_closings(self.job, self.take_closed())
 
     def take_closed(self) -> Closed:

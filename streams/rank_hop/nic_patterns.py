@@ -139,20 +139,15 @@ def sampled_blocks(placed: Placed, start_ns: Ints, elapsed_ns: Ints) -> Sampled:
     is_sane = (start_ns != UNKNOWN) & (elapsed_ns > 0) & (elapsed_ns < _LONGEST_NS)
     kept = np.flatnonzero(is_sane[placed.block])
     kept = kept[np.lexsort((placed.samples.end_ns[kept], placed.block[kept], placed.rank[kept]))]
-    kept = kept[~_overlaps(placed, kept)]
-    block, samples = placed.block[kept], placed.samples
+    # A rank of which two samples overlap was sampled by more than one counter (`behaviour_patterns.is_one_counter`).
+    samples, rank = placed.samples, placed.rank[kept]
+    is_overlap = (rank[1:] == rank[:-1]) & (samples.begin_ns[kept][1:] < samples.end_ns[kept][:-1])
+    if is_overlap.any():
+        kept = kept[~np.isin(rank, rank[1:][is_overlap])]
+    block = placed.block[kept]
     begin_ns = np.maximum(samples.begin_ns[kept] - start_ns[block], 0)
     past_ns = np.minimum(samples.end_ns[kept] - start_ns[block], elapsed_ns[block])
     return Sampled(block, begin_ns, past_ns, samples.tx[kept], samples.rx[kept])
-
-
-def _overlaps(placed: Placed, kept: Ints) -> Flags:
-    """Say which samples are of a rank of which two overlap, as `behaviour_patterns.is_one_counter` has it."""
-    rank, begin_ns, end_ns = placed.rank[kept], placed.samples.begin_ns[kept], placed.samples.end_ns[kept]
-    is_bad = (rank[1:] == rank[:-1]) & (begin_ns[1:] < end_ns[:-1])
-    if not is_bad.any():
-        return np.zeros(len(kept), dtype=np.bool_)
-    return np.asarray(np.isin(rank, rank[1:][is_bad]))
 
 
 def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints, sampled: Sampled) -> Ragged:
@@ -187,8 +182,12 @@ def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints
         "communicator": communicator,
         "operator": operator,
         "share": _rounded(shares(merged, length_ns[block])),
-        **_rates(merged, sampled, lifted_ns, len(first)),
     }
+    sample_lift_ns = lifted_ns[sampled.block]
+    for way, rate in (("tx", sampled.tx), ("rx", sampled.rx)):
+        intervals = Intervals(sampled.begin_ns + sample_lift_ns, sampled.end_ns + sample_lift_ns, rate)
+        known = statistics(merged, intervals, len(first))
+        found |= {f"{way}_mean": _rounded(known.mean), f"{way}_deviation": _rounded(known.deviation)}
     is_known = np.isfinite(found["tx_mean"]) | np.isfinite(found["rx_mean"])
     kept = np.flatnonzero(is_known & (found["share"] > NICS.min_share))  # the others are never abnormal
     assert found.keys() == PATTERN_COLUMNS.keys()
@@ -223,19 +222,8 @@ def _executions(
     )
 
 
-def _rates(merged: Executions, sampled: Sampled, lifted_ns: Ints, groups: int) -> dict[str, Floats]:
-    """Return mean and deviation of the rates sent and received while each class ran."""
-    lift_ns = lifted_ns[sampled.block]
-    found: dict[str, Floats] = {}
-    for way, rate in (("tx", sampled.tx), ("rx", sampled.rx)):
-        intervals = Intervals(sampled.begin_ns + lift_ns, sampled.end_ns + lift_ns, rate)
-        known = statistics(merged, intervals, groups)
-        found |= {f"{way}_mean": _rounded(known.mean), f"{way}_deviation": _rounded(known.deviation)}
-    return found
-
-
 def _rounded(values: Floats) -> Floats:
-    """Keep 6 binary digits: an error of 1.6 % is far below what tells patterns apart, and noise does not compress."""
+    """Keep 6 binary digits: 1.6 % is far below the difference between two patterns, and noise does not compress."""
     bits = values.astype(np.float32).view(np.uint32)
     rounded = ((bits + _HALF) & _LEADING_BITS).view(np.float32).astype(np.float64)
     return np.where(np.isfinite(values), rounded, np.nan)

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.detectors.arrays.runs import is_ascending, places_in_runs, starts_of
-from irregulars.dtypes import Column, Flags, Floats, Ints
+from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.records import PATHS, UNKNOWN, Batch
-from irregulars.streams.rank_hop.rows.message_rows import MessageRows, Part
+from irregulars.streams.rank_hop.message_rows import MessageRows, Part
 
 MOST_SAMPLES: Final = 100_000
 """Samples kept for iterations that have not closed; if there are more, the oldest ones are dropped."""
@@ -105,7 +105,7 @@ def _gathered(cuts: Sequence[SampleCut]) -> Samples:
     base = {id(source): first for source, first in zip(sources, starts_of(lengths).tolist(), strict=True)}
     counts = np.array([past - first for _, first, past, _ in cuts])
     rows = np.repeat([base[id(source)] + first for source, first, _, _ in cuts], counts) + places_in_runs(counts)
-    end_ns, tx, rx = (_joined_columns(sources, name)[rows] for name in _READ)
+    end_ns, tx, rx = (np.concatenate([source.columns[name] for source in sources])[rows] for name in _READ)
     return Samples(_begins(end_ns, starts_of(counts), [cut.before_ns for cut in cuts]), end_ns, tx, rx)
 
 
@@ -122,11 +122,6 @@ def _begins(end_ns: Ints, firsts: Ints | int, before_ns: Sequence[int] | int) ->
     return begin_ns
 
 
-def _joined_columns(sources: Sequence[MessageRows], name: str) -> Column:
-    columns = [source.columns[name] for source in sources]
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
 class _Read(NamedTuple):
     """Samples of one device as they came, at least one."""
 
@@ -138,7 +133,7 @@ class _Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NicSamplesState:
-    """What `NicSamples` keeps: the rank's NIC, samples of open iterations, and the newest time of each device."""
+    """State of `NicSamples`: the rank's NIC, samples of open iterations, and the newest time of each device."""
 
     device: str | None
     waiting: Samples
@@ -198,11 +193,12 @@ class NicSamples:
         if self._cuts:
             self._look()
         columns, names = batch.columns, batch.header.names
-        wanted = range(len(names)) if self._device is None else _place_of(self._device, names)
-        for code in wanted:
+        for code, name in enumerate(names):
+            if self._device not in (name, None):
+                continue
             is_own = (columns["device"] == code) & (columns["path"] == _NIC)
             if is_own.any():
-                self._read.append(_Read(names[code], *(columns[name][is_own] for name in _READ)))
+                self._read.append(_Read(name, *(columns[column][is_own] for column in _READ)))
                 self._rows += len(self._read[-1].time_ns)
         if self._rows > MOST_SAMPLES:
             self._look()
@@ -258,10 +254,6 @@ class NicSamples:
         samples._waiting = state.waiting
         samples._newest_ns = dict(state.newest_ns)
         return samples
-
-
-def _place_of(name: str, names: Sequence[str]) -> Sequence[int]:
-    return [names.index(name)] if name in names else []
 
 
 def _joined(read: Sequence[_Read]) -> Sequence[_Read]:

@@ -20,9 +20,8 @@ from irregulars.streams.rank_hop.closing_times import (
     closing_times_by_operators,
     earliest_ns,
 )
-from irregulars.streams.rank_hop.rows.message_rows import Cut, IterationTimes, MessageRows, ToldIteration
-from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS
-from irregulars.streams.rank_hop.rows.row_summaries import Runs
+from irregulars.streams.rank_hop.message_rows import Cut, IterationTimes, MessageRows, Runs, ToldIteration
+from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
 
 MOST_UNTOLD: Final = 1 << 18
 """Rows kept that name no iteration and start after all that were told; above that the oldest quarter goes. A script
@@ -40,7 +39,7 @@ Rows = dict[str, Column]
 
 @dataclass(frozen=True, slots=True)
 class PendingState:
-    """What `PendingRows` keep; names and meanings are those of its attributes, the parts joined in `operators`."""
+    """State of `PendingRows`, by the names of its attributes; the parts are joined in `operators`."""
 
     iterations: Mapping[int, IterationTimes]
     starts_ns: Mapping[int, int]
@@ -81,7 +80,7 @@ class _Part:
         return bisect_right(self.runs.iterations, last, self.taken)
 
     def take(self, count: int) -> Cut:
-        """Take out the rows of the first iterations, so many from the beginning; they may be none."""
+        """Take out the rows of the runs before number `count`; they may be none."""
         assert self.runs is not None
         source, first, past = self.cut
         row = self.runs.splits[count]
@@ -150,7 +149,7 @@ class PendingRows:
         return min((ns for other, ns in self.starts_ns.items() if other > number), default=NEVER_NS)
 
     def first_close_ns(self, *, by_rows: bool, by_operators: bool) -> int:
-        """Return a watermark below which no open iteration closes: so nobody need ask each of them, each time."""
+        """Return a watermark below which no open iteration closes, so that each message need not ask all of them."""
         first_ns = self._first_told_close_ns if by_rows else NEVER_NS
         if not by_operators:
             return first_ns
@@ -171,7 +170,10 @@ class PendingRows:
 
     def add_operators(self, columns: Mapping[str, Column], names: Sequence[str], offset: int) -> None:
         """Take in columns of ``commops``, whose communicators are indices into `names`, of the batch at `offset`."""
-        rows = self._without_closed(self._coded(columns, names, offset))
+        rows = self._coded(columns, names, offset)
+        if self.closed_through is not None:
+            is_closed = (rows["iteration"] <= self.closed_through) & (rows["iteration"] != UNKNOWN)
+            rows = self._without_late(rows, is_closed)
         if len(rows["offset"]):
             self._parts.append(_looked_at(rows))
             self._note_starts(rows)
@@ -226,11 +228,6 @@ class PendingRows:
                 self._told_until_ns = max(self._told_until_ns, times.end_ns)
                 self._first_told_close_ns = min(self._first_told_close_ns, self.closes_ns[number])
         return unusable
-
-    def _without_closed(self, rows: Rows) -> Rows:
-        if self.closed_through is None:
-            return rows
-        return self._without_late(rows, (rows["iteration"] <= self.closed_through) & (rows["iteration"] != UNKNOWN))
 
     def _without_late(self, rows: Rows, is_late: Flags) -> Rows:
         if not is_late.any():
@@ -310,7 +307,7 @@ class PendingRows:
             When each of them closes, where that is known. Operators that ended later are late, also those that came
             in time: so the result does not show where batches happened to begin and end.
         """
-        taken = self._take_rows(numbers, closing_ns)
+        taken = self._take_runs(numbers[-1], closing_ns) or self._take_rows(numbers, closing_ns)
         self.closed_through = numbers[-1]
         self._recount()
         for number in numbers:
@@ -321,20 +318,32 @@ class PendingRows:
         return taken
 
     def _take_rows(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Taken:
-        known = self._take_runs(numbers[-1], closing_ns)
-        if known is not None:
-            return known
+        """Take rows by the iteration of each."""
         parts, self._parts = self._parts, []
-        taken: list[_Part] = []
+        taken: list[Rows] = []
         for part in parts:
-            own, left = self._split(part, numbers)
+            if part.runs is not None:  # all of them open and known: those that close are its first
+                cut = part.take(part.count_until(numbers[-1]))
+                taken += [self._rows(_Part(cut))] if cut.rows else []
+                self._parts += [part] if part.cut.rows else []
+                continue
+            own, left = self._split_rows(self._rows(part), np.array(numbers, dtype=np.int64))
             taken += [own] if own is not None else []
-            self._parts += [left] if left is not None else []
-        rows = self._without_overlong(_joined([self._rows(part) for part in taken]), numbers, closing_ns)
-        return Taken([_cut_of(rows, self.names)], _last_end_ns(rows, numbers[-1]))
+            self._parts += [_looked_at(left)] if left is not None else []
+        rows = taken[0] if len(taken) == 1 else _joined(taken)
+        closes_ns = np.array([closing_ns.get(number, NEVER_NS) for number in numbers], dtype=np.int64)
+        is_late = ends_ns(rows) > closes_ns[np.searchsorted(numbers, rows["iteration"])]
+        rows = self._without_late(rows, is_late & (rows["start_ns"] != UNKNOWN))
+        is_last = (rows["iteration"] == numbers[-1]) & (rows["start_ns"] != UNKNOWN)
+        last_end_ns = int(ends_ns(rows)[is_last].max(initial=UNKNOWN))
+        return Taken([_cut_of(rows, self.names)], last_end_ns)
 
     def _take_runs(self, last: int, closing_ns: Mapping[int, int]) -> Taken | None:
-        """Take rows without a look at each; None: some must be looked at, and nothing was taken."""
+        """Take rows by their runs; None: some must be taken one by one, and nothing was taken.
+
+        So it is where a part has no runs (its rows are not sorted by iteration, or some name none), and where an
+        operator ended after its iteration closes: that one alone is late.
+        """
         counts = []
         for part in self._parts:
             runs = part.runs
@@ -343,7 +352,7 @@ class PendingRows:
             counts.append(part.count_until(last))
             for place in range(part.taken, counts[-1]):
                 if runs.last_ns[place] > closing_ns.get(runs.iterations[place], NEVER_NS):
-                    return None  # an operator ended after its iteration closes
+                    return None
         cuts, left, last_end_ns = [], [], UNKNOWN
         for part, count in zip(self._parts, counts, strict=True):
             assert part.runs is not None
@@ -379,7 +388,7 @@ class PendingRows:
             self._parts = list(map(_looked_at, parts))
 
     def note_untimed(self) -> None:
-        """Let operators stand for their iterations where nothing has a time: they still tell who came and left."""
+        """Open the iterations that operators name where nothing has a time: ranks still came and left in them."""
         if not self.starts_ns and not self.iterations:
             known = {number for part in self._parts for number in np.unique(part.cut.column("iteration")).tolist()}
             self.starts_ns = dict.fromkeys(sorted(known - {UNKNOWN}), UNKNOWN)
@@ -390,15 +399,8 @@ class PendingRows:
         late_rows, self._late_rows = self._late_rows, 0
         return late_rows
 
-    def _split(self, part: _Part, numbers: Sequence[int]) -> tuple[_Part | None, _Part | None]:
-        """Return the rows of a part that some iterations take, and those that are left for later ones."""
-        if part.runs is not None:  # all of them open and known: those that close are its first
-            own_cut = part.take(part.count_until(numbers[-1]))
-            return _Part(own_cut) if own_cut.rows else None, part if part.cut.rows else None
-        own, left = self._split_rows(self._rows(part), np.array(numbers, dtype=np.int64))
-        return None if own is None else _looked_at(own), None if left is None else _looked_at(left)
-
     def _split_rows(self, part: Rows, numbers: Ints) -> tuple[Rows | None, Rows | None]:
+        """Return the rows that some iterations take, and those that are left for later ones."""
         iteration = self._told_iterations(part)
         first, last = int(numbers[0]), int(numbers[-1])
         lowest, highest = int(iteration.min()), int(iteration.max())
@@ -427,22 +429,15 @@ class PendingRows:
         is_inside = is_unnamed & (position >= 0) & (rows["start_ns"] < ends[np.maximum(position, 0)])
         return np.where(is_inside, np.array(numbers)[np.maximum(position, 0)], iteration)
 
-    def _without_overlong(self, rows: Rows, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Rows:
-        """Leave out operators that ended after their iteration had closed."""
-        closes_ns = np.array([closing_ns.get(number, NEVER_NS) for number in numbers], dtype=np.int64)
-        is_late = ends_ns(rows) > closes_ns[np.searchsorted(numbers, rows["iteration"])]
-        return self._without_late(rows, is_late & (rows["start_ns"] != UNKNOWN))
-
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def state(self) -> PendingState:
         """Everything that `from_state` needs."""
-        parts = [self._rows(part) for part in self._parts] or [_NO_ROWS]
         return PendingState(
             iterations=dict(self.iterations),
             starts_ns=dict(self.starts_ns),
             closed_through=self.closed_through,
-            operators={name: np.concatenate([part[name] for part in parts]) for name in OPERATOR_COLUMNS},
+            operators=_joined([self._rows(part) for part in self._parts]),
             names=self.names,
             late_rows=self._late_rows,
         )
@@ -475,12 +470,6 @@ def _looked_at(rows: Rows) -> _Part:
     return _Part(_cut_of(rows, ()))
 
 
-def _last_end_ns(rows: Mapping[str, Column], number: int) -> int:
-    """End of the last operator of an iteration; `UNKNOWN` if none has a time."""
-    is_own = (rows["iteration"] == number) & (rows["start_ns"] != UNKNOWN)
-    return int(ends_ns(rows)[is_own].max(initial=UNKNOWN))
-
-
 def ends_ns(rows: Mapping[str, Column]) -> Ints:
     """Return the end of each operator; one that never ended ends where it starts."""
     elapsed_ns = rows["elapsed_ns"]
@@ -498,6 +487,4 @@ def _has_unended(rows: Mapping[str, Column]) -> bool:
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
-    if len(parts) == 1:
-        return parts[0]
     return {name: np.concatenate([part[name] for part in parts or [_NO_ROWS]]) for name in OPERATOR_COLUMNS}

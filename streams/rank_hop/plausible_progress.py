@@ -7,8 +7,8 @@ iteration, are suspended for days, run on hosts with a wrong clock, and are repl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,8 +17,104 @@ from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Heartbeat, SourceProgress
 from irregulars.messages.records import UNKNOWN, Batch
-from irregulars.streams.rank_hop.rows.row_summaries import RowSummary
+from irregulars.streams.rank_hop.message_rows import RowSummary
 from irregulars.streams.rank_hop.thresholds import RANK_HOP
+
+MOST_LOST_ROWS: Final = 1 << 40
+"""Rows that can be lost between two batches of a rank: a million a second, for twelve days."""
+
+UNAWAITED: Final = ("gpu_health",)
+"""Sources that no iteration waits for: judgement does not read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsState:
+    """State of `SourceArrivals`: rows received and watermark of each source, and rows that never came."""
+
+    rows: Mapping[str, int]
+    watermarks_ns: Mapping[str, int]
+    lost_rows: int
+
+
+class SourceArrivals:
+    """Rows received and watermark of each source of one rank in one attempt.
+
+    Parameters
+    ----------
+    lost_rows
+        Rows that the producer lost before they could be sent.
+    """
+
+    def __init__(self, lost_rows: int = 0) -> None:
+        self.lost_rows = lost_rows
+        self._rows: dict[str, int] = {}  # received of each schema
+        self._watermarks_ns: dict[str, int] = {}
+
+    def count(self, schema: str, rows_before: int, rows: int, watermark_ns: int | None) -> None:
+        """Count the rows of a message; rows that were published before them and have not arrived are lost.
+
+        Of 30 rows before them, 20 have arrived: 10 are lost. Messages come in their order, so that these never will.
+
+        Raises
+        ------
+        RecordError
+            If more were published than can be. Nothing is changed then.
+        """
+        received = self._rows.get(schema, 0)
+        if rows_before - received > MOST_LOST_ROWS:
+            rule = f"at most {received + MOST_LOST_ROWS} after {received} rows that arrived"
+            raise RecordError(f"rows_before must be {rule}; got {rows_before}")
+        self.lost_rows += max(rows_before - received, 0)
+        self._rows[schema] = max(received, rows_before + rows)
+        self._raise_watermark(schema, watermark_ns)
+
+    def apply(self, sources: Mapping[str, SourceProgress], announced: Collection[str]) -> bool:
+        """Raise the watermarks to those of a heartbeat, if all rows that it counts have arrived; return whether so.
+
+        It does not wait for states of GPUs, nor for samples of bandwidth that the rank did not announce.
+        """
+        unawaited = UNAWAITED if "bandwidth" in announced else (*UNAWAITED, "bandwidth")
+        for schema, progress in sources.items():
+            if self._rows.get(schema, 0) < progress.rows and schema not in unawaited:
+                return False
+        for schema, progress in sources.items():
+            self._raise_watermark(schema, progress.watermark_ns)
+        return True
+
+    @property
+    def newest_ns(self) -> int:
+        """Event time up to which the source that is ahead is complete; `UNKNOWN` if no source says."""
+        return max(self._watermarks_ns.values(), default=UNKNOWN)
+
+    def complete_until_ns(self, announced: Collection[str]) -> int | None:
+        """Return the event time until which iterations are complete; None if it is not known.
+
+        The watermark of the operators decides, or that of the iteration rows if no operators were announced. Samples
+        of bandwidth that were announced are waited for too: otherwise the peaks would depend on the order of arrival.
+        """
+        has_operators = "commops" in self._watermarks_ns or "commops" in announced
+        until_ns = self._watermarks_ns.get("commops" if has_operators else "iterations")
+        if until_ns is None or "bandwidth" not in announced:
+            return until_ns
+        sampled_ns = self._watermarks_ns.get("bandwidth")
+        return None if sampled_ns is None else min(until_ns, sampled_ns)
+
+    def _raise_watermark(self, schema: str, watermark_ns: int | None) -> None:
+        if watermark_ns is not None and watermark_ns > self._watermarks_ns.get(schema, UNKNOWN):
+            self._watermarks_ns[schema] = watermark_ns
+
+    def state(self) -> ArrivalsState:
+        """Everything that `from_state` needs."""
+        return ArrivalsState(dict(self._rows), dict(self._watermarks_ns), self.lost_rows)
+
+    @classmethod
+    def from_state(cls, state: ArrivalsState) -> SourceArrivals:
+        """Restore."""
+        arrivals = cls(state.lost_rows)
+        arrivals._rows = dict(state.rows)
+        arrivals._watermarks_ns = dict(state.watermarks_ns)
+        return arrivals
+
 
 _DAY_NS: Final = 86_400 * 10**9
 _CLOCK_IS_SET_NS: Final = 1_000_000_000 * 10**9
@@ -88,7 +184,10 @@ class PlausibleProgress:
         is_right = None if is_wrong is None else ~is_wrong
         rows_ns = _newest_ns(columns, is_right)
         watermark_ns = self._watermark(batch.header.watermark_ns, rows_ns, is_explained=is_wrong is not None)
-        self._come_to(columns, is_right, rows_ns, watermark_ns)
+        self._newest_ns = _newest(self._newest_ns, rows_ns, UNKNOWN if watermark_ns is None else watermark_ns)
+        if "iteration" in columns:
+            iteration = columns["iteration"] if is_right is None else columns["iteration"][is_right]
+            self._newest_iteration = _newest(self._newest_iteration, int(iteration.max(initial=UNKNOWN)))
         if watermark_ns != batch.header.watermark_ns:
             batch = replace(batch, header=replace(batch.header, watermark_ns=watermark_ns))
         return batch, is_right
@@ -111,7 +210,7 @@ class PlausibleProgress:
     # --- times ------------------------------------------------------------------------------------------------------
 
     def _latest_ns(self, newest_ns: int | None) -> int | None:
-        """Return the latest time that a message may tell; None: nothing is known to hold it against."""
+        """Return the latest time that a message may hold; None: neither the rank's time nor the clock is known."""
         if newest_ns is None or newest_ns < _CLOCK_IS_SET_NS:
             return None if self._now_ns is None else self._now_ns + RANK_HOP.most_ahead_days * _DAY_NS
         far_ns = newest_ns + RANK_HOP.most_ahead_days * _DAY_NS
@@ -128,7 +227,8 @@ class PlausibleProgress:
         if latest_ns is None or _newest_ns(columns, None) <= latest_ns:
             self._doubts["time"] = 0
             return None
-        is_early: Flags = times_ns.astype(np.float64) + _elapsed_ns(columns) > latest_ns
+        elapsed_ns = np.nan_to_num(columns["elapsed_ns"]) if "elapsed_ns" in columns else 0.0
+        is_early: Flags = times_ns.astype(np.float64) + elapsed_ns > latest_ns
         is_known = times_ns != UNKNOWN
         if is_early.any() and is_early[is_known].all():
             self._doubt("time", "time", int(times_ns[is_known].max()), latest_ns)
@@ -190,14 +290,6 @@ class PlausibleProgress:
                 f"{what} must be plausible after what the rank sent before, at most {most}; got {found}"
             )
 
-    def _come_to(
-        self, columns: Mapping[str, Column], is_right: Flags | None, rows_ns: int, watermark_ns: int | None
-    ) -> None:
-        self._newest_ns = _newest(self._newest_ns, rows_ns, UNKNOWN if watermark_ns is None else watermark_ns)
-        if "iteration" in columns:
-            iteration = columns["iteration"] if is_right is None else columns["iteration"][is_right]
-            self._newest_iteration = _newest(self._newest_iteration, int(iteration.max(initial=UNKNOWN)))
-
 
 def _newest(known: int | None, *found: int) -> int | None:
     newest = max(UNKNOWN if known is None else known, *found)
@@ -206,10 +298,6 @@ def _newest(known: int | None, *found: int) -> int | None:
 
 def _times_ns(columns: Mapping[str, Column]) -> Ints:
     return columns["start_ns"] if "start_ns" in columns else columns["time_ns"]
-
-
-def _elapsed_ns(columns: Mapping[str, Column]) -> Column:
-    return np.nan_to_num(columns["elapsed_ns"]) if "elapsed_ns" in columns else np.zeros(len(_times_ns(columns)))
 
 
 def _newest_ns(columns: Mapping[str, Column], is_right: Flags | None) -> int:

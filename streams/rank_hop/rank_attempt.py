@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -24,17 +24,16 @@ from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.closing_times import (
     ClosingTime,
+    WaitingTimer,
     closing_times_by_operators,
     newest_closed,
 )
 from irregulars.streams.rank_hop.evidence_reduction import Closing
-from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState, Piece
+from irregulars.streams.rank_hop.message_rows import IterationTimes, Part, part_of
+from irregulars.streams.rank_hop.nic_samples import NicSamples, NicSamplesState
 from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
-from irregulars.streams.rank_hop.plausible_progress import PlausibleProgress
-from irregulars.streams.rank_hop.rows.message_rows import Cut, IterationTimes, Part, part_of
-from irregulars.streams.rank_hop.source_arrivals import ArrivalsState, SourceArrivals
+from irregulars.streams.rank_hop.plausible_progress import ArrivalsState, PlausibleProgress, SourceArrivals
 from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors, TaughtState
-from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
 
 Closed = list[Closing | Membership]
 """Complete iterations, and memberships (a rank came or went), oldest first."""
@@ -47,7 +46,7 @@ _NOT_TOLD = IterationTimes(UNKNOWN, UNKNOWN, PHASE_UNKNOWN, np.nan)
 
 @dataclass(frozen=True, slots=True)
 class AttemptState:
-    """What a `RankAttempt` keeps; the announcement as its message, in which ranks of communicators are short runs."""
+    """State of a `RankAttempt`; the announcement as its message, in which ranks of communicators are short runs."""
 
     announcement: bytes
     is_ended: bool
@@ -121,9 +120,6 @@ class RankAttempt:
             if len(batch) == 0:
                 return
             part = part_of(batch, part.offset, part.summary._replace(is_usable=False, runs=None, device=None))
-        self._take(part)
-
-    def _take(self, part: Part) -> None:
         if part.schema in _OF_TRAINING:
             self._silence.restart()
         if part.schema == "commops":
@@ -145,7 +141,10 @@ class RankAttempt:
         columns = part.batch().columns
         if not part.summary.is_usable:
             columns = self._usable(columns, usable_rows("commops", columns))
-        self._pending.add_operators(self._placeable(columns), part.names, part.offset)
+        is_named = columns["iteration"] != UNKNOWN
+        if not self._has_iteration_rows and not is_named.all():  # nothing will place operators that name no iteration
+            columns = {name: column[is_named] for name, column in columns.items()}
+        self._pending.add_operators(columns, part.names, part.offset)
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat of this attempt; raises as `add` does."""
@@ -158,13 +157,6 @@ class RankAttempt:
             return columns
         self._arrivals.lost_rows += int((~is_usable).sum())
         return {name: column[is_usable] for name, column in columns.items()}
-
-    def _placeable(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
-        """Leave out operators that name no iteration, where no iteration rows will tell to which one they belong."""
-        if self._has_iteration_rows:
-            return columns
-        is_named = columns["iteration"] != UNKNOWN
-        return columns if is_named.all() else {name: column[is_named] for name, column in columns.items()}
 
     def wait_for(self, silence_s: float) -> None:
         """Wait for `silence_s` from here on, where an operator has not ended."""
@@ -250,43 +242,35 @@ class RankAttempt:
         closes_ns = pending.closes_ns if self._has_iteration_rows else dict(self._closing_times())
         taken = pending.take(numbers, closes_ns)
         self._last_end_ns = taken.last_end_ns
-        return [self._closing(numbers, own, taken.cuts, samples, entry_ns)]
-
-    def _closing(
-        self,
-        numbers: Sequence[int],
-        own: Sequence[IterationTimes],
-        cuts: Sequence[Cut],
-        samples: Sequence[Piece],
-        entry_ns: int,
-    ) -> Closing:
         start_ns, elapsed_ns, phase, tokens = zip(*own, strict=True)
-        free_ns = start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:])
-        return Closing(
+        closing = Closing(
             attempt=self._code,
             rank=self.announcement.rank,
             partition=self._partition,
             wide=self._wide,
             numbers=numbers,
-            cuts=cuts,
-            free_ns=free_ns,
+            cuts=taken.cuts,
+            free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
             entry_ns=entry_ns,
             start_ns=start_ns,
             elapsed_ns=elapsed_ns,
             phase=phase,
             tokens=tokens,
-            late_rows=self._pending.take_late_rows(),
+            late_rows=pending.take_late_rows(),
             lost_rows=self._arrivals.lost_rows,
             detectors=self._detectors,
             samples=samples,
         )
+        return [closing]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def state(self) -> AttemptState:
         """Everything that `from_state` needs."""
+        if self._announcement_value is None:  # once: it goes into each snapshot, and never changes
+            self._announcement_value = encode_announcement(self.announcement)
         return AttemptState(
-            announcement=self._encoded_announcement(),
+            announcement=self._announcement_value,
             is_ended=self.is_ended,
             arrivals=self._arrivals.state(),
             pending=self._pending.state(),
@@ -295,12 +279,6 @@ class RankAttempt:
             last_end_ns=self._last_end_ns,
             detectors=None if self._detectors is None else self._detectors.state(),
         )
-
-    def _encoded_announcement(self) -> bytes:
-        """Encode it once: it goes into each snapshot, and never changes."""
-        if self._announcement_value is None:
-            self._announcement_value = encode_announcement(self.announcement)
-        return self._announcement_value
 
     @classmethod
     def from_state(cls, state: AttemptState, partition: int, settings: MonitorSettings) -> RankAttempt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import (
@@ -15,14 +15,103 @@ from irregulars.messages.announcements import (
     encode_announcement,
 )
 from irregulars.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
-from irregulars.messages.records import UNKNOWN, Batch
+from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.streams.rank_hop.closing_times import WaitingTimer
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
+from irregulars.streams.rank_hop.message_rows import Part, RowSummary, part_of
 from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt
-from irregulars.streams.rank_hop.rows.message_rows import Part, part_of
-from irregulars.streams.rank_hop.rows.row_summaries import RowSummary
-from irregulars.streams.rank_hop.unannounced_messages import HeldMessages, HeldState
-from irregulars.streams.rank_hop.waiting_timer import WaitingTimer
+
+MAX_HELD_BATCHES: Final = 1000
+"""Batches held for a rank that was not announced yet; `HeldMessages.take_surplus` hands back what is above."""
+
+
+class HeldBatch(NamedTuple):
+    """A batch as it came: its schema, its offset and its message."""
+
+    schema: str
+    offset: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """State of `HeldMessages`."""
+
+    batches: tuple[HeldBatch, ...]
+    heartbeats: tuple[Heartbeat, ...]
+
+
+class HeldMessages:
+    """Batches with their offsets, and the newest heartbeats, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[Batch, int]] = []
+        self._beats: list[Heartbeat] = []
+
+    def add(self, batch: Batch, offset: int) -> None:
+        """Hold a batch."""
+        self._batches.append((batch, offset))
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Hold a heartbeat; only the newest two are of use."""
+        self._beats = [*self._beats[-1:], heartbeat]
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether any are held."""
+        return bool(self._batches)
+
+    def has_operators(self, attempt: int, start: str | None) -> bool:
+        """Whether operators of this start, or of a later attempt, are held."""
+        held = (batch.header for batch, _ in self._batches if batch.header.schema == "commops")
+        return any(one.attempt > attempt or (one.attempt == attempt and one.start in (None, start)) for one in held)
+
+    def drop_before(self, schema: str, attempt: int, since_ns: int | None) -> int:
+        """Drop batches of a schema that are of no later attempt or place, as rows came that were sent after them.
+
+        Returns
+        -------
+        How many operators were in them.
+        """
+        gone = [
+            batch
+            for batch, _ in self._batches
+            if (own := batch.header).schema == schema
+            and own.attempt <= attempt
+            and (own.since_ns or 0) <= (since_ns or 0)
+        ]
+        if gone:
+            self._batches = [held for held in self._batches if not any(held[0] is one for one in gone)]
+        return sum(map(len, gone)) if schema == "commops" else 0
+
+    def take(self) -> tuple[list[tuple[Batch, int]], list[Heartbeat]]:
+        """Hand out everything."""
+        batches, self._batches = self._batches, []
+        beats, self._beats = self._beats, []
+        return batches, beats
+
+    def take_surplus(self) -> list[tuple[Batch, int]]:
+        """Give up batches above `MAX_HELD_BATCHES`, oldest first."""
+        surplus = max(len(self._batches) - MAX_HELD_BATCHES, 0)
+        given_up, self._batches = self._batches[:surplus], self._batches[surplus:]
+        return given_up
+
+    def state(self) -> HeldState:
+        """Everything that `from_state` needs."""
+        batches = tuple(
+            HeldBatch(batch.header.schema, offset, encode_batch(batch)) for batch, offset in self._batches
+        )
+        return HeldState(batches, tuple(self._beats))
+
+    @classmethod
+    def from_state(cls, state: HeldState) -> HeldMessages:
+        """Restore."""
+        held = cls()
+        held._batches = [(decode_batch(one.value, one.schema), one.offset) for one in state.batches]
+        held._beats = list(state.heartbeats)
+        return held
+
 
 _PAST_STARTS: Final = 16
 """Starts that are over and are known as such: rows of one before them would wait for an announcement in vain."""
@@ -30,7 +119,7 @@ _PAST_STARTS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class RankMonitorState:
-    """What a `RankMonitor` keeps; the announcement of the next start as its message."""
+    """State of a `RankMonitor`; the announcement of the next start as its message."""
 
     job: str
     rank: int
@@ -120,7 +209,7 @@ class RankMonitor:
         Parameters
         ----------
         summary
-            Of its rows; None: nobody has made one yet.
+            Of its rows; None: it is made here.
         """
         if len(batch):
             self.add_part(part_of(batch, offset, summary))

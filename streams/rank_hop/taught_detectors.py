@@ -30,7 +30,7 @@ MOST_HELD_WINDOWS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class UsualTime:
-    """What the iterations of a rank usually take.
+    """Usual length of a rank's iterations.
 
     No value counts for more than δ times the mean, as in the judgement's window; and of the first ones, which
     compilation makes long, those before a much shorter one do not count.
@@ -53,7 +53,7 @@ class UsualTime:
         return is_cold or elapsed_ns <= delta * self.mean_ns
 
     def next(self, elapsed_ns: float, delta: float, window: int) -> UsualTime:
-        """Return what is known after one more iteration."""
+        """Return the usual time after one more iteration."""
         is_late_begin = self.learned < WARM_UP and delta * elapsed_ns < self.mean_ns
         if not self.learned or is_late_begin or self.held >= MOST_HELD_WINDOWS * window:
             return UsualTime(elapsed_ns, self.learned + 1)
@@ -65,7 +65,7 @@ class UsualTime:
 
 @dataclass(frozen=True, slots=True)
 class TaughtState:
-    """What `TaughtDetectors` keeps."""
+    """State of `TaughtDetectors`."""
 
     usual: UsualTime
     detectors: tuple[StoredDetector, ...] = ()

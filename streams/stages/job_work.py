@@ -17,7 +17,7 @@ from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.judges import TURN_S
 from irregulars.streams.health.monitor_faults import hear_start
-from irregulars.streams.job_hop.contradictions import Contradiction
+from irregulars.streams.job_hop.job_starts import Contradiction
 from irregulars.streams.snapshots.records import Offsets
 from irregulars.streams.stages.job_topics import Rows
 from irregulars.streams.stages.partition_state import Tracked

@@ -9,8 +9,7 @@ import pytest
 
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.threshold_changes import LIVE, ThresholdChange
-from irregulars.streams.job_hop.changed_settings import changed_settings
-from irregulars.streams.job_hop.job_monitor import JobMonitor
+from irregulars.streams.job_hop.job_monitor import JobMonitor, changed_settings
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.stored_states import stored
 from tests.streams.eight_ranks import EightRanks, faulty

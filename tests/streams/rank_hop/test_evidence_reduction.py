@@ -12,8 +12,8 @@ from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, Evidence, Membership, concatenate
 from irregulars.messages.records import PHASE_UNKNOWN, RECV, UNKNOWN
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
-from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
-from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS
+from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
+from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS
 from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors
 
 FLOATS = ("elapsed_ns", "size_bytes")

@@ -23,8 +23,8 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
+from irregulars.streams.rank_hop.message_rows import RowSummary, summarize
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
-from irregulars.streams.rank_hop.rows.row_summaries import RowSummary, summarize
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 

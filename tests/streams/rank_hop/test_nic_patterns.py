@@ -10,8 +10,8 @@ import pytest
 from irregulars.messages.evidence import PATTERN_COLUMNS, Evidence, concatenate
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN
 from irregulars.streams.rank_hop.evidence_reduction import Closing, reduce_closings
+from irregulars.streams.rank_hop.message_rows import Cut, MessageRows
 from irregulars.streams.rank_hop.nic_samples import Samples
-from irregulars.streams.rank_hop.rows.message_rows import Cut, MessageRows
 
 MS = 1_000_000
 

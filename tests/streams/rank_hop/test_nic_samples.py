@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from irregulars.messages.records import PATHS, Batch, Header
+from irregulars.streams.rank_hop.message_rows import Part, part_of
 from irregulars.streams.rank_hop.nic_patterns import place_in_blocks
 from irregulars.streams.rank_hop.nic_samples import MOST_SAMPLES, NicSamples, Samples, joined_samples
-from irregulars.streams.rank_hop.rows.message_rows import Part, part_of
 from tests.stored_states import stored
 
 MS = 1_000_000

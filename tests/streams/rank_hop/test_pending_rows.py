@@ -9,8 +9,8 @@ import numpy as np
 
 from irregulars.messages.records import UNKNOWN
 from irregulars.state_codec import encode_state
+from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.pending_rows import MOST_UNTOLD, PendingRows
-from irregulars.streams.rank_hop.rows.message_rows import part_of
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 

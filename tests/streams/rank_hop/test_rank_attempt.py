@@ -12,8 +12,8 @@ from irregulars.messages.evidence import Membership
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing
+from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.rank_attempt import Closed, RankAttempt
-from irregulars.streams.rank_hop.rows.message_rows import part_of
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
 ANNOUNCED = Announcement("lockstep", 1, 0, 2, 2, (), ("commops", "iterations"))

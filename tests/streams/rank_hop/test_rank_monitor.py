@@ -26,8 +26,7 @@ from irregulars.messages.records import (
     encode_batch,
 )
 from irregulars.streams.monitor_settings import MonitorSettings
-from irregulars.streams.rank_hop.rank_monitor import RankMonitor
-from irregulars.streams.rank_hop.unannounced_messages import MAX_HELD_BATCHES
+from irregulars.streams.rank_hop.rank_monitor import MAX_HELD_BATCHES, RankMonitor
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 from tests.streams.rank_hop.test_nic_samples import batch as sample_batch

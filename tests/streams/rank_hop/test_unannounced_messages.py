@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.records import Batch
-from irregulars.streams.rank_hop.unannounced_messages import MAX_HELD_BATCHES, HeldMessages
+from irregulars.streams.rank_hop.rank_monitor import MAX_HELD_BATCHES, HeldMessages
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.messages.records import SEND, UNKNOWN
-from irregulars.streams.rank_hop.rows.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
+from irregulars.streams.rank_hop.operator_reduction import OPERATOR_COLUMNS, Reduction, reduce_blocks
 
 FLOATS = frozenset({"elapsed_ns", "size_bytes"})
 

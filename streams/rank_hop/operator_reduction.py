@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from irregulars.compiled import KERNEL
 from irregulars.detectors.arrays.row_keys import group_rows, pack_columns, sort_nearly
 from irregulars.detectors.arrays.runs import begins_run, repeated_rows, run_lengths, run_starts
 from irregulars.detectors.path.operator_classes import pack_class, unpack_class
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.evidence import CLASS_COLUMNS
+from irregulars.messages.plain_messages import PlainColumns
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import UNKNOWN
+from irregulars.streams.rank_hop.message_rows import Cut, shared_codes
 
 OPERATOR_COLUMNS: Final = (
     "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes", "iteration", "offset",
@@ -26,7 +29,7 @@ _MAX_LIFTED: Final = 1 << 62
 
 
 class Reduction(NamedTuple):
-    """What the operators of some blocks say; a block is one iteration of one rank.
+    """Sums over the operators of some blocks; a block is one iteration of one rank.
 
     Parameters
     ----------
@@ -77,15 +80,32 @@ def reduce_blocks(
     """
     if is_classed is not None:
         rows = {**rows, "is_classed": is_classed}
-    ordered = _without_duplicates(_in_order(rows))
+    block, start_ns = rows["block"], rows["start_ns"]
+    is_new_block = block[1:] > block[:-1]
+    ordered = dict(rows)
+    # Most sources write their operators in order. Those that start at the same time are sorted by sequence.
+    if not np.all(is_new_block | ((block[1:] == block[:-1]) & (start_ns[1:] >= start_ns[:-1]))):
+        order = sort_nearly([block, start_ns], [rows["sequence"]])
+        ordered = {name: column[order] for name, column in rows.items()}
+    ordered = _without_duplicates(ordered)
     block, start_ns = ordered["block"], ordered["start_ns"]
     is_timed = start_ns != UNKNOWN
     elapsed_ns = _known(ordered["elapsed_ns"])
     ended_ns = start_ns + elapsed_ns.astype(np.int64)
     size = len(free_ns)
     firsts, lasts = _bounds(block, start_ns, ended_ns, is_timed, size)
-    free_ns = _free_times(is_next, firsts, lasts, free_ns)
+    # The rank was free to begin a block that follows another one when that one ended.
+    free_ns = free_ns.copy()
+    after = np.flatnonzero(is_next[1:] & (lasts[:-1] != UNKNOWN)) + 1
+    free_ns[after] = lasts[after - 1]
+    free_ns = np.where(free_ns == UNKNOWN, firsts, free_ns)
     gap_ns = _gaps(block, start_ns, ended_ns, is_timed, free_ns)
+    begins = run_starts(block, ordered["offset"])  # rows of a message stand together: far fewer are left to sort
+    offsets = [block[begins], ordered["offset"][begins]]
+    _, first = group_rows(offsets)
+    begins = run_starts(block, ordered["offset"])  # rows of a message stand together: far fewer are left to sort
+    offset_block, offset = block[begins], ordered["offset"][begins]
+    _, first = group_rows([offset_block, offset])
     return Reduction(
         rows=ordered,
         gap_ns=gap_ns,
@@ -95,7 +115,7 @@ def reduce_blocks(
         unended=np.bincount(block[np.isnan(ordered["elapsed_ns"])], minlength=size),
         work_ns=_sums(block, _known(gap_ns), size),
         communication_ns=_sums(block, elapsed_ns, size),
-        offsets=_offsets(block, ordered["offset"], size),
+        offsets=Ragged(np.bincount(offset_block[first], minlength=size), {"offset": offset[first]}),
         classes=_classes(ordered, block, size),
     )
 
@@ -121,16 +141,6 @@ def _known(values: Floats) -> Floats:
 def _sums(block: Ints, values: Floats, size: int) -> Floats:
     """Return the sum of the values of each block."""
     return np.bincount(block, weights=values, minlength=size).astype(np.float64, copy=False)
-
-
-def _in_order(rows: Mapping[str, Column]) -> dict[str, Column]:
-    """Return the rows sorted by block and start, and by sequence where they start at the same time."""
-    block, start_ns = rows["block"], rows["start_ns"]
-    is_new_block = block[1:] > block[:-1]
-    if np.all(is_new_block | ((block[1:] == block[:-1]) & (start_ns[1:] >= start_ns[:-1]))):
-        return dict(rows)  # the source wrote them in order, as most do
-    order = sort_nearly([block, start_ns], [rows["sequence"]])
-    return {name: column[order] for name, column in rows.items()}
 
 
 def _without_duplicates(rows: dict[str, Column]) -> dict[str, Column]:
@@ -168,14 +178,6 @@ def _without_overtaken(rows: dict[str, Column]) -> dict[str, Column]:
     is_kept = np.ones(len(is_open), dtype=bool)
     is_kept[some[is_open[some] & np.isin(same, ended)]] = False
     return {name: column[is_kept] for name, column in rows.items()}
-
-
-def _free_times(is_next: Flags, firsts: Ints, lasts: Ints, free_ns: Ints) -> Ints:
-    """Return when each block's rank was free to begin it: after a block that it follows, when that one ended."""
-    free_ns = free_ns.copy()
-    after = np.flatnonzero(is_next[1:] & (lasts[:-1] != UNKNOWN)) + 1
-    free_ns[after] = lasts[after - 1]
-    return np.where(free_ns == UNKNOWN, firsts, free_ns)
 
 
 def _gaps(block: Ints, start_ns: Ints, ended_ns: Ints, is_timed: Flags, free_ns: Ints) -> Floats:
@@ -236,9 +238,96 @@ def rounded_down(values: Floats) -> Floats:
     return (values.astype(np.float32).view(np.uint32) & _LEADING_BITS).view(np.float32).astype(np.float64)
 
 
-def _offsets(block: Ints, offset: Ints, size: int) -> Ragged:
-    """Return the distinct offsets of each block's batches."""
-    begins = run_starts(block, offset)  # far fewer rows to sort
-    block, offset = block[begins], offset[begins]
-    _, first = group_rows([block, offset])
-    return Ragged(np.bincount(block[first], minlength=size), {"offset": offset[first]})
+_SUMS: Final = np.dtype(
+    [(name, np.int64) for name in ("first_start_ns", "last_end_ns", "operators", "offsets", "classes")]
+    + [(name, np.float64) for name in ("work_ns", "communication_ns")]
+)
+_CLASSES: Final = np.dtype([("key", np.int64), ("count", np.int64), ("shortest_ns", np.float64)])
+
+
+class Blocks(NamedTuple):
+    """Blocks to sum up: a block is one iteration of one rank.
+
+    Parameters
+    ----------
+    counts
+        How many blocks each closing has.
+    iteration, is_next, free_ns
+        Of each block; see `reduce_blocks`.
+    """
+
+    counts: Ints
+    iteration: Ints
+    is_next: Flags
+    free_ns: Ints
+
+
+def sum_blocks(
+    blocks: Blocks, cuts: Sequence[Sequence[Cut]], names: Sequence[str], wide: Set[str]
+) -> Reduction | Flags:
+    """Reduce the operators of some closings, or say which of them `reduce_blocks` has to do.
+
+    Parameters
+    ----------
+    cuts
+        The operators of each closing, as they stand in their messages.
+    names
+        Communicators: classes name them by their place here.
+    wide
+        Communicators of whose collectives classes are wanted.
+
+    Returns
+    -------
+    All but the rows and their gaps, which are left empty.
+    """
+    assert KERNEL is not None
+    sources = list({id(cut[0]): cut[0] for own in cuts for cut in own}.values())
+    if not sources:
+        return np.ones(len(cuts), dtype=np.bool_)
+    places = {id(source): place for place, source in enumerate(sources)}
+    columns = [source.columns for source in sources if isinstance(source.columns, PlainColumns)]
+    rows = [(places[id(cut[0])], cut[1], cut[2], cut[0].offset) for own in cuts for cut in own]
+    codes, begins = shared_codes(sources, names)
+    found = KERNEL.reduce(
+        [one.value for one in columns],
+        [one.places for one in columns],
+        begins,
+        np.array(rows, np.int64),
+        np.stack([np.fromiter(map(len, cuts), np.int64, len(cuts)), blocks.counts], axis=1),
+        blocks.iteration,
+        blocks.is_next,
+        blocks.free_ns,
+        codes,
+        np.array([name in wide for name in names] or [False]),
+    )
+    if not isinstance(found, bytes):
+        return _reduction(*found)
+    is_odd = np.frombuffer(found, np.bool_)
+    return is_odd if is_odd.any() else np.ones(len(cuts), dtype=np.bool_)
+
+
+def _reduction(sums: bytes, offsets: bytes, classes: bytes) -> Reduction:
+    of_blocks, of_classes = np.frombuffer(sums, _SUMS), np.frombuffer(classes, _CLASSES)
+    communicator, operator, peer = unpack_class(of_classes["key"])
+    own: dict[str, Column] = {name: np.ascontiguousarray(of_blocks[name]) for name in _SUMS.names or ()}
+    return Reduction(
+        rows={},
+        gap_ns=np.empty(0),
+        first_start_ns=own["first_start_ns"],
+        last_end_ns=own["last_end_ns"],
+        operators=own["operators"],
+        unended=np.zeros(len(of_blocks), dtype=np.int64),
+        work_ns=own["work_ns"],
+        communication_ns=own["communication_ns"],
+        offsets=Ragged(own["offsets"], {"offset": np.frombuffer(offsets, np.int64)}),
+        classes=Ragged(
+            own["classes"],
+            {
+                "communicator": communicator,
+                "operator": operator,
+                "peer": peer,
+                "count": np.ascontiguousarray(of_classes["count"]),
+                "shortest_ns": rounded_down(of_classes["shortest_ns"]),
+            },
+        ),
+    )
