@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from irregulars.errors import RecordError
-from irregulars.first_use import first_use
+from irregulars.validation import validation
 
 T = TypeVar("T")
 
@@ -254,7 +254,7 @@ def _from_plain(kind: Any, value: Any) -> Any:
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    with first_use(kind):
+    with validation(kind):
         return msgspec.convert(value, kind, dec_hook=_from_plain)
 
 
@@ -293,7 +293,7 @@ def _root_decoder(kind: Any, parts: Sequence[bytes], version: int) -> msgspec.ms
             known[value] = Part(decode_state(parts[value], _kind_of(wanted), version))
         return known[value]
 
-    with first_use(kind):
+    with validation(kind):
         return msgspec.msgpack.Decoder(kind, dec_hook=hook)
 
 
@@ -304,7 +304,7 @@ def _kind_of(kind: Any) -> Any:
 
 @lru_cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    with first_use(kind):
+    with validation(kind):
         return msgspec.msgpack.Decoder(kind, dec_hook=_from_plain)
 
 

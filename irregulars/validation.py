@@ -7,8 +7,11 @@ it; this module says in one wording what is wrong, and where.
 from __future__ import annotations
 
 import difflib
+import json
 import re
+import threading
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -17,8 +20,26 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta, inspect
 
-from irregulars.errors import InputError
-from irregulars.first_use import first_use
+from irregulars.errors import InputError, RecordError
+
+_LOCK: Final = threading.RLock()
+_KNOWN: Final[set[Any]] = set()
+
+
+@contextmanager
+def validation(kind: Any) -> Iterator[None]:
+    """Let one thread at a time convert to a type for the first time.
+
+    msgspec 0.22 inspects a dataclass when it converts to it for the first time, and keeps the result in the class. If
+    two threads do so at once, one reads what the other has not finished, and the process dies (SIGSEGV).
+    """
+    if kind in _KNOWN:
+        yield
+        return
+    with _LOCK:
+        yield
+    _KNOWN.add(kind)
+
 
 LARGEST: Final = 1 << 62
 """JSON's integers have no bounds; arithmetic on these still fits into an int64."""
@@ -85,7 +106,7 @@ def checked(value: Any, kind: Any, what: str, where: str = "", error: type[Input
     irregulars.errors.InputError: ranks[1] must be an integer from 0 to 4194303; got -2
     """
     try:
-        with first_use(kind):
+        with validation(kind):
             return msgspec.convert(value, kind, dec_hook=_read_path)
     except msgspec.ValidationError as reason:
         name, rule, found = _culprit(value, kind, what)
@@ -248,3 +269,21 @@ def _read_path(kind: Any, value: Any) -> Path:
     if isinstance(value, str) and "\0" in value:
         raise ValueError("path must have no null")
     return Path(value)
+
+
+def json_object(value: bytes | None, what: str) -> dict[str, Any]:
+    """Decode a JSON object; raises `RecordError`."""
+    try:
+        values = json.loads(value or b"")
+        if value and b"\\u" in value:  # JSON can write half of a surrogate pair, which UTF-8 can't hold
+            json.dumps(values, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{what} must be JSON; got {first_line(error)}") from error
+    if not isinstance(values, dict):
+        raise RecordError(f"{what} must be a JSON object; got {type(values).__name__}")
+    return values
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, in one line with its type."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"

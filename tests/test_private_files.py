@@ -13,9 +13,8 @@ from irregulars.errors import InputError
 from irregulars.infra.configuration.settings import Settings, load_settings
 from irregulars.infra.services.data_directory import DataDirectory
 from irregulars.kafka.security import KafkaSecurity, security_of_environment
-from irregulars.private_files import make_private_directory, write_private_file
+from irregulars.private_files import make_private_directory, read_secret, write_private_file
 from irregulars.producers.publishing.spool import Message, Spool
-from irregulars.secret_files import read_secret
 
 
 @pytest.fixture(autouse=True)

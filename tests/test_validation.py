@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +15,7 @@ from msgspec import Meta
 
 from irregulars.errors import InputError, RecordError
 from irregulars.validation import LARGEST, Count, Number, Positive, Rank, Share, Text, checked, one_of, require_known
+from tests.integration.worker_runs import ROOT
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Host = Annotated[str, Meta(min_length=1, max_length=9)]
@@ -119,3 +123,43 @@ def test_a_name_that_is_nearly_known_is_named() -> None:
         require_known("peroid", ("period", "port"), "key", "f", "else")
     with pytest.raises(InputError, match=r"got 'x' \(f\); else"):
         require_known("x", ("period", "port"), "key", "f", "else")
+
+
+PROGRAM = """
+    import sys
+    import threading
+    from dataclasses import make_dataclass
+
+    from irregulars.state_codec import decode_state, encode_state
+    from irregulars.validation import checked
+
+    USES = {
+        "checked": lambda value, kind: checked(value, kind, ""),
+        "decode_state": lambda value, kind: decode_state(encode_state(value, 1), kind, 1),
+    }
+    use = USES[sys.argv[1]]
+    sys.setswitchinterval(1e-6)
+    for number in range(60):
+        inner = make_dataclass(f"Inner{number}", [(f"a{one}", int) for one in range(12)])
+        outer = make_dataclass(f"Outer{number}", [(f"b{one}", inner) for one in range(6)])
+        value = {f"b{one}": {f"a{other}": 1 for other in range(12)} for one in range(6)}
+        begin = threading.Barrier(4)
+
+        def run() -> None:
+            begin.wait()
+            assert use(value, outer).b5.a11 == 1
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+"""
+
+
+@pytest.mark.parametrize("use", ["checked", "decode_state"])
+def test_threads_may_use_a_type_for_the_first_time_at_once(use: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), use], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

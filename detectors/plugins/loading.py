@@ -31,8 +31,7 @@ from irregulars.detectors.plugins.protocol import (
 )
 from irregulars.errors import PluginError
 from irregulars.messages.evidence import DETECTOR_NAME, MOST_DETECTORS
-from irregulars.messages.json_fields import first_line
-from irregulars.validation import nearest
+from irregulars.validation import first_line, nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -12,7 +12,7 @@ from irregulars.detectors.plugins.protocol import COLUMNS, Against, Detector, Fr
 from irregulars.detectors.plugins.sample_frames import copy_frame
 from irregulars.errors import PluginError
 from irregulars.infra.backtesting.scoring import Fault, ScoredJob
-from irregulars.messages.json_fields import first_line
+from irregulars.validation import first_line
 
 
 @dataclass(slots=True)

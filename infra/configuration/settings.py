@@ -19,7 +19,7 @@ from msgspec import Meta
 from irregulars.errors import InputError
 from irregulars.kafka.security import MECHANISMS, KafkaSecurity
 from irregulars.kafka.topics import TopicSettings
-from irregulars.secret_files import read_secret
+from irregulars.private_files import read_secret
 from irregulars.sinks.migrate import LONGEST_DAYS
 from irregulars.toml_tables import read_toml
 from irregulars.validation import (

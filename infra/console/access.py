@@ -26,7 +26,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from irregulars.errors import InputError
-from irregulars.secret_files import read_secret
+from irregulars.private_files import read_secret
 
 Network = IPv4Network | IPv6Network
 

@@ -7,6 +7,7 @@ as long as its topic is kept.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from irregulars.kafka.outbox import Outbox
@@ -22,7 +23,7 @@ _LOG_EVERY: Final = 1000
 
 
 class InputMessage(Protocol):
-    """What we use of a consumed message."""
+    """The attributes of a consumed message that a dead letter is made of."""
 
     topic: str
     partition: int
@@ -72,3 +73,23 @@ class DeadLetters:
 
 def _head(value: bytes | None, most_bytes: int) -> bytes | None:
     return None if value is None else value[:most_bytes]
+
+
+@dataclass(slots=True)
+class KeptMessage:
+    """A message that is kept in case it must be buried later; see `InputMessage`.
+
+    Parameters
+    ----------
+    topic
+        With its prefix.
+    timestamp
+        Seconds since the epoch.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: float
+    key: bytes | None
+    value: bytes | None

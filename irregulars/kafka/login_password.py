@@ -18,7 +18,7 @@ from weakref import WeakSet
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from irregulars.errors import InputError
-from irregulars.secret_files import read_secret
+from irregulars.private_files import read_secret
 
 LOG: Final = logging.getLogger("irregulars.kafka")
 KEY: Final = "sasl.password"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from irregulars.errors import InputError, IrregularsError, ServiceRefused, ServiceUnavailable
-from irregulars.secret_files import read_secret
+from irregulars.private_files import read_secret
 
 _ANSWER_S: Final = 10.0
 _MOST_BYTES: Final = 64 * 1024

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from irregulars.errors import InputError
-from irregulars.secret_files import read_secret
+from irregulars.private_files import read_secret
 
 if TYPE_CHECKING:
     from irregulars.kafka.login_password import LoginPassword

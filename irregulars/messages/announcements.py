@@ -191,12 +191,11 @@ def contradiction_of(one: Announcement, other: Announcement) -> str | None:
             return name
     first, second = ({c.id: c for c in each.communicators} for each in (one, other))
     is_part = first.keys() <= second.keys() or second.keys() <= first.keys()
-    is_same = is_part and all(_is_same_group(first[name], second[name]) for name in first.keys() & second.keys())
+    shared = ((first[name], second[name]) for name in first.keys() & second.keys())
+    is_same = is_part and all(
+        a is b or (a.kind == b.kind and ranks_to_runs(a.ranks) == ranks_to_runs(b.ranks)) for a, b in shared
+    )
     return None if is_same else "communicators"
-
-
-def _is_same_group(one: Communicator, other: Communicator) -> bool:
-    return one is other or (one.kind == other.kind and ranks_to_runs(one.ranks) == ranks_to_runs(other.ranks))
 
 
 def encode_announcement(announcement: Announcement) -> bytes:
@@ -220,13 +219,10 @@ def decode_announcement(value: bytes | None) -> Announcement:
         RecordError,
     )
     if len(value or b"") > MAX_ANNOUNCEMENT_BYTES // 3:  # a letter grows at most from two bytes to six
-        _require_short(len(encode_announcement(announcement)))
+        size_bytes = len(encode_announcement(announcement))
+        if size_bytes > MAX_ANNOUNCEMENT_BYTES:
+            raise RecordError(f"announcement must be at most {MAX_ANNOUNCEMENT_BYTES} bytes; got {size_bytes}")
     return announcement
-
-
-def _require_short(size_bytes: int) -> None:
-    if size_bytes > MAX_ANNOUNCEMENT_BYTES:
-        raise RecordError(f"announcement must be at most {MAX_ANNOUNCEMENT_BYTES} bytes; got {size_bytes}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,12 @@ def _batches(value: bytes) -> Iterator[tuple[int, int]]:
         kind = _U8.unpack_from(value, _field(value, message, _HEADER_TYPE) or len(value))[0]
         if header is not None and kind in (_DICTIONARY, _RECORD_BATCH):
             batch = _table(value, header)
-            yield _batch(value, batch if kind == _RECORD_BATCH else _table(value, _field(value, batch, _DATA)), body)
+            if kind == _DICTIONARY:
+                batch = _table(value, _field(value, batch, _DATA))
+            count = _field(value, batch, _LENGTH)
+            rows = 0 if count is None else _I64.unpack_from(value, count)[0]
+            is_plain = _field(value, batch, _COMPRESSION) is None
+            yield rows, 0 if is_plain else _expanded_bytes(value, batch, body)
         length = _field(value, message, _BODY_LENGTH)
         body_bytes = 0 if length is None else _I64.unpack_from(value, length)[0]
         if body_bytes < 0:
@@ -83,14 +88,8 @@ def _batches(value: bytes) -> Iterator[tuple[int, int]]:
         at = body + body_bytes
 
 
-def _batch(value: bytes, batch: int, body: int) -> tuple[int, int]:
-    length = _field(value, batch, _LENGTH)
-    rows = 0 if length is None else _I64.unpack_from(value, length)[0]
-    return rows, 0 if _field(value, batch, _COMPRESSION) is None else _expanded_bytes(value, batch, body)
-
-
 def _expanded_bytes(value: bytes, batch: int, body: int) -> int:
-    """Sum of what the buffers say that they become; one that says -1 is not compressed."""
+    """Return the sum of the buffers' declared sizes; one that declares -1 is not compressed."""
     field = _field(value, batch, _BUFFERS)
     if field is None:
         return 0
@@ -111,7 +110,7 @@ def _table(value: bytes, at: int | None) -> int:
 
 
 def _field(value: bytes, table: int, number: int) -> int | None:
-    """Return where a field of a table stands; None if the table lacks it, which means its default."""
+    """Return the position of a table's field; None if the table lacks it, which means its default."""
     if table < 0:
         raise StructError
     vtable = table - _I32.unpack_from(value, table)[0]

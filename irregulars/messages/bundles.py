@@ -130,20 +130,17 @@ def bundle_of(batches: Sequence[Batch]) -> Bundle:
         start=first.start,
         since_ns=tuple(sinces) if any(sinces) else None,
     )
-    columns = {
-        name: np.concatenate([_column(batch, name, names) for batch in batches]) for name in batches[0].columns
-    }
-    return Bundle(header, columns)
-
-
-def _column(batch: Batch, name: str, names: Sequence[str]) -> np.ndarray:
-    """Return a column of a batch, whose codes are indices into `names`."""
-    column = batch.columns[name]
-    if name not in CODED or batch.header.names == names:
-        return column
     codes = {one: code for code, one in enumerate(names)}
-    own = np.array([codes[one] for one in batch.header.names] or [0], dtype=column.dtype)
-    return own[column]
+    columns: dict[str, np.ndarray] = {}
+    for name in batches[0].columns:
+        own = [batch.columns[name] for batch in batches]
+        if name in CODED:  # indices into the names of each batch become indices into those of all
+            for place, batch in enumerate(batches):
+                if batch.header.names != names:
+                    table = [codes[one] for one in batch.header.names] or [0]
+                    own[place] = np.array(table, dtype=own[place].dtype)[own[place]]
+        columns[name] = np.concatenate(own)
+    return Bundle(header, columns)
 
 
 def encode_bundle(bundle: Bundle) -> bytes:
@@ -164,7 +161,14 @@ def decode_rows(value: bytes | None, expected: str) -> Batch | Bundle:
     header, columns = decode_table(value, expected, _read_header)
     if isinstance(header, Header):
         return Batch(header, columns)
-    _require_lists(header, rows_of(columns))
+    rows, count = rows_of(columns), len(header.ranks)
+    for name in ("rows", "rows_before", "watermarks_ns", "sinces_ns"):
+        if len(getattr(header, name)) != count:
+            raise RecordError(f"{name} must have a value for each of {count} ranks; got {len(getattr(header, name))}")
+    if any(rank >= following for rank, following in pairwise(header.ranks)):
+        raise RecordError(f"ranks must be ascending; got {list(header.ranks)}")
+    if sum(header.rows) != rows:
+        raise RecordError(f"rows of the ranks must be {rows} together, as many as there are; got {sum(header.rows)}")
     return Bundle(header, columns)
 
 
@@ -184,14 +188,3 @@ def _read_header(metadata: bytes | None, expected: str) -> Header | BundleHeader
         return header_of(values)
     header: BundleHeader = checked({"names": None, **values}, BundleHeader, "", "header", RecordError)
     return header
-
-
-def _require_lists(header: BundleHeader, rows: int) -> None:
-    count = len(header.ranks)
-    for name in ("rows", "rows_before", "watermarks_ns", "sinces_ns"):
-        if len(getattr(header, name)) != count:
-            raise RecordError(f"{name} must have a value for each of {count} ranks; got {len(getattr(header, name))}")
-    if any(rank >= following for rank, following in pairwise(header.ranks)):
-        raise RecordError(f"ranks must be ascending; got {list(header.ranks)}")
-    if sum(header.rows) != rows:
-        raise RecordError(f"rows of the ranks must be {rows} together, as many as there are; got {sum(header.rows)}")

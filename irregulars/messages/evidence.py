@@ -18,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from irregulars.arrow_numpy import from_numpy, to_arrow, to_numpy
-from irregulars.dtypes import Column, Flags, Ints, Numbers
+from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement, decode_announcement, encode_announcement
 from irregulars.messages.arrow_limits import require_bounded
 from irregulars.messages.bounds import BOUNDS, Bound
-from irregulars.messages.json_fields import first_line, json_object
 from irregulars.messages.ragged import Ragged, concatenate_ragged
 from irregulars.messages.records import (
     OPERATORS,
@@ -35,7 +34,7 @@ from irregulars.messages.records import (
     encode_json,
     without_unknown_start,
 )
-from irregulars.validation import Count, JobName, Label, Name, Rank, checked
+from irregulars.validation import Count, JobName, Label, Name, Rank, checked, first_line, json_object
 
 COLUMNS: Final[Mapping[str, Any]] = {
     "attempt": pa.int64(),  # or the number that stands for the start: `announcements.code_of_start`
@@ -65,7 +64,7 @@ DETECTOR_SCORE: Final = "score:"
 hop, whose name follows. A row of a rank without that detector has NaN."""
 
 DETECTOR_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,62}")
-"""What a detector may be called: a letter, then letters, digits and ``_.:-``, at most 63 in all."""
+"""Names of detectors: a letter, then letters, digits and ``_.:-``, at most 63 characters in all."""
 
 MOST_DETECTORS: Final = 16
 """Detectors of operators of which a message has columns: whatever comes is kept for each rank and iteration."""
@@ -105,7 +104,7 @@ _PATTERN: Final = pa.struct([pa.field(name, kind, nullable=False) for name, kind
 
 
 def _with_dtypes(kinds: Mapping[str, Any]) -> dict[str, tuple[Any, np.dtype[Any]]]:
-    """Return the types of columns on the wire, and what numpy calls them."""
+    """Return the types of columns on the wire, and in numpy."""
     return {name: (kind, np.dtype(kind.to_pandas_dtype())) for name, kind in kinds.items()}
 
 
@@ -203,27 +202,19 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
+    flat = dict.fromkeys(name for part in parts for name in part.columns)
+
+    def own(part: EvidenceRows, name: str) -> Column:  # columns of detectors may be in some of the parts alone
+        return part.columns[name] if name in part.columns else np.full(len(part), math.nan)
+
     return replace(
         parts[0],
         names=names,
-        columns=_concatenated(parts),
+        columns={name: np.concatenate([own(part, name) for part in parts]) for name in flat},
         offsets=concatenate_ragged([part.offsets for part in parts]),
         classes=concatenate_ragged([_recoded(part.classes, part.names, names) for part in parts]),
         patterns=concatenate_ragged([_recoded(part.patterns, part.names, names) for part in parts]),
     )
-
-
-def _concatenated(parts: Sequence[EvidenceRows]) -> dict[str, Column]:
-    """Join flat columns; those of detectors may be in some of the parts alone."""
-    names = dict.fromkeys(name for part in parts for name in part.columns)
-    return {
-        name: np.concatenate([part.columns[name] if name in part.columns else _no_scores(part) for part in parts])
-        for name in names
-    }
-
-
-def _no_scores(part: EvidenceRows) -> Column:
-    return np.full(len(part), math.nan)
 
 
 def _recoded(entries: Ragged, names: Sequence[str], new_names: Sequence[str]) -> Ragged:
@@ -257,9 +248,12 @@ def decode_evidence(value: bytes | None) -> list[Evidence | Membership]:
     RecordError
         If it is neither of the two.
     """
-    if value and value[:1] == b"{":
-        return list(_decode_members(value))
-    return [_decode_rows(value or b"")]
+    if not value or value[:1] != b"{":
+        return [_decode_rows(value or b"")]
+    record = json_object(value, "membership")
+    check_version(record, "membership")
+    found: _Members = checked(record, _Members, "", "membership", RecordError)
+    return [_decode_member(found.job, member) for member in found.members]
 
 
 def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
@@ -279,13 +273,6 @@ def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
         for member in members
     ]
     return encode_json("membership", {"job": job, "members": rows})
-
-
-def _decode_members(value: bytes) -> list[Membership]:
-    record = json_object(value, "membership")
-    check_version(record, "membership")
-    found: _Members = checked(record, _Members, "", "membership", RecordError)
-    return [_decode_member(found.job, member) for member in found.members]
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,12 +305,22 @@ def _decode_member(job: str, member: _Member) -> Membership:
 def _encode_rows(evidence: Evidence) -> bytes:
     if len(evidence.names) > _MOST_NAMES:
         raise pa.ArrowInvalid(f"communicators must be at most {_MOST_NAMES}; got {len(evidence.names)}")
-    arrays = [_to_wire(evidence.columns[name], kind, dtype) for name, (kind, dtype) in _ON_WIRE.items()]
+    arrays = []
+    for name, (kind, dtype) in _ON_WIRE.items():
+        column = evidence.columns[name]
+        is_unknown = column == UNKNOWN if column.dtype == np.int64 else None
+        if is_unknown is not None and is_unknown.any():
+            arrays.append(to_arrow(np.where(is_unknown, 0, column), kind, dtype, is_unknown))
+        else:
+            arrays.append(to_arrow(column, kind, dtype))
     arrays.append(_lists(evidence.offsets, "offset", pa.int64(), np.dtype(np.int64)))
     arrays += [_lists(evidence.classes, name, kind, dtype) for name, (kind, dtype) in _CLASSES_ON_WIRE.items()]
     schema = _SCHEMA
     if evidence.patterns.has_entries:  # without samples of NICs there are none, and columns without rows cost too
-        arrays.append(_pattern_lists(evidence.patterns))
+        fields = [from_numpy(evidence.patterns[name]).cast(kind) for name, kind in PATTERN_COLUMNS.items()]
+        rows = pa.StructArray.from_arrays(fields, fields=list(_PATTERN))
+        splits = from_numpy(evidence.patterns.splits.astype(np.int32))
+        arrays.append(pa.ListArray.from_arrays(splits, rows, type=pa.list_(_PATTERN)))
         schema = _SCHEMA_WITH_PATTERNS
     for name in sorted(evidence.columns.keys() - COLUMNS.keys()):  # none, unless a detector of operators runs
         schema = schema.append(pa.field(name, pa.float32()))
@@ -333,13 +330,6 @@ def _encode_rows(evidence: Evidence) -> bytes:
     # and the producer compresses all messages anyway.
     options = None if evidence.size_bytes < _WORTH_COMPRESSING else pa.ipc.IpcWriteOptions(compression="zstd")
     return encode_arrow("evidence", {"job": evidence.job, "names": evidence.names}, batch, options)
-
-
-def _to_wire(column: Column, kind: pa.DataType, dtype: np.dtype[Any]) -> pa.Array:
-    is_unknown = column == UNKNOWN if column.dtype == np.int64 else None
-    if is_unknown is None or not is_unknown.any():
-        return to_arrow(column, kind, dtype)
-    return to_arrow(np.where(is_unknown, 0, column), kind, dtype, is_unknown)
 
 
 def _lists(entries: Ragged, name: str, kind: pa.DataType, dtype: np.dtype[Any]) -> pa.ListArray:
@@ -362,24 +352,37 @@ def _decode_rows(value: bytes) -> Evidence:
             own: _Metadata = checked(metadata, _Metadata, "", "metadata of evidence", RecordError)
             batch = reader.read_next_batch()
             batch.validate(full=True)
-        _require_columns(batch)
+        # Integers may be of another width, as ``attempt`` had 32 bits once.
+        wanted = dict(COLUMNS) | {f"class_{name}": pa.list_(kind) for name, kind in CLASS_COLUMNS.items()}
+        for name, kind in (wanted | {"offsets": pa.list_(pa.int64())}).items():
+            type_ = batch.column(name).type
+            if type_ != kind and not (pa.types.is_integer(type_) and pa.types.is_integer(kind)):
+                raise RecordError(f"column {name!r} must be {kind}; got {type_}")
         offsets = batch.column("offsets").flatten()
         classes = {name: batch.column(f"class_{name}").flatten() for name in CLASS_COLUMNS}
         _require_values(batch, len(own.names))
-        _require_entries(batch, {"offsets": offsets, **{f"class_{name}": one for name, one in classes.items()}})
+        for name, one in {"offsets": offsets, **{f"class_{name}": one for name, one in classes.items()}}.items():
+            if batch.column(name).null_count or one.null_count:
+                raise RecordError(f"column {name!r} must be known in each row; got nulls")
+        if len({to_numpy(batch.column(f"class_{name}").offsets).tobytes() for name in CLASS_COLUMNS}) > 1:
+            raise RecordError("columns of classes must be equally long in each row; they are not")
         _require_bound(offsets, "offsets", _BOUNDS["offsets"])
         _require_bound(classes["communicator"], "class_communicator", Bound(0, len(own.names) - 1))
         _require_bound(classes["operator"], "class_operator", Bound(0, len(OPERATORS) - 1))
         for name in ("peer", "count"):
             _require_bound(classes[name], f"class_{name}", _BOUNDS[f"class_{name}"])
         _require_bound(classes["shortest_ns"], "class_shortest_ns", _BOUNDS["class_shortest_ns"], may_lack=True)
+        patterns = no_patterns(batch.num_rows)
+        if _PATTERNS in batch.schema.names:
+            rows = batch.column(_PATTERNS).flatten()
+            patterns = _entries(batch.column(_PATTERNS), {name: rows.field(name) for name in PATTERN_COLUMNS})
         return Evidence(
             job=own.job,
             names=own.names,
             columns={name: _from_wire(batch.column(name), name) for name in [*COLUMNS, *_detector_scores(batch)]},
             offsets=_entries(batch.column("offsets"), {"offset": offsets}),
             classes=_entries(batch.column("class_count"), classes),
-            patterns=_patterns_from_wire(batch),
+            patterns=patterns,
         )
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"evidence must follow its schema; got {first_line(error)}") from error
@@ -399,15 +402,6 @@ def _detector_scores(batch: Any) -> list[str]:
     return names
 
 
-def _require_columns(batch: Any) -> None:
-    """Require the columns' types; integers may be of another width, as ``attempt`` had 32 bits once."""
-    wanted = dict(COLUMNS) | {f"class_{name}": pa.list_(kind) for name, kind in CLASS_COLUMNS.items()}
-    for name, kind in (wanted | {"offsets": pa.list_(pa.int64())}).items():
-        found = batch.column(name).type
-        if found != kind and not (pa.types.is_integer(found) and pa.types.is_integer(kind)):
-            raise RecordError(f"column {name!r} must be {kind}; got {found}")
-
-
 def _require_values(batch: Any, names: int) -> None:
     """Require that all values which the monitors use as indices are known and within bounds."""
     for name in COLUMNS:
@@ -418,15 +412,6 @@ def _require_values(batch: Any, names: int) -> None:
         raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
     if _PATTERNS in batch.schema.names:
         _require_patterns(batch.column(_PATTERNS), names)
-
-
-def _require_entries(batch: Any, entries: Mapping[str, Any]) -> None:
-    """Require that lists and what they hold are known, and that those of classes are equally long."""
-    for name, one in entries.items():
-        if batch.column(name).null_count or one.null_count:
-            raise RecordError(f"column {name!r} must be known in each row; got nulls")
-    if len({to_numpy(batch.column(f"class_{name}").offsets).tobytes() for name in CLASS_COLUMNS}) > 1:
-        raise RecordError("columns of classes must be equally long in each row; they are not")
 
 
 def _require_patterns(column: Any, names: int) -> None:
@@ -468,27 +453,8 @@ def _from_wire(column: pa.Array, name: str) -> Column:
 def _entries(lists: Any, columns: Mapping[str, Any]) -> Ragged:
     """Make entries of columns from the wire; `lists` is one column of lists and says how many each row owns."""
     counts = np.diff(to_numpy(lists.offsets)).astype(np.int64)
-    return Ragged(counts, {name: _wide(column) for name, column in columns.items()})
-
-
-def _wide(column: pa.Array) -> Numbers:
-    values = to_numpy(column)
-    return values.astype(np.float64) if pa.types.is_floating(column.type) else values.astype(np.int64)
-
-
-def _pattern_lists(patterns: Ragged) -> pa.ListArray:
-    fields = [from_numpy(patterns[name]).cast(kind) for name, kind in PATTERN_COLUMNS.items()]
-    rows = pa.StructArray.from_arrays(fields, fields=list(_PATTERN))
-    splits = from_numpy(patterns.splits.astype(np.int32))
-    return pa.ListArray.from_arrays(splits, rows, type=pa.list_(_PATTERN))
-
-
-def _patterns_from_wire(batch: Any) -> Ragged:
-    if _PATTERNS not in batch.schema.names:
-        return no_patterns(batch.num_rows)
-    column = batch.column(_PATTERNS)
-    rows = column.flatten()
-    return _entries(column, {name: rows.field(name) for name in PATTERN_COLUMNS})
+    wide = {name: np.float64 if pa.types.is_floating(one.type) else np.int64 for name, one in columns.items()}
+    return Ragged(counts, {name: to_numpy(column).astype(wide[name]) for name, column in columns.items()})
 
 
 def no_patterns(rows: int) -> Ragged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,8 +21,8 @@ from irregulars.messages.evidence import (
 from irregulars.messages.ragged import Ragged
 
 MAX_OFFSETS: Final = 1 << 14
-"""Batches named as holding the operators of one iteration, where what is known of it fits no message: of more, only
-these are read back."""
+"""Most offsets of batches that an evidence row keeps if it fits no message otherwise. Of the iteration's operators,
+only those in these batches can be read back."""
 
 Rows = Sequence[Evidence | Membership]
 
@@ -36,7 +36,20 @@ def encode_within_limit(rows: Rows, job: str, limit_bytes: int) -> list[bytes]:
     values = encode_evidence(rows, job)
     if all(_is_sendable(value, limit_bytes) for value in values):
         return values
-    return [value for part in _smaller(rows) for value in encode_within_limit(part, job, limit_bytes)]
+    only = rows[0]
+    if len(rows) > 1:
+        parts: Sequence[Rows] = (rows[: len(rows) // 2], rows[len(rows) // 2 :])
+    elif isinstance(only, Membership):  # an announcement that was decoded always fits
+        raise ValueError(f"announcement of rank {only.rank} must fit into a message; it does not")
+    elif len(only) > 1:
+        parts = [[_with_own_names(only.take(half))] for half in np.array_split(np.arange(len(only)), 2)]
+    else:
+        offsets = only.offsets["offset"][:MAX_OFFSETS]
+        kept = Ragged(np.array([len(offsets)], dtype=np.int64), {"offset": offsets})
+        parts = [
+            [replace(only, names=(), offsets=kept, classes=no_entries(CLASS_COLUMNS, 1), patterns=no_patterns(1))]
+        ]
+    return [value for part in parts for value in encode_within_limit(part, job, limit_bytes)]
 
 
 def _is_sendable(value: bytes, limit_bytes: int) -> bool:
@@ -48,20 +61,6 @@ def _is_sendable(value: bytes, limit_bytes: int) -> bool:
     except RecordError:
         return False
     return True
-
-
-def _smaller(rows: Rows) -> Iterator[Rows]:
-    """Cut rows in two: the list, or else the iterations of its only element, or else what the only one owns."""
-    only = rows[0]
-    if len(rows) > 1:
-        yield from (rows[: len(rows) // 2], rows[len(rows) // 2 :])
-    elif isinstance(only, Membership):  # an announcement that was decoded always fits
-        raise ValueError(f"announcement of rank {only.rank} must fit into a message; it does not")
-    elif len(only) > 1:
-        places = np.arange(len(only))
-        yield from ([_with_own_names(only.take(half))] for half in np.array_split(places, 2))
-    else:
-        yield [_plain(only)]
 
 
 def _with_own_names(evidence: Evidence) -> Evidence:
@@ -77,15 +76,3 @@ def _with_own_names(evidence: Evidence) -> Evidence:
     )
     names = tuple(evidence.names[code] for code in used.tolist())
     return replace(evidence, names=names, classes=classes, patterns=patterns)
-
-
-def _plain(evidence: Evidence) -> Evidence:
-    """Return one row without classes and patterns, and with a bounded number of offsets."""
-    offsets = evidence.offsets["offset"][:MAX_OFFSETS]
-    return replace(
-        evidence,
-        names=(),
-        offsets=Ragged(np.array([len(offsets)], dtype=np.int64), {"offset": offsets}),
-        classes=no_entries(CLASS_COLUMNS, 1),
-        patterns=no_patterns(1),
-    )

@@ -32,7 +32,7 @@ from irregulars.validation import (
 VERDICT_KINDS: Final = tuple(KINDS)
 DEVICES: Final = tuple(DEVICE_KINDS)
 SEVERITIES: Final = ("note", "ticket", "page")
-"""How urgent a verdict is, least first: to be stored, to be looked at in working hours, to wake somebody."""
+"""How urgent a verdict is, least first: to be stored, to be examined in working hours, to wake a person."""
 
 VerdictId = Annotated[str, Meta(min_length=1, max_length=MAX_JOB_CHARACTERS + 100)]
 """A job's name and three numbers; it is a key on topics."""
@@ -41,7 +41,7 @@ VerdictId = Annotated[str, Meta(min_length=1, max_length=MAX_JOB_CHARACTERS + 10
 def urgency_of(severity: str | None) -> str:
     """Return how urgent a severity is, as one of `SEVERITIES`; None, not known, is a ticket.
 
-    A word that we don't know comes from a newer worker: better somebody is woken than nobody.
+    A word that we don't know comes from a newer worker: better a person is woken in vain than not at all.
 
     >>> urgency_of("note"), urgency_of(None), urgency_of("critical")
     ('note', 'ticket', 'page')

@@ -16,11 +16,11 @@ class VerdictKind:
     noun
         Its name for people.
     meaning, suspects
-        What it says, and which devices it accuses first: for pages.
+        Its statement, and which devices it accuses first: for pages.
     drains
         Whether its first suspect's host is drained where the verdict is sure enough.
     actions
-        What an orchestrator may be told to do (`sinks.advice.ACTION_NAMES`).
+        Actions that an orchestrator may take (`sinks.advice.ACTION_NAMES`).
     """
 
     noun: str
@@ -37,7 +37,7 @@ class DeviceKind:
     Parameters
     ----------
     is_worker
-        Whether it is slow by its own work, and not by what it sends.
+        Whether it is slow by its own work, and not by its transfers.
     named_by
         Fields of a suspect that name the device in every job. Empty: its ranks name it, in one job alone.
     """

@@ -1,4 +1,4 @@
-"""What people say of verdicts: right or wrong. A message each on the compacted topic ``feedback``."""
+"""Opinions of people on verdicts: right or wrong. A message each on the compacted topic ``feedback``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Note = Annotated[str, Meta(max_length=500)]
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """One person's word on one verdict; a later word of the same person on the same verdict replaces it.
+    """One person's opinion on one verdict; a later one of the same person on the same verdict replaces it.
 
-    It repeats what the verdict said, so that whoever reads it needs no other topic.
+    It repeats fields of the verdict, so that its readers need no other topic.
 
     Parameters
     ----------
@@ -29,12 +29,12 @@ class Opinion:
     iterations
         Range ``(first, past the last)`` of the verdict when it was judged.
     is_right
-        Whether the first suspect was to blame; of a verdict without suspects: whether that was right. None: what
-        was said before is withdrawn.
+        Whether the first suspect was to blame; of a verdict without suspects: whether that was right. None: the
+        person's earlier opinion is withdrawn.
     who, note
-        Who says so, and what more there is to say.
+        The person, and a remark.
     time_ns
-        When it was said, ns since the epoch.
+        When it was recorded, ns since the epoch.
     device
         First suspect, named the same in all jobs (``nic:node-3/mlx5_1``); None: it has no such name.
     rank
@@ -76,7 +76,7 @@ def decode_opinion(value: bytes | None) -> Opinion:
 
 
 def newest_opinions(opinions: Iterable[Opinion]) -> list[Opinion]:
-    """Return the newest word on each verdict that stands, whoever said it, oldest first."""
+    """Return the newest opinion on each verdict that was not withdrawn, of any person, oldest first."""
     in_time = sorted(opinions, key=lambda one: (one.time_ns, one.who))
     standing = {one.key: one for one in in_time}
     newest = {one.verdict_id: one for one in in_time if one.is_right is not None and standing[one.key] is one}

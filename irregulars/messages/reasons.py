@@ -10,11 +10,11 @@ from irregulars.errors import RecordError
 from irregulars.validation import Count, Integer, Name, Number, Rank, checked
 
 STEPS: Final = ("work", "transfer", "absence")
-"""What a step is: a rank worked and others waited; bytes moved, all partners being there; a rank never came."""
+"""Kinds of steps: a rank worked and others waited; bytes moved, all partners being there; a rank never came."""
 
 ALTERNATIVES: Final = ("own_work", "one_link", "whole_nic", "its_transfers", "everybody")
-"""What else than the first suspect is considered: the work of its ranks; a single one of its ways, or all that its
-NIC carries; transfers of a rank that works long; work that takes all ranks longer by the same factor."""
+"""Alternatives to the first suspect: the work of its ranks; a single one of its ways, or all that its NIC carries;
+transfers of a rank that works long; work that takes all ranks longer by the same factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Step:
     operator, communicator
         In which the time passed, or before which the rank worked.
     elapsed_ns, usual_ns
-        How long it took, and what is usual; None: not known.
+        How long it took, and its usual time; None: not known.
     is_accused
-        Whether it is on what the verdict accuses.
+        Whether it is on the device that the verdict accuses.
     waiting, waited_rank, waited_ns
         How many ranks waited for its end; the one of them that waited longest, and how long.
     """
@@ -59,13 +59,13 @@ class Considered:
     what
         One of `ALTERNATIVES`.
     is_ruled_out
-        None: what was read can't tell.
+        None: the operators that were read can't tell.
     rank
         Whose work or transfers were held against their usual; None: all ranks'.
     excess_ns, usual_ns
         By how much longer than usual they took in the typical iteration; None: not known.
     slow, known
-        Of `known` lanes that were compared so many were slow.
+        How many lanes were slow, and how many were compared.
     """
 
     what: Name
@@ -86,9 +86,9 @@ class Reasons:
     iteration
         The iteration that is shown: of those in which the cause was seen the one whose time is the median.
     elapsed_ns, usual_ns
-        How long it took, and what is usual; None: it did not end, or not known.
+        How long it took, and the usual time; None: it did not end, or not known.
     against
-        What says what is usual: the job's own ``past``, or ``peers`` in the same iterations.
+        Origin of the usual time: the job's own ``past``, or ``peers`` in the same iterations.
     delta
         The δ in force.
     path
@@ -122,7 +122,7 @@ def encode_reasons(reasons: Reasons | None) -> str | None:
 
 
 def decode_reasons(text: str | None) -> Reasons | None:
-    """Read what `encode_reasons` wrote; raises `RecordError` where it is none."""
+    """Read JSON that `encode_reasons` wrote; raises `RecordError` where it is none."""
     if text is None:
         return None
     try:

@@ -33,9 +33,19 @@ import pyarrow as pa
 from irregulars.arrow_numpy import to_arrow
 from irregulars.errors import RecordError
 from irregulars.messages.arrow_limits import require_bounded
-from irregulars.messages.json_fields import first_line, json_object
 from irregulars.messages.plain_messages import PlainColumns, find_plain, layout_of, note_known
-from irregulars.validation import Count, Integer, JobName, Label, Name, Rank, RowCount, checked
+from irregulars.validation import (
+    Count,
+    Integer,
+    JobName,
+    Label,
+    Name,
+    Rank,
+    RowCount,
+    checked,
+    first_line,
+    json_object,
+)
 
 VERSION: Final = 1
 """Version of every record: a reader refuses a newer one, and reads all older ones."""
@@ -68,7 +78,7 @@ PHASES: Final = ("train", "eval", "checkpoint", "observed")
 training loop: somebody looked at the job from outside, saw it alive, and timed nothing in it."""
 
 PATHS: Final = ("nic", "pcie", "nvlink")
-"""What a bandwidth sample was taken of; a column ``path`` holds indices into this tuple."""
+"""Ways of which bandwidth is sampled; a column ``path`` holds indices into this tuple."""
 
 COMMOPS: Final = pa.schema(
     [
@@ -124,7 +134,7 @@ THROTTLE_REASONS: Final = (
 """Reasons for which a GPU's clocks are below their highest; bit n of NVML's mask is reason n."""
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {"commops": COMMOPS, "bandwidth": BANDWIDTH, "iterations": ITERATIONS}
-"""What a trace directory holds, and judgement reads."""
+"""The batches that a trace directory holds, and judgement reads."""
 
 BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HEALTH}
 """All that travels as batches: ``gpu_health`` is for people, beside a verdict."""
@@ -150,16 +160,13 @@ _AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
 def _field(one: pa.Field) -> _Field:
     kind = np.dtype(one.type.to_pandas_dtype())
     limits = np.iinfo(kind) if kind.kind != "f" else np.iinfo(np.int64)
-    in_numpy, unknown = _in_numpy(one.name, kind)
+    in_numpy: np.dtype[Any] = np.dtype(np.int64) if kind.itemsize >= 4 else kind
+    unknown: float = UNKNOWN
+    if one.name == "phase":
+        in_numpy, unknown = kind, PHASE_UNKNOWN
+    elif one.name in _AS_FLOAT or kind.kind == "f":
+        in_numpy, unknown = np.dtype(np.float64), math.nan
     return _Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable, in_numpy, unknown)
-
-
-def _in_numpy(name: str, kind: np.dtype[Any]) -> tuple[np.dtype[Any], float]:
-    if name == "phase":
-        return kind, PHASE_UNKNOWN
-    if name in _AS_FLOAT or kind.kind == "f":
-        return np.dtype(np.float64), math.nan
-    return (np.dtype(np.int64) if kind.itemsize >= 4 else kind), UNKNOWN
 
 
 CODED: Final = ("communicator", "device")
@@ -172,7 +179,7 @@ _CODES: Final[Mapping[str, tuple[tuple[str, int | None], ...]]] = {
     name: tuple((column, _LIMITS[column]) for column in schema.names if column in _LIMITS)
     for name, schema in BATCH_SCHEMAS.items()
 }
-"""Columns of codes, and what these must be below; None: as many as the header has names."""
+"""Columns of codes, and their limits; None: as many as the header has names."""
 
 _FIELDS: Final = {name: tuple(_field(one) for one in schema) for name, schema in BATCH_SCHEMAS.items()}
 _LAYOUTS: Final = {name: layout_of(fields) for name, fields in _FIELDS.items()}
@@ -382,19 +389,16 @@ def _require_end(reader: Any) -> None:
 def _check_codes(schema: str, columns: Mapping[str, np.ndarray], names: int) -> None:
     for name, known in _CODES[schema]:
         limit = names if known is None else known
-        highest = _highest(columns, name)
+        if isinstance(columns, PlainColumns):
+            highest = columns.highest(name)
+        else:
+            highest = int(columns[name].max()) if len(columns[name]) else -1
         if highest >= limit:
             raise RecordError(f"{name} codes must be below {limit}; got {highest}")
     if schema == "iterations":
         phase = columns["phase"]
         if np.any((phase >= len(PHASES)) & (phase != PHASE_UNKNOWN)):
             raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
-
-
-def _highest(columns: Mapping[str, np.ndarray], name: str) -> int:
-    if isinstance(columns, PlainColumns):
-        return columns.highest(name)
-    return int(columns[name].max()) if len(columns[name]) else -1
 
 
 def _to_arrow(column: np.ndarray, field: _Field) -> pa.Array:

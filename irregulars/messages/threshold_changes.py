@@ -48,18 +48,18 @@ _AT_ONCE: Final = "silence_s"
 
 @dataclass(frozen=True, slots=True)
 class ThresholdChange:
-    """What one person changed at once. All of its values hold, or none.
+    """Thresholds that one person changed at once. All of its values hold, or none.
 
     Parameters
     ----------
     change_id
         Names it; key of its message.
     values
-        New values by the names of settings, those of `LIVE`; None: as before anybody changed it.
+        New values by the names of settings, those of `LIVE`; None: the value of the settings.
     who, reason, time_ns
-        Who says so, why, and when, ns since the epoch.
+        Who changed them, why, and when, ns since the epoch.
     job
-        The training job; None: all of them. What is said of one job beats what is said of all.
+        The training job; None: all of them. A change of one job beats one of all.
     from_ns
         It holds for iterations that start at this event time or later, ns since the epoch; None: `LEAD_NS` after
         `time_ns`. A silence holds at once.

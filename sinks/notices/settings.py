@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from irregulars.errors import InputError, PluginError
 from irregulars.kafka.topics import TOPICS, TopicSettings
-from irregulars.secret_files import read_secret
+from irregulars.private_files import read_secret
 from irregulars.sinks.notices.notice import Channel
 from irregulars.sinks.notices.policy import Rules
 from irregulars.toml_tables import key, option_rows, read_table, read_toml

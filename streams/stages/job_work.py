@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from irregulars.kafka.dead_letters import KeptMessage
 from irregulars.messages.announcements import code_of_start
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Judgements
-from irregulars.messages.kept_message import KeptMessage
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.judges import TURN_S

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from irregulars.messages.kept_message import KeptMessage
+from irregulars.kafka.dead_letters import KeptMessage
 
 UNANNOUNCED: Final = "rank and attempt must be announced on the topic jobs; got no announcement in time"
 

@@ -14,9 +14,8 @@ from typing import Final
 
 from irregulars.errors import InputError, RecordError
 from irregulars.messages.announcements import Announcement, decode_announcement, encode_announcement
-from irregulars.messages.json_fields import json_object
 from irregulars.messages.records import Batch, decode_batch, encode_batch
-from irregulars.validation import Count, checked
+from irregulars.validation import Count, checked, json_object
 
 _HEAD: Final = struct.Struct("<cI")
 _BATCHES: Final = {b"O": "commops", b"I": "iterations", b"B": "bandwidth"}

@@ -15,7 +15,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
-from irregulars.secret_files import read_secret
+from irregulars.private_files import read_secret
 from irregulars.sinks.notices.actions.actor import Marked
 from irregulars.sinks.notices.actions.node_plan import Proposal
 
