@@ -1,4 +1,4 @@
-"""What each thread was at when a worker ended without a word: killed for its memory, or by a fault in C.
+"""Messages at which the threads of a worker were when it ended without a word: out of memory, or by a fault in C.
 
 Before a monitor is given a message, the message's place goes into a file that is mapped into memory, and out of it
 afterwards. That costs half a microsecond, and the file outlives the process. A worker that finds the same place in

@@ -24,13 +24,7 @@ _MOST_THREADS: Final = 64
 
 
 class Judges:
-    """Runs judgements in threads, each guarded.
-
-    Parameters
-    ----------
-    watchdog
-        Who looks at them.
-    """
+    """Runs judgements in threads, each guarded."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         self._watchdog: Final = watchdog
@@ -51,7 +45,7 @@ class Judges:
         outcome: Future[T] = Future()
 
         def fail(error: BaseException) -> None:
-            with suppress(InvalidStateError):  # nobody awaits it any more
+            with suppress(InvalidStateError):  # it is not awaited any more
                 outcome.set_exception(error)
 
         def judge() -> None:

@@ -1,11 +1,11 @@
-"""What becomes of a monitor that raises: one message, or one monitor, must not take the worker with it.
+"""Monitors that raise: one message, or one monitor, must not take the worker with it.
 
-A message that a monitor can't take in is buried, and all goes on. A monitor that raises again and again without a
-message to blame is *broken*: what is sent to it is buried, nothing of it is stored, and a restart tries the last
-state that was. If all monitors raise, the fault is ours: the worker ends, and whoever runs it sees it.
+A message that makes a monitor raise is buried, and all goes on. A monitor that raises again and again without a
+message to blame is *broken*: its messages are buried, nothing of it is stored, and a restart tries the last state
+that was stored. If all monitors raise, the fault is ours: the worker ends, and its operator sees it.
 
-A monitor whose work does not end (`streams.health.watchdog`) begins anew behind the message that it was at; one of
-which that happens again and again is broken until its next start, whoever restarts.
+A monitor whose work does not end (`streams.health.watchdog`) begins anew behind the message that it was at. One of
+which that happens again and again is broken until its job's next start, also in other workers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Watched(Protocol):
 
 
 class MonitorFaults:
-    """Counts what monitors raise.
+    """Counts errors that monitors raise.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class MonitorFaults:
         self._in_a_row.clear()
 
     def raised(self, hop: str, key: bytes, error: Exception) -> str:
-        """Note what a monitor raised while it took in a message, and return the reason to bury it with."""
+        """Note an error that a monitor raised at a message, and return the reason to bury the message with."""
         self.count += 1
         self._in_a_row.add(key)
         if self.count <= _LOG_FIRST or self.count % _LOG_EVERY == 0:  # never one line a message

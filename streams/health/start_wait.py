@@ -1,4 +1,4 @@
-"""Waiting for services that are away when a worker starts: each is told once, for a bounded time, until a signal."""
+"""Waiting for services that are away when a worker starts: for a bounded time, each logged once, until a signal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Need:
     Attributes
     ----------
     service
-        What is waited for, as it stands in the log: ``event=broker_away``, later ``event=broker_back``.
+        Its name in the log: ``event=broker_away``, later ``event=broker_back``.
     ask
         Asks once, within a few seconds; raises `ServiceUnavailable` while it is away. It runs in a thread of its own:
         what nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
@@ -44,12 +44,12 @@ def wait_for(
 ) -> None:
     """Return when each of them has answered once.
 
-    All are asked before any is waited for: who is refused by one hears of it though another is away.
+    All are asked before any is waited for: a refusal by one shows at once though another is away.
 
     Raises
     ------
     ServiceUnavailable
-        When the time of one is over, with what it said last.
+        When the time of one is over, with its last error.
     """
     began_s, pause_s = now_s(), _FIRST_PAUSE_S
     away: set[str] = set()
@@ -61,12 +61,14 @@ def wait_for(
 
 
 def _answers(need: Need, waited_s: float, away: set[str]) -> bool:
-    """Ask once; tell, and keep in `away`, what is away, and tell when it is back."""
+    """Ask once; log when the service is away, and when it is back."""
     try:
         ask_in_thread(need.ask)
     except ServiceUnavailable as error:
         if waited_s >= need.most_s:
-            raise ServiceUnavailable(f"{_sentence(error)} A start waits {need.most_s:g} s for it") from error
+            said = str(error)
+            sentence = said if said.endswith((".", "?")) else f"{said}."
+            raise ServiceUnavailable(f"{sentence} A start waits {need.most_s:g} s for it") from error
         if need.service not in away:
             LOG.warning("event=%s_away waits_s=%g reason=%r", need.service, need.most_s, str(error))
             away.add(need.service)
@@ -76,13 +78,8 @@ def _answers(need: Need, waited_s: float, away: set[str]) -> bool:
     return True
 
 
-def _sentence(error: Exception) -> str:
-    said = str(error)
-    return said if said.endswith((".", "?")) else f"{said}."
-
-
 def ask_in_thread(ask: Callable[[], object]) -> None:
-    """Ask in a thread of its own, so that a signal is heard meanwhile; raise what it raises."""
+    """Ask in a thread of its own, so that a signal is handled meanwhile; raise its error."""
     answer: Future[None] = Future()
 
     def run() -> None:

@@ -45,7 +45,7 @@ class StopDeadline:
         threading.Thread(target=self._cut_off, name="irregulars-stop", daemon=True).start()
 
     def leave_with(self, status: int) -> None:
-        """Say that all work has ended in order: nobody waits for the threads that are left."""
+        """End with this status: all work has ended in order, and the threads that are left are not waited for."""
         self._ended_with = status
 
     def _cut_off(self) -> None:

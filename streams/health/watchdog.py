@@ -1,9 +1,9 @@
 """Work of monitors that does not come back: one that loops, blocks or allocates must not take the others with it.
 
-A thread looks at what runs. Work that takes long is told, and from a limit on it is given up: `GaveUp` is raised into
-its thread. That ends whatever runs in Python. A call into C that never returns keeps its thread, which is *lost*: the
-others go on in another one, and ``/healthz`` asks for a new worker. It is the thread's processor time that counts,
-so that a busy machine is nobody's fault; of what is blocked, several times as long by the wall clock.
+A thread inspects running work. Work that takes long is logged, and from a limit on it is given up: `GaveUp` is raised
+into its thread. That ends whatever runs in Python. A call into C that never returns keeps its thread, which is
+*lost*: the others go on in another one, and ``/healthz`` asks for a new worker. The thread's processor time counts,
+so that work is not given up because the machine is busy; of blocked work, several times as long by the wall clock.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Limits:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the watchdog's thread notes of work that it finds running."""
+    """Notes of the watchdog's thread on work that it finds running."""
 
     cpu_s: float
     bytes_: int
@@ -185,7 +185,7 @@ class Watchdog:
     Parameters
     ----------
     directory
-        Where marks are kept of what the worker was at when it ended; None: nowhere.
+        Where marks are kept of the messages at which the worker was when it ended; None: nowhere.
     """
 
     def __init__(self, limits: Limits | None = None, directory: Path | None = None) -> None:
@@ -195,7 +195,7 @@ class Watchdog:
         self._is_over: Final = threading.Event()
 
     def guard(self, hop: str) -> Guard:
-        """Return what guards this thread's work from now on."""
+        """Return a guard of this thread's work."""
         guard = Guard(hop, self._marks)
         self._guards.append(guard)
         return guard
@@ -207,7 +207,7 @@ class Watchdog:
         self._is_over.set()
 
     def slow(self, *, is_lost: bool = False) -> list[str]:
-        """Return what has run for long, or of it what is lost, in words."""
+        """Describe the work that has run for long, or only that which is lost."""
         now_s = time.monotonic()
         at_work = [(one.hop, work) for one in self._guards if (work := one.work) is not None]
         told = [(hop, work, work.seen) for hop, work in at_work if work.seen is not None and work.seen.is_told]
@@ -239,7 +239,8 @@ class Watchdog:
             LOG.warning("event=judgement_slow hop=%s job=%r seconds=%.0f", guard.hop, work.key.decode(),
                         now_s - work.began_s)  # fmt: skip
         is_large = used_bytes > seen.most_bytes
-        own_s, cpu_s = _own_s(work, now_s), guard.cpu_s() - seen.cpu_s
+        until_s = now_s if work.away_since_s is None else work.away_since_s
+        own_s, cpu_s = until_s - work.began_s - work.away_s, guard.cpu_s() - seen.cpu_s
         if is_large:
             work.reason = (
                 f"the process must grow by at most {limits.memory_ratio:.0%} of the free memory meanwhile; it grew "
@@ -268,11 +269,6 @@ class Watchdog:
                       work.key.decode(), now_s - work.began_s)  # fmt: skip
             if work.on_lost is not None:
                 work.on_lost(WorkGivenUp(work.reason or "", now_s - work.began_s))
-
-
-def _own_s(work: _Work, now_s: float) -> float:
-    away_since_s = work.away_since_s
-    return (now_s if away_since_s is None else away_since_s) - work.began_s - work.away_s
 
 
 def _text(hop: str, work: _Work, now_s: float) -> str:

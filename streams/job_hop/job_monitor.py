@@ -232,8 +232,8 @@ class JobMonitor:
             self._judge.close(reason, self._roster.announcements, read_back)
             if was_hanging and self._clock.presence is Presence.FORGOTTEN:
                 self._judge.close_hangs(reason)
-            # A worker that catches up may learn of a silence only when it is long enough to forget the job: one that is
-            # found to hang then is kept all the same.
+            # A worker that catches up may learn of a silence only when it is long enough to forget the job: one
+            # that is found to hang then is kept all the same.
             self._clock.tell(is_kept=self._judge.is_hanging and not was_hanging)
             self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
         announced, self._announced = self._announced, []

@@ -1,8 +1,8 @@
-"""What stands on the result topics: each revision is sent once, and each incident opens once.
+"""Revisions on the result topics: each revision is published once, and each incident opens once.
 
-After a restart a monitor says again what it had said since its state was stored. A job that begins anew says again
-what its evidence still tells, and not always as before: where the beginning of the evidence is deleted, or another
-version judges, the same incident may get another id. It then goes on under the id that people were told first.
+After a restart a monitor repeats the revisions since its state was stored. A job that begins anew repeats those that
+its evidence still yields, and not always as before: where the beginning of the evidence is deleted, or another
+version judges, the same incident may get another id. It then goes on under the id that was published first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.judgements import Judgements, Verdict
 
 VERDICTS: Final = "verdicts"
 ALERTS: Final = "alerts"
@@ -20,7 +20,7 @@ RESULTS: Final = (VERDICTS, ALERTS)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One verdict as it stands on the result topics.
+    """One verdict, by its newest revisions on the result topics.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """The id under which people know an incident that a job which began anew calls otherwise.
+    """The published id of an incident to which a job that began anew gives another one.
 
     Parameters
     ----------
     verdict_id
-        The id that they know.
+        The id that was published first.
     revision, past_last, is_open
-        What had been told when it was taken over: newest revision, `Verdict.iterations`' end, whether it was open.
+        As published when it was taken over: newest revision, `Verdict.iterations`' end, whether it was open.
     """
 
     verdict_id: str
@@ -62,7 +62,7 @@ class Alias:
     is_open: bool
 
     def translate(self, verdict: Verdict) -> Verdict | None:
-        """Return a revision under the id that people know; None where it says nothing new to them."""
+        """Return a revision under the published id; None where it holds nothing new."""
         is_news = self.is_open if verdict.event == "closed" else verdict.iterations[1] > self.past_last
         if verdict.event == "opened" or not is_news:
             return None
@@ -71,12 +71,12 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a partition's snapshot keeps of this.
+    """State of `PublishedVerdicts`, in a partition's snapshot.
 
     Parameters
     ----------
     published
-        What stands on the topics, and was not said again yet.
+        Verdicts on the topics that the monitors have not repeated yet.
     aliases
         By the id that the monitor uses.
     anew
@@ -92,7 +92,7 @@ class Told:
 
 
 class PublishedVerdicts:
-    """What stands on the result topics, of the jobs of one partition.
+    """Verdicts on the result topics, of the jobs of one partition.
 
     Parameters
     ----------
@@ -156,48 +156,46 @@ class PublishedVerdicts:
         self._anew.add(key)
 
     def in_known_words(self, judgements: Judgements) -> Judgements:
-        """Give incidents the ids under which people know them."""
+        """Give incidents the ids under which they were published first."""
         if judgements.job.encode() not in self._anew:
             return judgements
         verdicts = [known for verdict in judgements.verdicts if (known := self._translated(verdict)) is not None]
-        return replace(judgements, verdicts=verdicts, iterations=[*map(self._renamed, judgements.iterations)])
+        ids = {own: alias.verdict_id for own, alias in self._aliases.items()}
+        iterations = [
+            replace(one, verdict_ids=tuple(ids.get(name, name) for name in one.verdict_ids))
+            for one in judgements.iterations
+        ]
+        return replace(judgements, verdicts=verdicts, iterations=iterations)
 
     def _translated(self, verdict: Verdict) -> Verdict | None:
         own = verdict.verdict_id
         if own not in self._aliases:
-            known = None if own in self._published or verdict.revision > 1 else self._incident_of(verdict)
+            if own in self._published or verdict.revision > 1:
+                return verdict
+            same = (one for one in self._published.values() if _is_same_incident(one, verdict))
+            known = max(same, key=lambda one: (one.is_open, one.iterations), default=None)
             if known is None:
                 return verdict
             newest = max(known.revisions.values())
             self._aliases[own] = Alias(known.verdict_id, known.job, newest, known.iterations[1], known.is_open)
-            del self._published[known.verdict_id]  # nobody will say it again under that id
+            del self._published[known.verdict_id]  # no monitor repeats it under that id
         return self._aliases[own].translate(verdict)
-
-    def _incident_of(self, verdict: Verdict) -> Published | None:
-        same = (one for one in self._published.values() if _is_same_incident(one, verdict))
-        return max(same, key=lambda one: (one.is_open, one.iterations), default=None)
-
-    def _renamed(self, iteration: JudgedIteration) -> JudgedIteration:
-        names = tuple(
-            self._aliases[name].verdict_id if name in self._aliases else name for name in iteration.verdict_ids
-        )
-        return replace(iteration, verdict_ids=names)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def forget(self, is_alive: Callable[[str], bool]) -> None:
-        """Forget jobs that say nothing more."""
+        """Forget jobs that have no monitor any more."""
         self._published = {name: one for name, one in self._published.items() if is_alive(one.job)}
         self._aliases = {name: one for name, one in self._aliases.items() if is_alive(one.job)}
         self._anew = {key for key in self._anew if key in self._to_announce or is_alive(key.decode())}
 
     def told(self) -> Told:
-        """Return what a snapshot is to keep."""
+        """Return the state for a snapshot."""
         return Told(tuple(self._published.values()), dict(self._aliases), tuple(sorted(self._anew)), self._before)
 
 
 def begun_anew(told: Told, keys: Set[bytes], position: int, verdicts: Iterable[tuple[str, Verdict]]) -> Told:
-    """Return what is known once jobs begin anew, whose verdicts these are, by topic; the newest of a topic last."""
+    """Return the state once jobs begin anew, whose verdicts these are, by topic; the newest of a topic last."""
     published = PublishedVerdicts(told)
     for topic, verdict in verdicts:
         published.note(topic, verdict)
@@ -212,7 +210,7 @@ def _published(verdict: Verdict, revisions: Mapping[str, int]) -> Published:
 
 
 def _what(verdict: Verdict) -> str:
-    """Say what is accused: nobody (then the communicator), or the first suspect."""
+    """Describe the accused: the first suspect, or the communicator where there is none."""
     first = next(iter(verdict.suspects), None)
     accused = verdict.communicator if first is None else f"{first.device} {first.rank} {first.peer}"
     return f"{verdict.kind} {accused}" if verdict.detector is None else f"{verdict.detector} {accused}"
@@ -221,6 +219,6 @@ def _what(verdict: Verdict) -> str:
 def _is_same_incident(known: Published, verdict: Verdict) -> bool:
     if (known.job, known.attempt, known.what) != (verdict.job, verdict.attempt, _what(verdict)):
         return False
-    if known.is_open and verdict.kind != "hang":  # it may have gone on since it was last told of
+    if known.is_open and verdict.kind != "hang":  # it may have gone on since its last revision
         return verdict.iterations[1] > known.iterations[0]
     return verdict.iterations[0] < known.iterations[1] and known.iterations[0] < verdict.iterations[1]

@@ -1,4 +1,4 @@
-"""What stands in a partition of a snapshot topic: a record of each monitor, pieces of large states, and a position.
+"""Records in a partition of a snapshot topic: one of each monitor, pieces of large states, and a position.
 
 A state of up to `PIECE_BYTES` is in the monitor's record. Of a larger one the record names pieces: messages of their
 own, whose keys are made of their bytes. A part of a state that has not changed since the snapshot before
@@ -71,7 +71,7 @@ class MonitorRecord:
     state
         The encoded state without its larger parts; empty if that itself is cut into pieces.
     root
-        Pieces of what `state` would be.
+        Pieces of the state, where it is too long for `state`.
     parts
         Pieces of each of the larger parts.
     given_up
@@ -104,12 +104,12 @@ class PositionRecord:
     begin
         Offset in the snapshot topic from which on everything stands that counts; None: not known.
     claimed
-        Offset in the snapshot topic up to which the writer has read before it wrote; what others have written behind
-        that does not count.
+        Offset in the snapshot topic up to which the writer has read before it wrote; records of others behind that do
+        not count.
     told
         Of the revisions that stand before `ends`, those that are still of use.
     topic_ids
-        Of the topics of which all this is told, by topic; a topic that was made anew has another one.
+        Ids of the topics to which these offsets belong, by topic; a topic that was made anew has another one.
     """
 
     epoch: int = 0
@@ -133,7 +133,7 @@ class Draft:
     root
         The state without its larger parts, encoded.
     parts
-        These, not yet encoded: nobody changes them.
+        These, not yet encoded; they do not change.
     """
 
     seen: Offsets
@@ -143,7 +143,7 @@ class Draft:
 
 
 def draft_of(seen: Mapping[str, int], state: Any, given_up: GivenUp = NOT_GIVEN_UP) -> Draft:
-    """Encode what of a state may still change."""
+    """Return a draft of a state, in which all that may still change is encoded."""
     return Draft(dict(seen), *encode_root(state, STATE_VERSION, PART_BYTES), given_up)
 
 

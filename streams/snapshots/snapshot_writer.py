@@ -42,7 +42,7 @@ SPAN_RATIO: Final = 2
 
 @dataclass(slots=True)
 class _Written:
-    """What stands on the topic of one monitor: places of its records by key, and the pieces of its parts.
+    """Records of one monitor on the topic: their places by key, and the pieces of the state's parts.
 
     A part is known by its `id`, which is no other's as long as the part itself is kept here.
     """
@@ -66,7 +66,7 @@ class SnapshotWriter:
     epoch
         Ours, above that of all owners before.
     stored
-        What stands there.
+        The partition as it was read.
     """
 
     def __init__(self, topic: str, partition: int, epoch: int, outbox: Outbox, stored: StoredPartition) -> None:
@@ -105,12 +105,12 @@ class SnapshotWriter:
         oldest = self._oldest_bytes()
         parts = []
         for part in draft.parts:
-            keys = _usable(before, part, oldest)
-            if keys is None:
+            _, keys = before.parts.get(id(part), (None, None))
+            if keys is not None and all(before.places[one].after_bytes >= oldest for one in keys):
+                now.places |= {one: before.places[one] for one in keys}  # they need not be written again
+            else:
                 keys = await self._write_pieces(key, encode_part(part), now)
                 await asyncio.sleep(0)  # a large state must not hold up the event loop
-            else:
-                now.places |= {one: before.places[one] for one in keys}
             now.parts[id(part)] = part, keys
             parts.append(keys)
         is_long = len(draft.root) > PIECE_BYTES
@@ -136,7 +136,9 @@ class SnapshotWriter:
         if self._strays and self._sent and self._foreign is None:  # else a former owner may still need them
             strays, self._strays = self._strays, frozenset()
             await self._delete(strays)
-        own = replace(record, epoch=self.epoch, begin=self._begin(), claimed=self._claimed)
+        offsets = (place.offset for one in self._written.values() for place in one.places.values())
+        begin = min(*offsets, self._mark, self._mark if self._foreign is None else self._foreign)
+        own = replace(record, epoch=self.epoch, begin=begin, claimed=self._claimed)
         await self._send(POSITION_KEY, encode_record(own))
 
     def settle(self) -> range | None:
@@ -154,11 +156,6 @@ class SnapshotWriter:
         """Take in that the highest epoch among the offsets that `settle` returned is `epoch`."""
         if epoch <= self.epoch:
             self._foreign = None
-
-    def _begin(self) -> int:
-        places = (place.offset for one in self._written.values() for place in one.places.values())
-        begin = min(places, default=self._mark)
-        return min(begin, self._mark, self._mark if self._foreign is None else self._foreign)
 
     def _oldest_bytes(self) -> int:
         return self._total_bytes - max(SPAN_BYTES, SPAN_RATIO * self._live_bytes)
@@ -182,11 +179,3 @@ class SnapshotWriter:
         self._sent += 1
         await self._outbox.send(self._topic, key, value, partition=self._partition)
         return place
-
-
-def _usable(before: _Written, part: Any, oldest: int) -> Keys | None:
-    """Return the pieces of a part that stand on the topic and need not be written again."""
-    found = before.parts.get(id(part))
-    if found is None or any(before.places[key].after_bytes < oldest for key in found[1]):
-        return None
-    return found[1]

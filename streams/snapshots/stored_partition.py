@@ -1,4 +1,4 @@
-"""What stands in one partition of a snapshot topic, and which of it counts."""
+"""Records of one partition of a snapshot topic, and which of them count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from irregulars.streams.snapshots.records import (
 
 
 class Message(Protocol):
-    """What we ask of a message that was read."""
+    """A message that was read, as confluent-kafka gives it."""
 
     def key(self) -> bytes | None:
         """Its key."""
@@ -35,7 +35,7 @@ class Message(Protocol):
 
 
 class Place(NamedTuple):
-    """Where a record stands.
+    """Position of a record in its partition.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class StoredMonitor:
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """What `SnapshotLog.read` found in one partition.
+    """One partition, as `SnapshotLog.read` found it.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class StoredPartition:
 
 
 def newest_records(messages: Iterable[Message], where: str, newest: PositionRecord | None = None) -> StoredPartition:
-    """Keep what counts: of each key the last record, but none that follows one of a higher epoch.
+    """Keep the records that count: of each key the last one, but none that follows one of a higher epoch.
 
     Parameters
     ----------
@@ -159,7 +159,9 @@ class _Reading:
             self.newest.pop(key, None)  # older than the position, which may be that of this one
             self.refused[key] = f"{error} ({self.where} offset {offset}, key {key!r})"
             return
-        if self._is_late(record.epoch, offset):
+        claimed = self.position.claimed
+        is_behind_claim = claimed is not None and offset >= claimed and record.epoch < self.position.epoch
+        if record.epoch < self.epoch or is_behind_claim:
             self.late.add(key)
             return
         self.epoch = record.epoch
@@ -168,18 +170,17 @@ class _Reading:
         self.late.discard(key)
         self.places[key] = Place(offset, self.read_bytes, len(key) + len(value))
 
-    def _is_late(self, epoch: int, offset: int) -> bool:
-        claimed = self.position.claimed
-        return epoch < self.epoch or (claimed is not None and offset >= claimed and epoch < self.position.epoch)
-
     def result(self) -> StoredPartition:
         monitors = {}
         for key, record in self.newest.items():
             if isinstance(record, MonitorRecord):
                 try:
-                    monitors[key] = self._monitor(key, record)
+                    state = assemble(record, self.pieces)
                 except RecordError as error:
                     self.refused[key] = f"{error} ({self.where}, key {key!r})"
+                    continue
+                places = {one: self.places[one] for one in (key, *record.pieces)}
+                monitors[key] = StoredMonitor(record.seen, state, places, record.given_up)
         used = {place for monitor in monitors.values() for place in monitor.places}
         return StoredPartition(
             epoch=self.epoch,
@@ -191,8 +192,3 @@ class _Reading:
             end=self.end,
             read_bytes=self.read_bytes,
         )
-
-    def _monitor(self, key: bytes, record: MonitorRecord) -> StoredMonitor:
-        state = assemble(record, self.pieces)
-        places = {one: self.places[one] for one in (key, *record.pieces)}
-        return StoredMonitor(record.seen, state, places, record.given_up)

@@ -1,7 +1,4 @@
-"""Whether what a worker is sent leads anywhere: told once, loudly, where all of it is refused or no iteration closes.
-
-Pure: it is told once a second what was counted so far.
-"""
+"""Whether the messages that a worker reads lead to judgements, or all are refused, or no iteration closes."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ class Flow(NamedTuple):
 
 @dataclass(slots=True)
 class _Since:
-    """When one of the counts last moved, and what the others were then."""
+    """When one of the counts last moved, and all counts then."""
 
     now_s: float
     flow: Flow
@@ -55,7 +52,7 @@ class FlowWatch:
         self._said: set[str] = set()
 
     def look(self, now_s: float, flow: Flow) -> list[tuple[str, str]]:
-        """Take a look; return what is new and keeps alerts from coming, each as a reason and what to do."""
+        """Return new reasons for which no alert can come, each with a command to run."""
         if self._taken is None or flow.taken != self._taken.flow.taken:
             self._taken = _Since(now_s, flow)
         # As long as nothing is taken no iteration can close: that time does not count.
@@ -65,20 +62,12 @@ class FlowWatch:
             or now_s - self._taken.now_s > REFUSED_S
         ):
             self._closed = _Since(now_s, flow)
-        found = dict(filter(None, (self._refused(now_s, flow), self._unclosed(now_s, flow))))
+        found = {}
+        if now_s - self._taken.now_s >= REFUSED_S and flow.refused - self._taken.flow.refused >= REFUSED_LEAST:
+            found["messages arrive, and all of them are refused"] = "irregulars deadletter list"
+        is_unclosed = now_s - self._closed.now_s >= CLOSING_S + self._grace_s
+        if is_unclosed and flow.taken != self._closed.flow.taken:
+            found["operators arrive, and no iteration closes"] = "irregulars doctor --only jobs"
         new = [(reason, to_do) for reason, to_do in found.items() if reason not in self._said]
         self._said = set(found)
         return new
-
-    def _refused(self, now_s: float, flow: Flow) -> tuple[str, str] | None:
-        assert self._taken is not None
-        refused = flow.refused - self._taken.flow.refused
-        if now_s - self._taken.now_s < REFUSED_S or refused < REFUSED_LEAST:
-            return None
-        return "messages arrive, and all of them are refused", "irregulars deadletter list"
-
-    def _unclosed(self, now_s: float, flow: Flow) -> tuple[str, str] | None:
-        assert self._closed is not None
-        if now_s - self._closed.now_s < CLOSING_S + self._grace_s or flow.taken == self._closed.flow.taken:
-            return None
-        return "operators arrive, and no iteration closes", "irregulars doctor --only jobs"

@@ -1,9 +1,9 @@
 """Whether a worker works: is alive (else somebody should start it anew), and is ready (its partitions are read).
 
-Pure: it is told once a second what is to be read and how far reading has come, and says what is wrong.
+Pure: the observer hands over once a second how much there is to read and how far reading has come.
 
-A worker is stuck if a partition has messages and none is taken for long. Two reasons excuse it, because a restart
-would help nobody: the database takes no rows (reading waits for it on purpose), and the broker does not answer.
+A worker is stuck if a partition has messages and none is read for long. Two reasons excuse it, because a restart
+would not help: the database takes no rows (reading waits for it on purpose), and the broker does not answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOP_STANDS_S: Final = 15.0
 """The same for being ready, s."""
 
 BROKER_SILENT_S: Final = 30.0
-"""So long after the broker last said where topics end, s, nobody knows what is to be read."""
+"""So long after the broker last gave the ends of topics, s, it is unknown how much there is to read."""
 
 
 class Place(NamedTuple):
@@ -51,7 +51,7 @@ class _Standing:
 
 
 class Health:
-    """What is wrong with a worker, if anything is.
+    """Liveness and readiness of a worker.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Health:
         is_sink_busy: bool,
         is_broker_away: bool = False,
     ) -> None:
-        """Take a look, from the worker's event loop.
+        """Note how far reading has come; called from the worker's event loop.
 
         Parameters
         ----------
@@ -94,17 +94,16 @@ class Health:
         self._observed_s, self._is_restored, self._ends_at_s = now_s, is_restored, ends_at_s
         self._is_broker_away = is_broker_away
         is_excused = is_sink_busy or self._is_broker_silent(now_s)
-        self._places = {
-            place: self._standing(self._places.get(place), reading, now_s, is_excused)
-            for place, reading in readings.items()
-        }
-
-    def _standing(self, before: _Standing | None, reading: Reading, now_s: float, is_excused: bool) -> _Standing:
-        if before is None:
-            return _Standing(reading.mark, now_s, has_moved=reading.lag == 0)
-        has_moved = before.mark != reading.mark or reading.lag == 0
-        since_s = now_s if has_moved or is_excused else before.since_s
-        return _Standing(reading.mark, since_s, before.has_moved or has_moved)
+        places = {}
+        for place, reading in readings.items():
+            before = self._places.get(place)
+            if before is None:
+                places[place] = _Standing(reading.mark, now_s, has_moved=reading.lag == 0)
+                continue
+            has_moved = before.mark != reading.mark or reading.lag == 0
+            since_s = now_s if has_moved or is_excused else before.since_s
+            places[place] = _Standing(reading.mark, since_s, before.has_moved or has_moved)
+        self._places = places
 
     def _is_broker_silent(self, now_s: float) -> bool:
         return self._ends_at_s is None or now_s - self._ends_at_s > BROKER_SILENT_S

@@ -15,13 +15,13 @@ _LONGEST_NAME: Final = 200
 
 
 def log_job(event: str, job: str, **facts: object) -> None:
-    """Say that a job ``appeared`` or ``ended``."""
+    """Log that a job ``appeared`` or ``ended``."""
     said = "".join(f" {name}={value}" for name, value in facts.items())
     LOG.info("event=job_%s job=%s%s", event, _name(job), said)
 
 
 def log_over(job: str, rows: int) -> None:
-    """Say that operators came of an attempt that is over: a job that is sent again under its old name, mostly."""
+    """Log that operators came of an attempt that is over: a job that is sent again under its old name, mostly."""
     LOG.warning(
         "event=attempt_over job=%s rows=%d reason=%r do=%r", _name(job), rows,
         "this attempt is over, and what comes of it is not judged",
@@ -30,7 +30,7 @@ def log_over(job: str, rows: int) -> None:
 
 
 def log_contradiction(job: str, what: str, hosts: Sequence[str]) -> None:
-    """Say that a job's ranks are announced in places that contradict each other, or that two jobs have its name."""
+    """Log that a job's ranks are announced in places that contradict each other, or that two jobs have its name."""
     LOG.warning(
         "event=%s job=%s what=%s hosts=%s effect=%r do=%r",
         "two_jobs_of_one_name" if what == "starts" else "job_contradicts", _name(job), what, _name(",".join(hosts)),
@@ -40,7 +40,7 @@ def log_contradiction(job: str, what: str, hosts: Sequence[str]) -> None:
 
 
 def log_verdict(verdict: Verdict) -> None:
-    """Say that a verdict opened or closed; of what happens to it in between the topic ``verdicts`` tells."""
+    """Log that a verdict opened or closed; its other revisions are on the topic ``verdicts`` alone."""
     if verdict.event in ("opened", "closed"):
         LOG.info("event=verdict_%s %s", verdict.event, describe_verdict(verdict))
 
@@ -79,5 +79,5 @@ def _number(value: float | None) -> str:
 
 
 def _name(name: str) -> str:
-    """Quote a name that somebody sent: it may be long, and hold spaces or line ends."""
+    """Quote a name from outside: it may be long, and hold spaces or line ends."""
     return repr(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…")

@@ -177,13 +177,21 @@ class Observer:
             is_sink_busy=self.counters.store_is_full,
             is_broker_away=self._is_broker_away(),
         )
-        self._tell_changes()
-        self._tell_blocked()
-        self._broken = [name for hop in self._hops for name in _broken(hop.stage)]
+        for page, why in (("ready", self.why_not_ready()), ("healthy", self.why_dead())):
+            if (why is None) != self._said[page]:
+                self._said[page] = why is None
+                log = LOG.error if page == "healthy" and why else LOG.info
+                log("event=%s%s", page if why is None else f"not_{page}", f" reason={why!r}" if why else "")
+        taken, evidence = self.counters.operator_messages, self._sent().get("evidence", (0, 0))[0]
+        for reason, to_do in self._flow.look(self._observed_s, Flow(taken, self._dead_letters.count, evidence)):
+            LOG.error("event=no_alert_can_come reason=%r do=%r", reason, to_do)
         stages = {(hop.stage.hop,): hop.stage for hop in self._hops}
-        self._ranks.set(sum(map(_count_ranks, stages.values())))
+        monitors = {name: list(_tracked(stage)) for name, stage in stages.items()}
+        self._broken = [key.decode() for own in monitors.values() for key, one in own if is_broken(one)]
+        ranks = (getattr(getattr(one, "monitor", None), "ranks", 0) for own in monitors.values() for _, one in own)
+        self._ranks.set(sum(ranks))
         self._show("partitions", {name: len(stage.states) for name, stage in stages.items()})
-        self._show("monitors", {name: _count_monitors(stage) for name, stage in stages.items()})
+        self._show("monitors", {name: len(own) for name, own in monitors.items()})
         self._show("lag_messages", {(at.topic, str(at.partition)): one.lag for at, one in readings.items()})
         self._show("behind_seconds", dict(self._behind_s()))
         self._show("topic_partitions", {(topic,): n for topic, n in Counter(at.topic for at in self._ends).items()})
@@ -194,20 +202,6 @@ class Observer:
     def _show(self, name: str, values: Mapping[Labels, float]) -> None:
         set_series(self._gauges[name], values, self._series.get(name, {}))
         self._series[name] = values
-
-    def _tell_changes(self) -> None:
-        """Write a line when the worker becomes ready or is no more, and when it is stuck or goes on."""
-        for page, reason in (("ready", self.why_not_ready()), ("healthy", self.why_dead())):
-            if (reason is None) != self._said[page]:
-                self._said[page] = reason is None
-                log = LOG.error if page == "healthy" and reason else LOG.info
-                log("event=%s%s", page if reason is None else f"not_{page}", f" reason={reason!r}" if reason else "")
-
-    def _tell_blocked(self) -> None:
-        """Write a line when what ranks send begins to lead nowhere."""
-        taken, evidence = self.counters.operator_messages, self._sent().get("evidence", (0, 0))[0]
-        for reason, to_do in self._flow.look(self._observed_s, Flow(taken, self._dead_letters.count, evidence)):
-            LOG.error("event=no_alert_can_come reason=%r do=%r", reason, to_do)
 
     def _readings(self, stage: StageLike) -> Iterable[tuple[Place, Reading]]:
         for partition, state in stage.states.items():
@@ -316,19 +310,10 @@ def _verdict_page(reason: str | None, notes: Sequence[str]) -> Page:
 
 
 def _done(stage: StageLike, state: StateLike) -> dict[str, int]:
-    """What waits for a job's monitor is still to be judged; a rank's parked message waits for its announcement."""
+    """Return how far a partition is done: messages that wait for a job's monitor are not, ranks' parked ones are."""
     return state.position() if stage.hop == "job" else state.read_to()
 
 
-def _count_monitors(stage: StageLike) -> int:
-    return sum(len(state.tracked) for state in stage.states.values())
-
-
-def _broken(stage: StageLike) -> Iterable[str]:
+def _tracked(stage: StageLike) -> Iterable[tuple[bytes, Watched]]:
     for state in stage.states.values():
-        yield from (key.decode() for key, one in state.tracked.items() if is_broken(one))
-
-
-def _count_ranks(stage: StageLike) -> int:
-    monitors = (getattr(one, "monitor", None) for state in stage.states.values() for one in state.tracked.values())
-    return sum(getattr(monitor, "ranks", 0) for monitor in monitors)
+        yield from state.tracked.items()
