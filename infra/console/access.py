@@ -30,15 +30,9 @@ from irregulars.private_files import read_secret
 
 Network = IPv4Network | IPv6Network
 
-LEAST_TOKEN: Final = 16
-"""Least length of a token or secret in a file: shorter ones can be guessed."""
-
-SECRET_HEADER: Final = "X-Proxy-Secret"
-"""Header in which a proxy shows that it is one, where `proxy_secret` is set."""
-
-SESSION_S: Final = 12 * 3600
-"""How long a login lasts, s: a shift."""
-
+LEAST_TOKEN: Final = 16  # least length of a token or secret in a file: shorter ones can be guessed
+SECRET_HEADER: Final = "X-Proxy-Secret"  # header in which a proxy shows that it is one, where `proxy_secret` is set
+SESSION_S: Final = 12 * 3600  # how long a login lasts, s: a shift
 MOST_NAME: Final = 100
 _TOKEN_BYTES: Final = 24
 _VERSION: Final = "1"
@@ -331,7 +325,11 @@ class Gate:
         request.scope["visitor"] = visitor = self._visitor(request)
         if visitor is not None or path_of(request) == "/login" or path_of(request).startswith("/static/"):
             return None
-        return self._to_login(request)
+        is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+        if not is_page or "x-live" in request.headers:
+            return PlainTextResponse("Log in first.\n", 401)
+        wanted = quote(path_of(request)) + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
 
     def _visitor(self, request: Request) -> Visitor | None:
         policy = self._policy
@@ -343,13 +341,6 @@ class Gate:
         if policy.token is None or cookie is None:
             return None
         return self._sessions.visitor(cookie, self._clock())
-
-    def _to_login(self, request: Request) -> Response:
-        is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-        if not is_page or "x-live" in request.headers:
-            return PlainTextResponse("Log in first.\n", 401)
-        wanted = quote(path_of(request)) + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
 
 
 def address_of(connection: HTTPConnection) -> str:

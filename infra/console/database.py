@@ -18,9 +18,7 @@ from irregulars.sinks.connection import DatabaseSettings, connect, translated
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-KEEP_S: Final = 2.0
-"""How long an answer is given to others too, s: pages ask again as often."""
-
+KEEP_S: Final = 2.0  # how long an answer is given to others too, s: pages ask again as often
 _MOST: Final = 512
 
 T = TypeVar("T")
@@ -64,9 +62,7 @@ class SharedAnswers:
             del self._kept[key]
 
 
-AT_ONCE: Final = 6
-"""Questions that the database works on at a time."""
-
+AT_ONCE: Final = 6  # questions that the database works on at a time
 ANSWER_S: Final = 8.0
 """How long the database may work on one question, s. People wait a second or two, and then look elsewhere."""
 
@@ -140,33 +136,30 @@ class ConsoleDatabase:
     async def _timed(self, read: Callable[[Client], T]) -> T:
         begun_s, error = time.monotonic(), None
         try:
-            return await self._in_turn(read)
+            try:
+                async with asyncio.timeout(_QUEUE_S):
+                    await self._turns.acquire()
+            except TimeoutError:
+                raise ServiceUnavailable(
+                    f"database must answer the questions before this one within {_QUEUE_S:g} s; got {AT_ONCE} that "
+                    f"it still works on ({self.settings.address}). Is it under load?"
+                ) from None
+            # A thread can't be stopped: its turn ends when it does, so there are never more than `AT_ONCE` of them.
+            answer = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, read)
+            answer.add_done_callback(lambda done: self._turns.release())
+            try:
+                async with asyncio.timeout(ANSWER_S + 2 * _MARGIN_S):
+                    return await asyncio.shield(answer)
+            except TimeoutError:
+                answer.add_done_callback(_mark_seen)
+                raise ServiceUnavailable(
+                    f"database must answer within {ANSWER_S:g} s; got nothing ({self.settings.address})"
+                ) from None
         except BaseException as raised:
             error = raised
             raise
         finally:
             self._on_answer(time.monotonic() - begun_s, error)
-
-    async def _in_turn(self, read: Callable[[Client], T]) -> T:
-        try:
-            async with asyncio.timeout(_QUEUE_S):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise ServiceUnavailable(
-                f"database must answer the questions before this one within {_QUEUE_S:g} s; got {AT_ONCE} that it "
-                f"still works on ({self.settings.address}). Is it under load?"
-            ) from None
-        # A thread can't be stopped: its turn ends when it does, so that there are never more than `AT_ONCE` of them.
-        answer = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, read)
-        answer.add_done_callback(lambda done: self._turns.release())
-        try:
-            async with asyncio.timeout(ANSWER_S + 2 * _MARGIN_S):
-                return await asyncio.shield(answer)
-        except TimeoutError:
-            answer.add_done_callback(_mark_seen)
-            raise ServiceUnavailable(
-                f"database must answer within {ANSWER_S:g} s; got nothing ({self.settings.address})"
-            ) from None
 
     def _ask(self, read: Callable[[Client], T]) -> T:
         settings = self.settings

@@ -54,9 +54,7 @@ def newest_letters(kafka: KafkaAddress, most: int) -> tuple[int, list[dict[str, 
 
 
 LOG: Final = logging.getLogger("irregulars.console")
-MOST: Final = 200
-"""Verdicts whose newest alert is kept, and messages of each partition that are read at the start."""
-
+MOST: Final = 200  # verdicts whose newest alert is kept, and messages of each partition that are read at the start
 _RETRY_S: Final = 5.0
 
 

@@ -27,9 +27,7 @@ from irregulars.kafka.broker import open_admin
 from irregulars.kafka.security import KafkaSecurity
 
 GROUP: Final = "kafka"
-SLOW_S: Final = 2.0
-"""A broker that takes longer to answer its first request makes every step slow."""
-
+SLOW_S: Final = 2.0  # a broker that takes longer to answer its first request makes every step slow
 EXPIRES_SOON_S: Final = 14 * 86_400.0
 """A certificate that ends within two weeks leaves just time enough to request a new one."""
 
@@ -37,9 +35,7 @@ CLOCK_S: Final = 2.0
 """Clocks that differ by less are well. Kafka keeps messages by their times, and silences are counted by them."""
 
 _LOOK_S: Final = 2.0
-_INFO: Final = 6
-"""librdkafka's log level at which it reports each connection that fails, and no requests."""
-
+_INFO: Final = 6  # librdkafka's log level at which it reports each connection that fails, and no requests
 _VALIDITY: Final = re.compile(rb"\x17\x0d(\d{12}Z)|\x18\x0f(\d{14}Z)")
 """The times in a DER certificate (RFC 5280): UTCTime or GeneralizedTime. The first two are its validity."""
 

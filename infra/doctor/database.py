@@ -275,7 +275,16 @@ def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = Fals
     for table, (found, wanted) in sorted(seen.keeps_days.items()):
         text = f"{table} keeps rows {found}, and the settings say {count(wanted, 'day')}"
         yield finding("warning", GROUP, "retention", text, "retention_differs")
-    yield from _replicas(seen)
+    stands = [table for table, lag_s in seen.replicas.items() if lag_s is None]
+    late = {table: lag_s for table, lag_s in seen.replicas.items() if lag_s is not None and lag_s > LAG_S}
+    if stands:
+        yield finding("problem", GROUP, "replicas", f"read-only here: {names(stands)}", "replica_stands")
+    if late:
+        worst = max(late, key=lambda table: late[table])
+        level: Level = "problem" if late[worst] > STUCK_LAG_S else "warning"
+        yield finding(level, GROUP, "replicas", f"{worst} is {span(late[worst])} behind the others", "replica_stands")
+    if seen.replicas and not stands and not late:
+        yield ok(GROUP, "replicas", f"{count(len(seen.replicas), 'table')} are replicated, and keep up")
     if seen.stored_s is not None:
         yield ok(GROUP, "stored", f"the newest iteration was stored {span(max(now_s - seen.stored_s, 0.0))} ago")
     for reason in dict.fromkeys(seen.unread.values()):
@@ -343,16 +352,3 @@ def _room(seen: DatabaseFacts) -> Iterator[Finding]:
             yield finding("problem" if parts >= TOO_MANY_PARTS else "warning", GROUP, "parts", text, "many_parts")
         else:
             yield ok(GROUP, "parts", f"{count(parts, 'part')} in one partition at most ({table})")
-
-
-def _replicas(seen: DatabaseFacts) -> Iterator[Finding]:
-    stands = [table for table, lag_s in seen.replicas.items() if lag_s is None]
-    late = {table: lag_s for table, lag_s in seen.replicas.items() if lag_s is not None and lag_s > LAG_S}
-    if stands:
-        yield finding("problem", GROUP, "replicas", f"read-only here: {names(stands)}", "replica_stands")
-    if late:
-        worst = max(late, key=lambda table: late[table])
-        level: Level = "problem" if late[worst] > STUCK_LAG_S else "warning"
-        yield finding(level, GROUP, "replicas", f"{worst} is {span(late[worst])} behind the others", "replica_stands")
-    if seen.replicas and not stands and not late:
-        yield ok(GROUP, "replicas", f"{count(len(seen.replicas), 'table')} are replicated, and keep up")

@@ -46,9 +46,7 @@ BLOCKING: Final = frozenset(
 Hidden topics are none: a reader of alerts sees no others, and they may well be there."""
 
 FIRST_S: Final = 60.0
-EVERY_S: Final = 60.0
-"""Seconds until the first look, and between two; a look takes some tenths of a second."""
-
+EVERY_S: Final = 60.0  # seconds until the first look, and between two; a look takes some tenths of a second
 _STOP_S: Final = 2.0
 
 

@@ -26,17 +26,14 @@ from irregulars.infra.doctor.workers import is_read
 SILENT_S: Final = 60.0
 """A rank of a default agent is heard every ten seconds at least (``heartbeat_s``); six of these are no accident."""
 
-ANNOUNCED_S: Final = 60.0
-"""Ranks of a job start within this time of one another, else somebody waits for the rest."""
-
+ANNOUNCED_S: Final = 60.0  # ranks of a job start within this time of one another, else somebody waits for the rest
 FIRST_CLOSING_S: Final = 120.0
 CLOSING_S: Final = 300.0
 """Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint may take
 some minutes, and so may the first iterations, which compile: sooner it is a warning."""
 
 _MOST_JOBS: Final = 8
-ALL_LOST: Final = 0.9
-"""Share of what is sent that goes to the dead letters from which on nothing gets through."""
+ALL_LOST: Final = 0.9  # share of what is sent that goes to the dead letters from which on nothing gets through
 
 
 def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
@@ -56,7 +53,15 @@ def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
             yield from _job(seen, job, grace_s)
         if len(running) > _MOST_JOBS:
             yield ok("jobs", "jobs", f"{len(running) - _MOST_JOBS} more are not looked at one by one")
-        yield from _host_clocks(seen)
+        off = {host: off_s for host, off_s in seen.stream.host_clocks_s.items() if abs(off_s) > CLOCK_S}
+        for host in sorted(off, key=lambda one: -abs(off[one]))[:_MOST_JOBS]:
+            yield clock_finding("jobs", f"the clock of {host}", off[host])
+        if len(off) > _MOST_JOBS:
+            text = f"clocks of {len(off) - _MOST_JOBS} more hosts are off"
+            yield finding("warning", "jobs", "clock", text, "clock_off")
+        if seen.stream.host_clocks_s and not off:
+            text = f"clocks of {count(len(seen.stream.host_clocks_s), 'host')} are not seen to be off by more than "
+            yield ok("jobs", "clock", text + span(CLOCK_S))
     yield from _letters(seen)
 
 
@@ -83,7 +88,10 @@ def _job(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
     yield from _contradictions(job)
     yield from _unannounced(seen, job)
     yield from _silent(seen, job)
-    yield from _lost(job)
+    lost = {source: rows for source, rows in job.lost_rows.items() if rows}
+    if lost:
+        told = ", ".join(f"{count(rows, 'row')} of {source}" for source, rows in sorted(lost.items()))
+        yield finding("warning", "jobs", f"job {job.job}", f"lost before Kafka: {told}", "rows_lost")
     yield from _closing(seen, job, grace_s)
     if job.unsampled and len(job.unsampled) == len(job.announced):
         text = "no rank samples its NIC: a slow NIC in a ring, and one that was always slow, are not told apart"
@@ -133,13 +141,6 @@ def _silent(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
         yield finding("problem", "jobs", f"job {job.job}", text, "ranks_silent")
 
 
-def _lost(job: JobFacts) -> Iterator[Finding]:
-    lost = {source: rows for source, rows in job.lost_rows.items() if rows}
-    if lost:
-        told = ", ".join(f"{count(rows, 'row')} of {source}" for source, rows in sorted(lost.items()))
-        yield finding("warning", "jobs", f"job {job.job}", f"lost before Kafka: {told}", "rows_lost")
-
-
 def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
     """Whether iterations close; where nobody reads or all is refused, that says why not."""
     if "evidence" in seen.stream.unread or not is_read(seen) or "commops" not in seen.topics:
@@ -160,18 +161,6 @@ def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Findin
     code = "no_marks" if why else "none_closes"
     level: Level = "problem" if waited_s > CLOSING_S else "warning"
     yield finding(level, "jobs", f"job {job.job}", f"is heard, and no iteration closes ({since}){why}", code)
-
-
-def _host_clocks(seen: KafkaFacts) -> Iterator[Finding]:
-    off = {host: off_s for host, off_s in seen.stream.host_clocks_s.items() if abs(off_s) > CLOCK_S}
-    for host in sorted(off, key=lambda one: -abs(off[one]))[:_MOST_JOBS]:
-        yield clock_finding("jobs", f"the clock of {host}", off[host])
-    if len(off) > _MOST_JOBS:
-        text = f"clocks of {len(off) - _MOST_JOBS} more hosts are off"
-        yield finding("warning", "jobs", "clock", text, "clock_off")
-    if seen.stream.host_clocks_s and not off:
-        text = f"clocks of {count(len(seen.stream.host_clocks_s), 'host')} are not seen to be off by more than "
-        yield ok("jobs", "clock", text + span(CLOCK_S))
 
 
 def _letters(seen: KafkaFacts) -> Iterator[Finding]:

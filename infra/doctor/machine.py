@@ -101,20 +101,16 @@ LEAST_FREE_BYTES: Final = 1 << 30
 def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Finding]:
     """Give what is found of this machine; for a role, of what it needs."""
     yield ok(GROUP, "release", f"irregulars {seen.release}")
-    yield from _settings(seen)
-    yield from _check_secrets(seen.secrets)
-    if not seen.has_worker and role in (None, "worker"):
-        yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
-    yield from _disk(seen)
-
-
-def _settings(seen: MachineFacts) -> Iterator[Finding]:
     for text in seen.refused:
         yield finding("problem", GROUP, "settings", text, "setting_refused")
     if seen.settings_file is None:
         yield ok(GROUP, "settings", "no settings file; defaults, environment and flags count")
     elif not seen.refused:
         yield ok(GROUP, "settings", f"read from {seen.settings_file}")
+    yield from _check_secrets(seen.secrets)
+    if not seen.has_worker and role in (None, "worker"):
+        yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
+    yield from _disk(seen)
 
 
 def _check_secrets(files: tuple[SecretFile, ...]) -> Iterator[Finding]:

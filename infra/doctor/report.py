@@ -37,16 +37,12 @@ def lines_of(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
         if one.group != group:
             group = one.group
             yield GROUPS[group], "bold"
-        yield from _lines(one)
-
-
-def _lines(one: Finding) -> Iterator[tuple[str, str]]:
-    level = one.level.upper() if one.level == "problem" else one.level
-    first, *others = _wrapped(f"{one.subject}: {one.text}", _FINDING.format(level=level))
-    yield first, _STYLES[one.level]
-    yield from ((line, "") for line in others)
-    if one.to_do:
-        yield from ((line, "dim") for line in _wrapped(one.to_do, " " * _INDENT + "-> ", _INDENT + 3))
+        level = one.level.upper() if one.level == "problem" else one.level
+        first, *others = _wrapped(f"{one.subject}: {one.text}", _FINDING.format(level=level))
+        yield first, _STYLES[one.level]
+        yield from ((line, "") for line in others)
+        if one.to_do:
+            yield from ((line, "dim") for line in _wrapped(one.to_do, " " * _INDENT + "-> ", _INDENT + 3))
 
 
 def _wrapped(text: str, begin: str, indent: int = _INDENT) -> list[str]:

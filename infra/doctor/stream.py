@@ -34,9 +34,7 @@ from irregulars.sinks.notices.policy import Told, decode_told
 
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
-_MOST_KIB: Final = 65_536
-"""What librdkafka fetches ahead: large messages must not fill our memory."""
-
+_MOST_KIB: Final = 65_536  # what librdkafka fetches ahead: large messages must not fill our memory
 _PIECE_BYTES: Final = 1 << 18
 Place = tuple[str, int]
 
@@ -94,8 +92,7 @@ class Tails:
             raise service_error(error, self._bootstrap, security=self._security)
 
 
-HEARD_S: Final = 3600.0
-"""Jobs that were heard within so long are looked at."""
+HEARD_S: Final = 3600.0  # jobs that were heard within so long are looked at
 
 MOST: Final[Mapping[str, int]] = {
     "progress": 20_000, "jobs": 100_000, "heartbeats": 50_000, "evidence": 400, "deadletter": 500, "notices": 5_000,
@@ -286,9 +283,7 @@ def _time_s(message: Any) -> float:
     return max(message.timestamp()[1], 0) / 1000
 
 
-_Start = tuple[int, str]
-"""Attempt number, and id of the start; empty: it has none."""
-
+_Start = tuple[int, str]  # attempt number, and id of the start; empty: it has none
 _BESIDE_S: Final = 5.0
 
 

@@ -203,9 +203,7 @@ def _of(offsets: Offsets, topic: str) -> dict[int, int]:
     return {partition: at for (name, partition), at in offsets.items() if name == topic}
 
 
-RECENT_S: Final = 600.0
-"""Messages of so long count as what is sent now."""
-
+RECENT_S: Final = 600.0  # messages of so long count as what is sent now
 FOR_PEOPLE: Final = tuple(name for name in TOPICS if name not in WORKER_TOPICS)
 _TOGETHER: Final = (tuple(n for n, t in TOPICS.items() if t.is_parted_by_rank), ("evidence", "job_snapshots"))
 _WHOLE: Final = Question()
@@ -232,7 +230,16 @@ def check_topics(
     if not there:
         return
     yield from _partitions(there, settings)
-    yield from _leaders(there)
+    without = {topic.name: topic.leaderless for topic in there.values() if topic.leaderless}
+    behind = {topic.name: topic.behind for topic in there.values() if topic.behind and not topic.leaderless}
+    if without:
+        text = "no broker leads " + names(f"{name}/{numbers(parts)}" for name, parts in without.items())
+        yield finding("problem", "topics", "leaders", text, "no_leader")
+    if behind:
+        text = "copies lag or are gone: " + names(f"{name}/{numbers(parts)}" for name, parts in behind.items())
+        yield finding("warning", "topics", "copies", text, "under_replicated")
+    if not without and not behind:
+        yield ok("topics", "leaders", "each partition has a leader, and all its copies keep up")
     if question.role in (None, "admin"):  # how topics are laid out is for whoever makes them
         yield from _copies(there)
         yield from _configurations(there, grace_s)
@@ -277,19 +284,6 @@ def _partitions(there: Topics, settings: TopicSettings) -> Iterator[Finding]:
         yield finding("warning", "topics", "partitions", text, "partitions_many")
     if is_sound and "commops" in there:
         yield ok("topics", "partitions", f"{there['commops'].partitions} of each topic that ranks write")
-
-
-def _leaders(there: Topics) -> Iterator[Finding]:
-    without = {topic.name: topic.leaderless for topic in there.values() if topic.leaderless}
-    behind = {topic.name: topic.behind for topic in there.values() if topic.behind and not topic.leaderless}
-    if without:
-        text = "no broker leads " + names(f"{name}/{numbers(parts)}" for name, parts in without.items())
-        yield finding("problem", "topics", "leaders", text, "no_leader")
-    if behind:
-        text = "copies lag or are gone: " + names(f"{name}/{numbers(parts)}" for name, parts in behind.items())
-        yield finding("warning", "topics", "copies", text, "under_replicated")
-    if not without and not behind:
-        yield ok("topics", "leaders", "each partition has a leader, and all its copies keep up")
 
 
 def _copies(there: Topics) -> Iterator[Finding]:

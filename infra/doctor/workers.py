@@ -78,9 +78,7 @@ ALIVE_S: Final = 30.0
 """A worker says how far it is every two seconds: one that has said nothing for that long does not read."""
 
 LATE_S: Final = 60.0
-BEHIND_S: Final = 300.0
-"""What was sent so long ago and is not read: as the alert IrregularsBehind has it, a page."""
-
+BEHIND_S: Final = 300.0  # what was sent so long ago and is not read: as the alert IrregularsBehind has it, a page
 FIRST_HOP: Final = ("commops", "iterations", "heartbeats", "bandwidth", "gpu_health", "jobs")
 
 

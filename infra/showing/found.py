@@ -15,20 +15,13 @@ import numpy as np
 from irregulars.dtypes import Floats, Ints
 from irregulars.messages.judgements import Verdict
 
-BEFORE_SHOWN: Final = 40
-"""Iterations before a verdict that are read: they show how steady the job was."""
-
-AFTER_SHOWN: Final = 20
-"""Iterations behind a verdict that are read: is it over?"""
-
+BEFORE_SHOWN: Final = 40  # iterations before a verdict that are read: they show how steady the job was
+AFTER_SHOWN: Final = 20  # iterations behind a verdict that are read: is it over?
 LOOKED_INTO: Final = 60
 """Iterations of which each rank's work is read, for the heat map: those around the first irregular one."""
 
-STRETCHES_SHOWN: Final = 60
-"""Stretches of time into which samples of bandwidth are gathered."""
-
-BINS: Final = 64
-"""Rows of a heat map at most; of more ranks, several share a row, and the slowest of them is shown."""
+STRETCHES_SHOWN: Final = 60  # stretches of time into which samples of bandwidth are gathered
+BINS: Final = 64  # rows of a heat map at most; of more ranks, several share a row, and the slowest of them is shown
 
 
 class Iteration(NamedTuple):
@@ -133,33 +126,17 @@ class Other(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that was read about one verdict.
+    """All that was read about one verdict."""
 
-    Parameters
-    ----------
-    verdict
-        Its newest revision.
-    recording
-        The directory that was judged; None: a database was read.
-    source
-        Where it was read, for people.
-    now_ns
-        When it was read; None for a recording, of which nobody asks how long ago it was.
-    clock
-        ``shared``, ``per_host`` or, where not known, empty.
-    iterations
-        In their order, from `BEFORE_SHOWN` before the verdict to `AFTER_SHOWN` behind it.
-    cells, bin_ranks
-        The heat map, and how many ranks share one of its bins.
-    """
-
-    verdict: Verdict
-    recording: str | None = None
-    source: str = ""
-    now_ns: int | None = None
-    clock: str = ""
+    verdict: Verdict  # its newest revision
+    recording: str | None = None  # the directory that was judged; None: a database was read
+    source: str = ""  # where it was read, for people
+    now_ns: int | None = None  # when it was read; None for a recording, of which nobody asks how long ago it was
+    clock: str = ""  # ``shared``, ``per_host`` or, where not known, empty
+    # In their order, from `BEFORE_SHOWN` before the verdict to `AFTER_SHOWN` behind it
     iterations: Sequence[Iteration] = ()
     places: Mapping[int, Place] = field(default_factory=dict)
+    # cells, bin_ranks: The heat map, and how many ranks share one of its bins
     cells: Sequence[Cell] = ()
     bin_ranks: int = 1
     rates: Sequence[NicRates] = ()
@@ -171,18 +148,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """The iterations to compare: numbers, ascending.
+    """The iterations to compare: numbers, ascending."""
 
-    Parameters
-    ----------
-    before
-        Regular ones before the verdict.
-    during
-        Irregular ones in which its cause was seen; all of its range where none is told.
-    """
-
-    before: Ints
-    during: Ints
+    before: Ints  # regular ones before the verdict
+    during: Ints  # irregular ones in which its cause was seen; all of its range where none is told
 
     @property
     def looked_into(self) -> Ints:

@@ -223,7 +223,14 @@ class _Reader:
 
     def read(self, source: str, now_ns: int) -> Found:
         verdict = self._verdict
-        iterations = self._iterations()
+        first, past = self._verdict.iterations
+        rows = self._ask(_ITERATIONS, verdict_id=self._verdict.verdict_id, first=first - BEFORE_SHOWN,
+                         past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
+        found = [
+            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
+            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in reversed(rows)
+        ]
+        iterations = with_first_ones(self._verdict, found)
         periods = periods_of(verdict, iterations)
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, clock = self._places()
@@ -240,16 +247,6 @@ class _Reader:
 
     def _ask(self, question: str, **values: Any) -> Sequence[Row]:
         return self._client.query(question, parameters={**self._job, **values}).result_rows
-
-    def _iterations(self) -> list[Iteration]:
-        first, past = self._verdict.iterations
-        rows = self._ask(_ITERATIONS, verdict_id=self._verdict.verdict_id, first=first - BEFORE_SHOWN,
-                         past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
-        found = [
-            Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
-            for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in reversed(rows)
-        ]
-        return with_first_ones(self._verdict, found)
 
     def _places(self) -> tuple[dict[int, Place], str]:
         """Return where the ranks live that the verdict names, and the clock."""

@@ -263,7 +263,14 @@ def _safe(text: object) -> str:
 
 
 def _body(screen: Screen) -> Iterator[str]:
-    yield from _facts(screen)
+    facts = {
+        "Device": device_text(screen), "Since": since_text(screen), "Cost": cost_text(screen),
+        "Without": without_text(screen), "Do": f"{screen.next_step}.",
+    }  # fmt: skip
+    rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
+    rows += [f"<dt>Look</dt><dd>{_command(text)}</dd>" for text in commands_of(screen)]
+    rows.append(f"<dt>Runbook</dt><dd>{_link(screen.runbook)}</dd>")
+    yield f"<dl>{''.join(rows)}</dl>\n"
     if screen.iterations:
         yield _section("Iteration times", times_chart(screen.iterations), _marks(screen))
     reasons = screen.verdict.explanation
@@ -283,17 +290,6 @@ def _body(screen: Screen) -> Iterator[str]:
 
 def _section(title: str, chart: str, text: str) -> str:
     return f"<h2>{_safe(title)}</h2>{chart}<p class='dim'>{_safe(text)}</p>\n"
-
-
-def _facts(screen: Screen) -> Iterator[str]:
-    facts = {
-        "Device": device_text(screen), "Since": since_text(screen), "Cost": cost_text(screen),
-        "Without": without_text(screen), "Do": f"{screen.next_step}.",
-    }  # fmt: skip
-    rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
-    rows += [f"<dt>Look</dt><dd>{_command(text)}</dd>" for text in commands_of(screen)]
-    rows.append(f"<dt>Runbook</dt><dd>{_link(screen.runbook)}</dd>")
-    yield f"<dl>{''.join(rows)}</dl>\n"
 
 
 def _command(text: str) -> str:

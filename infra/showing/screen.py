@@ -39,62 +39,36 @@ from irregulars.words import duration, rate
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the verdict's cause costs; None where not known.
+    """What the verdict's cause costs; None where not known."""
 
-    Parameters
-    ----------
-    share
-        Share of the job's time that was lost while the cause was there, 0 to 1.
-    gpu_hours_per_hour
-        GPUs that stand still because of it, as it were.
-    gpu_hours, lost_s
-        Lost so far.
-    """
-
-    share: float | None
-    gpu_hours_per_hour: float | None
+    share: float | None  # share of the job's time that was lost while the cause was there, 0 to 1
+    gpu_hours_per_hour: float | None  # GPUs that stand still because of it, as it were
+    # gpu_hours, lost_s: Lost so far
     gpu_hours: float | None
     lost_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """All that is shown about a verdict.
-
-    Parameters
-    ----------
-    device
-        The first suspect in words; None: nobody is accused.
-    since_ns
-        When the first iteration of the verdict began; None: no longer stored.
-    before_ns, during_ns
-        Median iteration time before and with the cause; NaN where not known.
-    without_ns
-        Estimated iteration time with the first suspect as usual; NaN where not known.
-    nic
-        At which rate the accused NIC moved, in words; empty where nobody knows.
-    gpu_median_mhz
-        Median clock of all GPUs of the job; NaN where not known.
-    missing
-        What could not be told, and why: a line each.
-    """
+    """All that is shown about a verdict."""
 
     verdict: Verdict
     recording: str | None
     source: str
     now_ns: int | None
-    device: str | None
+    device: str | None  # the first suspect in words; None: nobody is accused
     summary: str
-    since_ns: int | None
+    since_ns: int | None  # when the first iteration of the verdict began; None: no longer stored
     cost: Cost
     iterations: Sequence[Iteration]
+    # before_ns, during_ns: Median iteration time before and with the cause; NaN where not known
     before_ns: float
     during_ns: float
-    without_ns: float
-    nic: str
+    without_ns: float  # estimated iteration time with the first suspect as usual; NaN where not known
+    nic: str  # at which rate the accused NIC moved, in words; empty where nobody knows
     places: Mapping[int, Place]
     gpus: Sequence[GpuState]
-    gpu_median_mhz: float
+    gpu_median_mhz: float  # median clock of all GPUs of the job; NaN where not known
     rates: Sequence[NicRates]
     rate_samples: Sequence[RateSample]
     cells: Sequence[Cell]
@@ -104,7 +78,7 @@ class Screen:
     next_step: str
     look_further: str
     runbook: str
-    missing: Sequence[str]
+    missing: Sequence[str]  # what could not be told, and why: a line each
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON has them. Ranges are half-open: `past_last`; times are ns since the epoch."""

@@ -26,22 +26,14 @@ from numpy.typing import NDArray
 
 from irregulars.dtypes import Column, Floats, Ints
 
-Levels: TypeAlias = NDArray[np.uint16]
-"""Values as levels; 0: not stored."""
-
+Levels: TypeAlias = NDArray[np.uint16]  # values as levels; 0: not stored
 Codes: TypeAlias = NDArray[np.uint8]
 """Levels as the browser gets them; 0: not stored, 1: at or below the scale's `low`, 255: at or above its `high`."""
 
-Values: TypeAlias = NDArray[np.float32]
-"""Values of cells; NaN: not stored."""
-
+Values: TypeAlias = NDArray[np.float32]  # values of cells; NaN: not stored
 MISSING: Final = 0
-LEAST_NS: Final = 1e3
-"""Smallest time that is told apart, ns. Times are logged to the microsecond."""
-
-LEAST_SCORE: Final = 1e-3
-"""Smallest score that is told apart; 1 is where strange begins."""
-
+LEAST_NS: Final = 1e3  # smallest time that is told apart, ns. Times are logged to the microsecond.
+LEAST_SCORE: Final = 1e-3  # smallest score that is told apart; 1 is where strange begins
 _DECADES: Final = 10
 _TOP: Final = 0xFFFF
 _PER_E: Final = (_TOP - 1) / (_DECADES * np.log(10.0))  # levels in a factor of e: 0.035 % each
@@ -77,19 +69,12 @@ def values_of(levels: Levels, least: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From which level to which colours run.
+    """From which level to which colours run."""
 
-    Parameters
-    ----------
-    low, high
-        Levels; `high` is above `low`.
-    least
-        What level 1 stands for, ns or score.
-    """
-
+    # low, high: Levels; `high` is above `low`
     low: int
     high: int
-    least: float
+    least: float  # what level 1 stands for, ns or score
 
     @property
     def low_value(self) -> float:
@@ -127,18 +112,11 @@ _LAST: Final = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Extremes of a rectangle of cells, ``[row bin, column bin]``.
+    """Extremes of a rectangle of cells, ``[row bin, column bin]``."""
 
-    Parameters
-    ----------
-    levels
-        The largest level in each bin; `levels.MISSING` only where no cell of it is stored.
-    row, column
-        Where that cell lies in its bin, counted from the bin's first row and column. Of equals the first row's, in it
-        the first column's.
-    """
-
-    levels: Levels
+    levels: Levels  # the largest level in each bin; `levels.MISSING` only where no cell of it is stored
+    # row, column: Where that cell lies in its bin, counted from the bin's first row and column. Of equals the first
+    # row's, in it the first column's.
     row: Ints
     column: Ints
 

@@ -22,58 +22,35 @@ from irregulars.infra.console.heat_map.levels import (
 )
 from irregulars.infra.console.heat_map.quantities import Quantity, as_slice, low_of, shown_of, usual_of
 
-TILE: Final = 512
-"""Bins in a tile's height and width, at most."""
-
+TILE: Final = 512  # bins in a tile's height and width, at most
 MOST_PER_BIN: Final = 1 << 16
 """Ranks, or iterations, in a bin at most: where the extreme lies in its bin is sent in two bytes."""
 
 MOST_CELLS: Final = 1 << 24
 """Cells of a window at most: 32 MiB of levels, read within a second or two. 100,000 ranks: 167 iterations."""
 
-STRANGEST: Final = 10
-"""Ranks that the table beside the heat map lists."""
+STRANGEST: Final = 10  # ranks that the table beside the heat map lists
 
 
 @dataclass(frozen=True, slots=True)
 class Strange:
-    """A rank's strangest cell, and in how many iterations it was beyond usual.
+    """A rank's strangest cell, and in how many iterations it was beyond usual."""
 
-    Parameters
-    ----------
-    row
-        Of `places.Places`.
-    column
-        Which iteration of the window.
-    value
-        What is shown of it, ns or score.
-    times, present
-        Iterations above the scale's low end, and iterations that are stored.
-    """
-
-    row: int
-    column: int
-    value: float
+    row: int  # of `places.Places`
+    column: int  # which iteration of the window
+    value: float  # what is shown of it, ns or score
+    # times, present: Iterations above the scale's low end, and iterations that are stored
     times: int
     present: int
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What cells are held against.
+    """What cells are held against."""
 
-    Parameters
-    ----------
-    usual
-        Each rank's usual of the quantity's column.
-    low
-        Value up to which a cell counts as usual.
-    first, last
-        Iterations between which both were found.
-    """
-
-    usual: Values
-    low: float
+    usual: Values  # each rank's usual of the quantity's column
+    low: float  # value up to which a cell counts as usual
+    # first, last: Iterations between which both were found
     first: int
     last: int
 
@@ -84,24 +61,12 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class HeatMatrix:
-    """One quantity of all ranks in a window of iterations.
+    """One quantity of all ranks in a window of iterations."""
 
-    Parameters
-    ----------
-    version
-        Of the rows that it was made from: other rows, another version.
-    levels
-        ``[iteration, rank]``.
-    scale
-        From which level to which colours run.
-    baseline
-        What its cells were held against.
-    """
-
-    version: str
-    levels: Levels
-    scale: Scale
-    baseline: Baseline
+    version: str  # of the rows that it was made from: other rows, another version
+    levels: Levels  # ``[iteration, rank]``
+    scale: Scale  # from which level to which colours run
+    baseline: Baseline  # what its cells were held against
 
     def tile(self, rows: Ints, per_bin: tuple[int, int], at: tuple[int, int], skipped: int = 0) -> Bins:
         """Return one tile of bins.

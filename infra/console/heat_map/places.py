@@ -34,26 +34,15 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The ranks of one start of a job that log, ascending, and what was announced of each.
+    """The ranks of one start of a job that log, ascending, and what was announced of each."""
 
-    Parameters
-    ----------
-    ranks
-        Global ranks, ascending.
-    gpu
-        GPU index on its host; `UNKNOWN`: not announced.
-    host, nic, switch
-        As announced.
-    groups
-        By kind (``pp``, ``tp``, ``dp``): the communicator of each rank.
-    """
-
-    ranks: Ints
-    gpu: Ints
+    ranks: Ints  # global ranks, ascending
+    gpu: Ints  # GPU index on its host; `UNKNOWN`: not announced
+    # host, nic, switch: As announced
     host: Names
     nic: Names
     switch: Names
-    groups: dict[str, Names]
+    groups: dict[str, Names]  # by kind (``pp``, ``tp``, ``dp``): the communicator of each rank
 
     def rows_of(self, ranks: Sequence[int]) -> Ints:
         """Return where `ranks` stand in `ranks`; those that don't log are left out."""
@@ -63,21 +52,11 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The heat map's rows.
+    """The heat map's rows."""
 
-    Parameters
-    ----------
-    rows
-        Which row of `Places` stands at each place from the top.
-    borders
-        Place of each group's first row, ascending; empty: there are no groups.
-    labels
-        Name of each group.
-    """
-
-    rows: Ints
-    borders: Sequence[int] = ()
-    labels: Sequence[str] = ()
+    rows: Ints  # which row of `Places` stands at each place from the top
+    borders: Sequence[int] = ()  # place of each group's first row, ascending; empty: there are no groups
+    labels: Sequence[str] = ()  # name of each group
 
 
 def stages_of(places: Places) -> Ints:

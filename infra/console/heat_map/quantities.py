@@ -26,31 +26,16 @@ _LOWEST_SHARE: Final = 0.01  # of the cells, below which a scale of absolute val
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One choice of what is shown.
+    """One choice of what is shown."""
 
-    Parameters
-    ----------
-    name
-        In addresses.
-    title, explanation
-        For people.
-    column
-        Of ``rank_iterations``.
-    is_excess
-        Whether it is what a value is beyond something; else it is the value itself.
-    least
-        Smallest value told apart.
-    unit
-        ``ns`` or ``score``.
-    """
-
-    name: str
+    name: str  # in addresses
+    # title, explanation: For people
     title: str
     explanation: str
-    column: str
-    is_excess: bool
-    least: float = LEAST_NS
-    unit: str = "ns"
+    column: str  # of ``rank_iterations``
+    is_excess: bool  # whether it is what a value is beyond something; else it is the value itself
+    least: float = LEAST_NS  # smallest value told apart
+    unit: str = "ns"  # ``ns`` or ``score``
 
 
 QUANTITIES: Final = {

@@ -20,20 +20,13 @@ from irregulars.infra.console.heat_map.quantities import Quantity
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-_CHUNK_CELLS: Final = 1 << 21
-"""Cells of one question: 20 MB on the way."""
-
+_CHUNK_CELLS: Final = 1 << 21  # cells of one question: 20 MB on the way
 _SAMPLED: Final = 41
 """Iterations of which a rank's usual is the median; chosen: its standard error is a fifth of the noise."""
 
-MOST_TIMES: Final = 100_000
-"""Iterations of a window at most."""
-
-_SETTLED_S: Final = 15
-"""So long after the newest iteration was stored, s, the rows of its ranks are stored too."""
-
-FAR: Final = 1 << 62
-"""Beyond any iteration."""
+MOST_TIMES: Final = 100_000  # iterations of a window at most
+_SETTLED_S: Final = 15  # so long after the newest iteration was stored, s, the rows of its ranks are stored too
+FAR: Final = 1 << 62  # beyond any iteration
 
 _WINDOW: Final = """
 SELECT iteration, toUnixTimestamp64Nano(started_at) AS started_ns, elapsed_ns,
@@ -129,37 +122,22 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Judged iterations, ascending.
+    """Judged iterations, ascending."""
 
-    Parameters
-    ----------
-    iterations, started_ns, elapsed_ns
-        Of each: its number, when it began, and how long it took.
-    reference_ns
-        Mean of the window before it; NaN: none yet.
-    is_train, is_irregular
-        Whether its phase is training, and whether it was judged irregular.
-    verdict_ids
-        Verdicts whose cause was seen in it.
-    version
-        Changes when one of them is judged anew. Also once, soon after the newest was stored: until then rows of its
-        ranks may be on their way.
-    judgements
-        A row of numbers for each iteration, which are others when it is judged anew.
-    is_settled
-        Whether so much time has passed that the rows of its ranks are stored too.
-    """
-
+    # iterations, started_ns, elapsed_ns: Of each: its number, when it began, and how long it took
     iterations: Ints
     started_ns: Ints
     elapsed_ns: Ints
-    reference_ns: Floats
+    reference_ns: Floats  # mean of the window before it; NaN: none yet
+    # is_train, is_irregular: Whether its phase is training, and whether it was judged irregular
     is_train: Flags
     is_irregular: Flags
-    verdict_ids: Sequence[Sequence[str]]
+    verdict_ids: Sequence[Sequence[str]]  # verdicts whose cause was seen in it
+    # Changes when one of them is judged anew. Also once, soon after the newest was stored: until then rows of its
+    # ranks may be on their way.
     version: str
-    judgements: Ints
-    is_settled: Flags
+    judgements: Ints  # a row of numbers for each iteration, which are others when it is judged anew
+    is_settled: Flags  # whether so much time has passed that the rows of its ranks are stored too
 
     def columns_in(self, other: Window) -> Ints:
         """Return where each iteration stands in a window that was read before; -1: nowhere, or it may be another."""

@@ -39,9 +39,7 @@ T = TypeVar("T")
 KEPT_BYTES: Final = 256 << 20
 """Matrices that are kept take so much memory at most. One of 8,192 ranks × 1,000 iterations: 16 MiB."""
 
-MOST_ITERATIONS: Final = 4_096
-"""Iterations of a window at most; of large jobs fewer, see `matrix.MOST_CELLS`."""
-
+MOST_ITERATIONS: Final = 4_096  # iterations of a window at most; of large jobs fewer, see `matrix.MOST_CELLS`
 _PLACES_KEPT_S: Final = 30.0
 _WINDOW_KEPT_S: Final = 2.0
 
@@ -55,18 +53,11 @@ class Database(Protocol):
 
 
 class Version(NamedTuple):
-    """What the cells of a window depend on, for one quantity; browsers get it as text.
+    """What the cells of a window depend on, for one quantity; browsers get it as text."""
 
-    Parameters
-    ----------
-    rows
-        Name of the window's rows, as `version_of` gives it.
-    baseline
-        Name of the rows that the cells are held against: the window's own, or those of an earlier window that it goes
-        on from.
-    """
-
-    rows: str
+    rows: str  # name of the window's rows, as `version_of` gives it
+    # Name of the rows that the cells are held against: the window's own, or those of an earlier window that it goes
+    # on from
     baseline: str
 
     def told(self, quantity: str) -> str:

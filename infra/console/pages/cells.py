@@ -60,24 +60,12 @@ _LABELS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table.
+    """One cell of a table."""
 
-    Parameters
-    ----------
-    text
-        What people read.
-    href
-        Where it leads; None: nowhere.
-    kind
-        A class of the style sheet, for severities and states; empty: none.
-    time_s
-        Seconds since the epoch where it is a moment: pages then say how long ago it was.
-    """
-
-    text: str
-    href: str | None = None
-    kind: str = ""
-    time_s: float | None = None
+    text: str  # what people read
+    href: str | None = None  # where it leads; None: nowhere
+    kind: str = ""  # a class of the style sheet, for severities and states; empty: none
+    time_s: float | None = None  # seconds since the epoch where it is a moment: pages then say how long ago it was
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,7 @@ from irregulars.infra.console.pages.jobs_now import named
 from irregulars.infra.console.pages.rendering import console_of, render
 from irregulars.sinks.investigations import Answer, run
 
-RANGES: Final = (1, 7, 30, 90, 365)
-"""Days that can be chosen."""
-
+RANGES: Final = (1, 7, 30, 90, 365)  # days that can be chosen
 _USUAL_DAYS: Final = 30
 _MOST: Final = 1000  # devices that are added up to their hosts
 _SHOWN: Final = 50

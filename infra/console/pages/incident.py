@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
@@ -118,15 +118,15 @@ async def read_incident(console: Console, which: str) -> Incident:
 def words_on(client: Client, job: str, verdict_id: str) -> Sequence[Word]:
     """Return what people say of a verdict, the newest word first."""
     rows = client.query(_SAID, parameters={"job": job, "verdict_id": verdict_id}).result_rows
-    return [Word(who, _word(is_right), _seconds(said_at), note) for who, is_right, said_at, note in rows]
-
-
-def _word(is_right: bool | None) -> str:
-    return "withdrawn" if is_right is None else "right" if is_right else "wrong"
-
-
-def _seconds(value: datetime) -> float:
-    return value.replace(tzinfo=value.tzinfo or UTC).timestamp()
+    return [
+        Word(
+            who,
+            "withdrawn" if is_right is None else "right" if is_right else "wrong",
+            said_at.replace(tzinfo=said_at.tzinfo or UTC).timestamp(),
+            note,
+        )
+        for who, is_right, said_at, note in rows
+    ]
 
 
 def feedback_routes() -> list[BaseRoute]:

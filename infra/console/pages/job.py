@@ -27,16 +27,11 @@ from irregulars.words import duration
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-NEWEST: Final = 120
-"""Iterations of a job's small line: a minute or two of most jobs."""
-
-SHOWN: Final = 1_800
-"""Iterations of a job's page, as the server draws it: three a bar."""
-
+NEWEST: Final = 120  # iterations of a job's small line: a minute or two of most jobs
+SHOWN: Final = 1_800  # iterations of a job's page, as the server draws it: three a bar
 _HEAT_ITERATIONS: Final = 60
 
-JobStart = tuple[str, int]
-"""A job and its attempt."""
+JobStart = tuple[str, int]  # a job and its attempt
 
 _NEWEST: Final = """
 SELECT job, attempt, iteration, toUnixTimestamp64Nano(started_at), elapsed_ns, reference_ns, is_irregular,
@@ -134,8 +129,7 @@ _VERDICTS: Final = 50
 _SLOW_S: Final = 10.0  # how long an answer that changes slowly is shared
 
 
-_NOW: Final = 5
-"""Iterations whose median is called the time now: one alone may be a hiccup."""
+_NOW: Final = 5  # iterations whose median is called the time now: one alone may be a hiccup
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,5 +247,4 @@ def _around(times: list[Iteration]) -> int:
     return times[-1].iteration if first is None else first
 
 
-_HOLE: Final = 5
-"""Regular iterations between two irregular ones of one stretch at most."""
+_HOLE: Final = 5  # regular iterations between two irregular ones of one stretch at most

@@ -21,9 +21,7 @@ from irregulars.sinks.investigations import Answer, run
 
 _MOST_JOBS: Final = 200
 _MOST_INCIDENTS: Final = 100
-_STALE_S: Final = 60.0
-"""Seconds after which a job that was heard before counts as late: most iterations take less."""
-
+_STALE_S: Final = 60.0  # seconds after which a job that was heard before counts as late: most iterations take less
 _URGENCY: Final = {"page": 0, "ticket": 1, "note": 2}
 
 Row = Mapping[str, Any]
@@ -31,27 +29,13 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """One job, as a line.
+    """One job, as a line."""
 
-    Parameters
-    ----------
-    row
-        What `jobs_now` says.
-    pace
-        Its newest iterations; None: none is judged yet.
-    cost
-        GPU-hours an hour that its open verdicts cost; None: not known, or none is open.
-    seen_s
-        When its newest iteration began, seconds since the epoch.
-    state
-        ``running``, ``late`` (no word for a minute) or ``silent`` (it counts as over).
-    """
-
-    row: Row
-    pace: Pace | None
-    cost: float | None
-    seen_s: float | None
-    state: str
+    row: Row  # what `jobs_now` says
+    pace: Pace | None  # its newest iterations; None: none is judged yet
+    cost: float | None  # GPU-hours an hour that its open verdicts cost; None: not known, or none is open
+    seen_s: float | None  # when its newest iteration began, seconds since the epoch
+    state: str  # ``running``, ``late`` (no word for a minute) or ``silent`` (it counts as over)
 
 
 @dataclass(frozen=True, slots=True)

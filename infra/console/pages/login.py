@@ -48,9 +48,11 @@ class Login:
             return self._form(request, 403, wrong=wrong, wanted=fields.get("next", "/"))
         answer = RedirectResponse(own_path(fields.get("next", "/")), 303)
         cookie = self._sessions.cookie(fields.get("name", "").strip(), time.time())
+        # Any proxy's header sets `secure`, also where a token lets people in and no proxy is believed: no site can
+        # make a browser send it, and a client that forges it only gets a cookie that travels less.
         answer.set_cookie(
             self._policy.cookie, cookie, max_age=SESSION_S, httponly=True, samesite="strict",
-            secure=self._is_encrypted(request),
+            secure=self._policy.is_encrypted or request.headers.get("x-forwarded-proto") == "https",
         )  # fmt: skip
         return answer
 
@@ -67,8 +69,3 @@ class Login:
             has_token=self._policy.token is not None, header=self._policy.user_header, address=address_of(request),
             has_secret=self._policy.proxy_secret is not None,
         )  # fmt: skip
-
-    def _is_encrypted(self, request: Request) -> bool:
-        # Any proxy's word will do, also where a token lets people in and no proxy is believed: no other site can make
-        # a browser send this header, and who lies has a cookie that travels less.
-        return self._policy.is_encrypted or request.headers.get("x-forwarded-proto") == "https"

@@ -17,8 +17,7 @@ from irregulars.infra.console.pages.rendering import console_of, render
 from irregulars.sinks.investigations import NEWEST, THEMES, Investigation, bind, run, shipped_investigations
 
 _KEEP_S: Final = 5.0
-_MOST_ROWS: Final = 500
-"""Rows that a page asks for at most; `irregulars sql` gives more."""
+_MOST_ROWS: Final = 500  # rows that a page asks for at most; `irregulars sql` gives more
 
 _FIND: Final = """
 SELECT kind, name FROM

@@ -24,32 +24,20 @@ from irregulars.infra.console.pages.cells import device_path, host_path, inciden
 from irregulars.printing import printable
 from irregulars.words import age, amount, duration, moment, name_kind, span
 
-LIVE_S: Final = 2
-"""Seconds between two looks of a page that is open."""
+LIVE_S: Final = 2  # seconds between two looks of a page that is open
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What pages are made of.
-
-    Parameters
-    ----------
-    kafka, alerts
-        The topics, and the newest alerts; None: the console was told to leave Kafka alone.
-    answers
-        Of Kafka, shared as those of the database are.
-    takes_feedback
-        Whether people may say if a verdict was right.
-    silence_s
-        Seconds without a word after which a job counts as over.
-    """
+    """What pages are made of."""
 
     database: ConsoleDatabase
+    # kafka, alerts: The topics, and the newest alerts; None: the console was told to leave Kafka alone
     kafka: KafkaAddress | None
     alerts: RecentAlerts | None
-    answers: SharedAnswers
-    takes_feedback: bool
-    silence_s: float
+    answers: SharedAnswers  # of Kafka, shared as those of the database are
+    takes_feedback: bool  # whether people may say if a verdict was right
+    silence_s: float  # seconds without a word after which a job counts as over
     templates: Environment
     version: str
 
