@@ -62,21 +62,13 @@ _AS_SHIPPED: Final = {name: getattr(Settings(), name) for name in ("snapshot_s",
 
 @dataclass(frozen=True)
 class Told:
-    """One message on ``verdicts`` or ``alerts``.
-
-    Attributes
-    ----------
-    newest
-        The newest iteration that it covers.
-    at_s
-        Seconds since the epoch when it was sent.
-    """
+    """One message on ``verdicts`` or ``alerts``."""
 
     topic: str
     name: str
     event: str
-    newest: int
-    at_s: float
+    newest: int  # the newest iteration that it covers
+    at_s: float  # seconds since the epoch when it was sent
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,7 @@ class Rows:
         return Rows(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
-Call = Callable[[Rows], np.ndarray]
-"""Says of each row whether it is abnormal."""
+Call = Callable[[Rows], np.ndarray]  # says of each row whether it is abnormal
 
 
 # --- frames to rows -------------------------------------------------------------------------------------------------

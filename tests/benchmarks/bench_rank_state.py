@@ -34,28 +34,21 @@ from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.snapshots.records import draft_of, encode_part
 
 _START_NS: Final = 1_800_000_000_000_000_000
-_PER_MICRO_BATCH: Final = 5
-"""Operators of a rank in each micro-batch of the simulated job, about."""
+_PER_MICRO_BATCH: Final = 5  # operators of a rank in each micro-batch of the simulated job, about
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Of each rank, on average.
-
-    Attributes
-    ----------
-    memory_bytes, open_bytes
-        Of the monitors' state, and of the messages whose iteration is open.
-    message_bytes, compressed_bytes
-        Of an operator in a message, as it is and as a producer compresses it (zstd).
-    """
+    """Of each rank, on average."""
 
     ranks: int
     operators: float
     iterations: int
+    # memory_bytes, open_bytes: Of the monitors' state, and of the messages whose iteration is open
     memory_bytes: float
     open_bytes: float
     snapshot_bytes: float
+    # message_bytes, compressed_bytes: Of an operator in a message, as it is and as a producer compresses it (zstd)
     message_bytes: float
     compressed_bytes: float
 

@@ -24,8 +24,7 @@ Array = np.ndarray
 CULPRIT = 3
 FAST, SLOW = 25e9, 6.25e9
 PERIODS = (0.1, 0.3, 1.0, 3.0, 10.0)
-RINGS = ((8, 1), (8, 16), (16, 64))
-"""Members, and in how many parts the payload is worked through."""
+RINGS = ((8, 1), (8, 16), (16, 64))  # members, and in how many parts the payload is worked through
 
 
 class Seen(NamedTuple):

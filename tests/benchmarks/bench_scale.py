@@ -53,27 +53,19 @@ _START_NS: Final = 1_800_000_000_000_000_000
 
 @dataclass
 class Cost:
-    """What one job took; seconds are of CPU time.
-
-    Attributes
-    ----------
-    reduce_s
-        Of the first hop, all iterations together.
-    regular_s, irregular_s
-        Of the second hop for each iteration: taking in its evidence, and judging it.
-    memory_mib
-        By which the second hop raised the process's memory; the log of operators is not part of it.
-    """
+    """What one job took; seconds are of CPU time."""
 
     ranks: int
     iterations: int
     operators: int = 0
-    reduce_s: float = 0.0
+    reduce_s: float = 0.0  # of the first hop, all iterations together
+    # regular_s, irregular_s: Of the second hop for each iteration: taking in its evidence, and judging it
     regular_s: list[float] = field(default_factory=list)
     irregular_s: list[float] = field(default_factory=list)
     read_operators: int = 0
     evidence_bytes: int = 0
     snapshot_bytes: int = 0
+    # By which the second hop raised the process's memory; the log of operators is not part of it
     memory_mib: float = 0.0
     verdicts: list[str] = field(default_factory=list)
 

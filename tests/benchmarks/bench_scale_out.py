@@ -61,9 +61,7 @@ _WARM: Final = 0.2
 _FILLED: Final = 0.8
 """Share of the cores without the broker that all quotas together leave to workers at most: others need some too."""
 
-_OWN: Final = sorted(os.sched_getaffinity(0))
-"""The cores that this process may use; the broker has the last one."""
-
+_OWN: Final = sorted(os.sched_getaffinity(0))  # the cores that this process may use; the broker has the last one
 _CORES: Final = (4, 8, 16, 32, 64)
 
 
@@ -169,7 +167,16 @@ class Evidence:
                     f"got {self.operators.total()}"
                 )
             time.sleep(0.25)
-            self._look()
+            for partition, offset in self._offsets.items():
+                for message in self._reader.read_tail(self._topic, partition, offset):
+                    self._offsets[partition] = (message.offset() or 0) + 1
+                    self.newest_s = max(self.newest_s, message.timestamp()[1] / 1000)
+                    for rows in decode_evidence(message.value() or b""):
+                        if isinstance(rows, EvidenceRows):
+                            ranks = rows.columns["rank"].tolist()
+                            operators = rows.columns["operators"].tolist()
+                            for rank, count in zip(ranks, operators, strict=True):
+                                self.operators[partition_of(rank_key(JOB, rank), self.load.partitions)] += count
         return self.newest_s
 
     def left(self, given: Sequence[Sequence[int]]) -> list[float]:
@@ -179,19 +186,6 @@ class Evidence:
 
     def close(self) -> None:
         self._reader.close()
-
-    def _look(self) -> None:
-        for partition, offset in self._offsets.items():
-            for message in self._reader.read_tail(self._topic, partition, offset):
-                self._offsets[partition] = (message.offset() or 0) + 1
-                self.newest_s = max(self.newest_s, message.timestamp()[1] / 1000)
-                for rows in decode_evidence(message.value() or b""):
-                    if isinstance(rows, EvidenceRows):
-                        self._add(rows.columns["rank"].tolist(), rows.columns["operators"].tolist())
-
-    def _add(self, ranks: Sequence[int], operators: Sequence[int]) -> None:
-        for rank, count in zip(ranks, operators, strict=True):
-            self.operators[partition_of(rank_key(JOB, rank), self.load.partitions)] += count
 
 
 def measure(broker: KafkaBroker, load: Load, case: Case, groups: CpuGroups) -> Run:

@@ -75,18 +75,15 @@ class CpuGroups:
         """Remove the groups; their processes have ended, or go back to the parent."""
         deadline_s = time.monotonic() + _REMOVE_S
         for path in self._made:
-            self._empty(path)
+            for process in _words(path / "cgroup.procs"):
+                with suppress(OSError):  # ended meanwhile
+                    (self._parent / "cgroup.procs").write_text(process)
             while path.exists() and time.monotonic() < deadline_s:
                 with suppress(OSError):  # busy for a moment after its last process has ended
                     path.rmdir()
                     break
                 time.sleep(0.02)
         self._made = []
-
-    def _empty(self, path: Path) -> None:
-        for process in _words(path / "cgroup.procs"):
-            with suppress(OSError):  # ended meanwhile
-                (self._parent / "cgroup.procs").write_text(process)
 
 
 def _words(path: Path) -> list[str]:

@@ -20,28 +20,15 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring all_reduce: member i sends to member i + 1, the last one to the first.
+    """A ring all_reduce: member i sends to member i + 1, the last one to the first."""
 
-    Parameters
-    ----------
-    rates_bytes_per_s
-        Of the link that leaves each member.
-    size_bytes
-        Payload of one member.
-    chunk_bytes
-        What is sent at once.
-    loops
-        The payload is worked through in so many parts, one after the other (NCCL: as small ones as its buffers are;
-        gloo: all at once). Each part takes 2 (n - 1) steps, each of which sends the n-th of it.
-    latency_ns
-        From the end of a chunk to the moment at which the receiver can send it on.
-    """
-
-    rates_bytes_per_s: tuple[float, ...]
-    size_bytes: float
-    chunk_bytes: float
+    rates_bytes_per_s: tuple[float, ...]  # of the link that leaves each member
+    size_bytes: float  # payload of one member
+    chunk_bytes: float  # what is sent at once
+    # The payload is worked through in so many parts, one after the other (NCCL: as small ones as its buffers are;
+    # gloo: all at once). Each part takes 2 (n - 1) steps, each of which sends the n-th of it.
     loops: int = 1
-    latency_ns: float = 5_000.0
+    latency_ns: float = 5_000.0  # from the end of a chunk to the moment at which the receiver can send it on
 
     @property
     def chunks_per_step(self) -> int:

@@ -130,21 +130,11 @@ class Incidents:
 
 @dataclass(frozen=True)
 class Incident:
-    """One job that has run, with what was done to it.
+    """One job that has run, with what was done to it."""
 
-    Attributes
-    ----------
-    job
-        The healthy job.
-    faults
-        With their strengths.
-    runs
-        One per iteration; fewer if the job hung.
-    """
-
-    job: Incidents
-    faults: tuple[Fault, ...]
-    runs: tuple[Run, ...]
+    job: Incidents  # the healthy job
+    faults: tuple[Fault, ...]  # with their strengths
+    runs: tuple[Run, ...]  # one per iteration; fewer if the job hung
 
     @property
     def settings(self) -> SimulatorSettings:

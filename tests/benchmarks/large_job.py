@@ -40,8 +40,7 @@ _SHAPES: Final = {
 }
 _AS_SHIPPED: Final = {"snapshot_s": Settings().snapshot_s, "session_s": Settings().session_s}
 _PAUSE_S: Final = 0.2
-_LEAST_BYTES: Final = 300
-"""Of a job's state for each of its ranks, once some iterations are judged."""
+_LEAST_BYTES: Final = 300  # of a job's state for each of its ranks, once some iterations are judged
 
 
 @dataclass

@@ -218,11 +218,15 @@ def _in_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     ends_ns = np.maximum.accumulate(rows["start_ns"] + rows["elapsed_ns"])
     gap_ns = np.maximum(rows["start_ns"] - np.r_[np.nan, ends_ns[:-1]], 0.0)
     kept = (*_FIELDS, "start_ns", "job_communicator")
-    return {**{name: rows[name].astype(_dtype(name)) for name in kept}, "gap_ns": gap_ns}
-
-
-def _dtype(name: str) -> str:
-    return {"operator": "uint8", "size_bytes": "float64", "elapsed_ns": "float64"}.get(name, "int64")
+    return {
+        **{
+            name: rows[name].astype(
+                {"operator": "uint8", "size_bytes": "float64", "elapsed_ns": "float64"}.get(name, "int64")
+            )
+            for name in kept
+        },
+        "gap_ns": gap_ns,
+    }
 
 
 def _examples(run: CaseRun, rank: int) -> Iterator[Example]:

@@ -23,15 +23,9 @@ _KEY = ("communicator", "operator", "peer", "sequence")
 
 @dataclass(slots=True)
 class Replays:
-    """Ratios of elapsed to the replay's, by rank and iteration in the order of the frames, and what they cost.
+    """Ratios of elapsed to the replay's, by rank and iteration in the order of the frames, and what they cost."""
 
-    Parameters
-    ----------
-    is_tuned
-        Learn what is usual anew; else what was usual before the first fault stays.
-    """
-
-    is_tuned: bool
+    is_tuned: bool  # learn what is usual anew; else what was usual before the first fault stays
     ratios: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     rows: int = 0
     took_s: float = 0.0
@@ -55,7 +49,18 @@ def replay_case(run: CaseRun, iterations: Sequence[int], *, most_ranks: int, is_
         ratios = np.ones(len(graph)) if usual is None else abnormal_ratios(graph, usual)
         found.took_s += time.perf_counter() - started_s
         found.rows += len(graph)
-        _keep(found, run, graph, ratios, iteration, run.ranks(most_ranks))
+        # Bring the ratios of some ranks into the order of their frames.
+        ranks = run.ranks(most_ranks)
+        for rank in ranks:
+            rows = run.with_fault.operators[rank]
+            own = np.flatnonzero(rows["iteration"] == iteration)
+            in_graph = np.flatnonzero(graph.rank == rank)
+            names = ("job_communicator", *_KEY[1:])
+            order = np.lexsort([rows[name][own] for name in names])
+            graph_order = np.lexsort([getattr(graph, name)[in_graph] for name in _KEY])
+            values = np.full(len(own), np.nan)
+            values[order] = ratios[in_graph[graph_order]]
+            found.ratios[rank, iteration] = values
     return found
 
 
@@ -81,19 +86,3 @@ def _graph(
 def _regular_before(run: CaseRun, iteration: int) -> list[int]:
     regular = [one for one in range(1, iteration) if run.is_irregular(one) is False]
     return regular[-JUDGING.usual_iterations :]
-
-
-def _keep(
-    found: Replays, run: CaseRun, graph: OperatorGraph, ratios: np.ndarray, iteration: int, ranks: Sequence[int]
-) -> None:
-    """Bring the ratios of some ranks into the order of their frames."""
-    for rank in ranks:
-        rows = run.with_fault.operators[rank]
-        own = np.flatnonzero(rows["iteration"] == iteration)
-        in_graph = np.flatnonzero(graph.rank == rank)
-        names = ("job_communicator", *_KEY[1:])
-        order = np.lexsort([rows[name][own] for name in names])
-        graph_order = np.lexsort([getattr(graph, name)[in_graph] for name in _KEY])
-        values = np.full(len(own), np.nan)
-        values[order] = ratios[in_graph[graph_order]]
-        found.ratios[rank, iteration] = values

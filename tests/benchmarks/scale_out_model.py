@@ -30,33 +30,20 @@ _INTERVAL: Final = (5.0, 95.0)
 
 @dataclass(frozen=True)
 class Run:
-    """Some workers that read one backlog.
-
-    Attributes
-    ----------
-    quota
-        Cores that each worker may use at most.
-    is_limited
-        Whether the quota was what held the workers up; else they shared cores with the broker and each other.
-    largest_share
-        Share of the messages that the worker with the most of them had.
-    took_s
-        From the moment at which all may read to the last evidence.
-    worker_s, broker_s
-        CPU time in `took_s`, of all workers together and of the broker.
-    idle_s, idle_worker_s, idle_broker_s
-        The same of a time before, in which there was nothing to read.
-    """
+    """Some workers that read one backlog."""
 
     workers: int
-    quota: float
+    quota: float  # cores that each worker may use at most
+    # Whether the quota was what held the workers up; else they shared cores with the broker and each other
     is_limited: bool
     messages: int
     operators: int
-    largest_share: float
-    took_s: float
+    largest_share: float  # share of the messages that the worker with the most of them had
+    took_s: float  # from the moment at which all may read to the last evidence
+    # worker_s, broker_s: CPU time in `took_s`, of all workers together and of the broker
     worker_s: float
     broker_s: float
+    # idle_s, idle_worker_s, idle_broker_s: The same of a time before, in which there was nothing to read
     idle_s: float
     idle_worker_s: float
     idle_broker_s: float

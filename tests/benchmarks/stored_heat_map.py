@@ -28,14 +28,9 @@ _CHUNK_ROWS: Final = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class StoredHeatMap:
-    """One job.
+    """One job."""
 
-    Parameters
-    ----------
-    ranks, iterations
-        How many of each.
-    """
-
+    # ranks, iterations: How many of each
     ranks: int
     iterations: int
 

@@ -15,14 +15,10 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 RANKS: Final = (256, 512, 1_024, 1_024, 2_048, 4_096, 8_192)
-OPERATORS: Final = 64
-"""Operators of one rank in one iteration."""
-STORED_RANKS: Final = 256
-"""Ranks whose operators are stored, of an iteration that was looked into."""
+OPERATORS: Final = 64  # operators of one rank in one iteration
+STORED_RANKS: Final = 256  # ranks whose operators are stored, of an iteration that was looked into
 ITERATION_S: Final = 10
-SAMPLED_NICS: Final = 16
-"""Ranks of the smallest job that sampled their NICs."""
-
+SAMPLED_NICS: Final = 16  # ranks of the smallest job that sampled their NICs
 _SLOTS: Final = (0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6)
 """To which job each of sixteen iterations in turn belongs."""
 _OF_ITERATION: Final = OPERATORS * STORED_RANKS
@@ -39,18 +35,10 @@ _SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredJobs:
-    """How much is stored.
+    """How much is stored."""
 
-    Parameters
-    ----------
-    rows
-        Operators, replays not counted.
-    seed
-        Other seeds give other values.
-    """
-
-    rows: int
-    seed: int
+    rows: int  # operators, replays not counted
+    seed: int  # other seeds give other values
 
     @property
     def stored(self) -> int:
@@ -126,7 +114,17 @@ class StoredJobs:
             (f"intDiv(number, {sum(RANKS)}) AS n, {_rank_of(f'number % {sum(RANKS)}')}"),
         )
         of_nic = f"number % {SAMPLED_NICS} AS rank_, intDiv(number, {SAMPLED_NICS}) * 10 AS at_ms"
-        yield "bandwidth", self.samples * SAMPLED_NICS, self._bandwidth(), of_nic
+        yield (
+            "bandwidth",
+            self.samples * SAMPLED_NICS,
+            {
+                **self._sample("mlx5_", self.samples * 10, 200_000),
+                "path": "'nic'",
+                "tx_bytes_per_s": self._lognormal(2e10, 0.2, 1),
+                "rx_bytes_per_s": self._lognormal(2e10, 0.2, 2),
+            },
+            of_nic,
+        )
         of_gpu = f"number % {RANKS[0]} AS rank_, intDiv(number, {RANKS[0]}) * 1000 AS at_ms"
         yield "gpu_health", self.seconds * RANKS[0], self._gpu_health(), of_gpu
 
@@ -267,14 +265,6 @@ class StoredJobs:
             "nic": "if(at % 3 = 1, concat('mlx5_', toString(rank % 8)), NULL)",
             "switch": "concat('leaf-', toString(intDiv(rank, 128)))",
             "probability": "[0.7, 0.2, 0.05][at % 3 + 1]",
-        }
-
-    def _bandwidth(self) -> dict[str, str]:
-        return {
-            **self._sample("mlx5_", self.samples * 10, 200_000),
-            "path": "'nic'",
-            "tx_bytes_per_s": self._lognormal(2e10, 0.2, 1),
-            "rx_bytes_per_s": self._lognormal(2e10, 0.2, 2),
         }
 
     def _gpu_health(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ from irregulars.detectors.plugins.forest.features import FEATURES, FeatureRows, 
 from irregulars.detectors.plugins.forest.random_forest import MODEL
 from irregulars.detectors.plugins.forest.trees import Trees, save_trees
 from irregulars.dtypes import Flags, Floats
-from tests.benchmarks.operator_cases import Case, Example, run_case, shapes_of_faults
+from tests.benchmarks.operator_cases import Case, run_case, shapes_of_faults
 
 TRAINING_JOBS = (
     (4, 2, 4, 8), (2, 4, 2, 4), (4, 4, 1, 8), (2, 2, 8, 6), (8, 1, 2, 4), (2, 8, 1, 8), (16, 2, 1, 4), (3, 3, 4, 6),
@@ -43,16 +43,14 @@ def labelled_features(cases: Iterable[Case], *, most_ranks: int = 12) -> Iterato
     """Yield features and truth of irregular frames, and of a few healthy ones."""
     for case in cases:
         for examples in run_case(case, most_ranks=most_ranks):
-            yield from _follow(examples)
-
-
-def _follow(examples: Iterable[Example]) -> Iterator[tuple[FeatureRows, np.ndarray]]:
-    features = OperatorFeatures(window=32, warm_up=20, tuning="always", most_slots=4096)
-    for example in examples:
-        if example.is_irregular or (example.is_irregular is False and example.iteration % _HEALTHY_EVERY == 1):
-            yield features.rows(example.frame), example.is_abnormal
-        if example.is_irregular is False:
-            features.learn(example.frame)
+            features = OperatorFeatures(window=32, warm_up=20, tuning="always", most_slots=4096)
+            for example in examples:
+                if example.is_irregular or (
+                    example.is_irregular is False and example.iteration % _HEALTHY_EVERY == 1
+                ):
+                    yield features.rows(example.frame), example.is_abnormal
+                if example.is_irregular is False:
+                    features.learn(example.frame)
 
 
 Singles: TypeAlias = NDArray[np.float32]

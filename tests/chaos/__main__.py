@@ -59,7 +59,16 @@ class Happened:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parse(arguments)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", type=int, default=50, help="how many happen")
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=tuple(FAULTS), help="only these kinds")
+    parser.add_argument("--most-jobs", type=int, default=4, help="jobs that run at the same time")
+    parser.add_argument("--older", type=Path, help="a checkout of another version, which every other worker runs")
+    parser.add_argument("--out", type=Path, help="write the report there as well")
+    options = parser.parse_args(arguments)
     choose = random.Random(options.seed)
     allowed, left_out = possible(options.brokers)
     names = options.only or allowed
@@ -76,19 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out:
         options.out.write_text(report + "\n")
     return 0 if result["says"] == ALL_JUDGED else 1
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--faults", type=int, default=50, help="how many happen")
-    parser.add_argument("--brokers", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=tuple(FAULTS), help="only these kinds")
-    parser.add_argument("--most-jobs", type=int, default=4, help="jobs that run at the same time")
-    parser.add_argument("--older", type=Path, help="a checkout of another version, which every other worker runs")
-    parser.add_argument("--out", type=Path, help="write the report there as well")
-    return parser.parse_args(arguments)
 
 
 @contextmanager

@@ -59,7 +59,12 @@ class Account:
         self._check_iterations(truth)
         self._check_rows(traces, truth)
         self._check_revisions(truth)
-        self._check_stored_verdicts(truth)
+        wanted = {(v.verdict_id, v.revision, v.lost_s) for analysis in truth.values() for v in analysis.verdicts}
+        rows = self._rows("SELECT verdict_id, revision, lost_s FROM verdicts FINAL")
+        found = Counter((row["verdict_id"], row["revision"], row["lost_s"]) for row in rows)
+        self._note_all("verdicts missing in the database", wanted - found.keys())
+        self._note_all("false verdicts in the database", found.keys() - wanted)
+        self._note_all("verdicts doubled in the database", {key for key, count in found.items() if count > 1})
         letters = sum(1 for _ in self._messages("deadletter"))
         self._note("dead letters", letters, [])
         ok = not self.wrong
@@ -114,14 +119,6 @@ class Account:
         self.counts["alerts"] = len(own)
         self._note_all("alerts missing", own - alerts.keys())
         self._note_all("alerts doubled", {value for value, count in alerts.items() if count > 1})
-
-    def _check_stored_verdicts(self, truth: Mapping[str, Analysis]) -> None:
-        wanted = {(v.verdict_id, v.revision, v.lost_s) for analysis in truth.values() for v in analysis.verdicts}
-        rows = self._rows("SELECT verdict_id, revision, lost_s FROM verdicts FINAL")
-        found = Counter((row["verdict_id"], row["revision"], row["lost_s"]) for row in rows)
-        self._note_all("verdicts missing in the database", wanted - found.keys())
-        self._note_all("false verdicts in the database", found.keys() - wanted)
-        self._note_all("verdicts doubled in the database", {key for key, count in found.items() if count > 1})
 
     def _rows(self, sql: str) -> list[dict[str, Any]]:
         table: pa.Table = self._client.query_arrow(sql, use_strings=True)

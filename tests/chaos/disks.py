@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 _BYTES: Final = 8 << 30
-_LEFT_BYTES: Final = 256 << 10
-"""Of a full disk: less than a second's writing."""
+_LEFT_BYTES: Final = 256 << 10  # of a full disk: less than a second's writing
 
 
 class Disk:

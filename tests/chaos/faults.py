@@ -20,8 +20,7 @@ Fault = Callable[[System], str]
 PAUSE_PAST_SESSION_S: Final = 8.0
 """By how much a worker's pause exceeds the session after which others take its partitions."""
 
-COPIED: Final = 200
-"""Messages that come a second time, in another order."""
+COPIED: Final = 200  # messages that come a second time, in another order
 
 
 def kill_worker(system: System) -> str:

@@ -22,27 +22,23 @@ def mutate(value: bytes, random: Random) -> bytes:
     """Change a few places of `value`."""
     changed = bytearray(value)
     for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
-        _change(changed, random)
+        at = random.randrange(len(changed) + 1)
+        how = random.randrange(6)
+        if how == 0 and at < len(changed):
+            changed[at] ^= 1 << random.randrange(8)
+        elif how == 1 and at < len(changed):
+            changed[at] = random.randrange(256)
+        elif how == 2:
+            odd = random.choice(_INTERESTING)
+            changed[at : at + len(odd)] = odd
+        elif how == 3:
+            del changed[at : at + random.choice((1, 2, 4, 8, 64))]
+        elif how == 4:
+            changed[at:at] = random.choice(_INTERESTING)
+        else:
+            source = random.randrange(len(changed) + 1)
+            changed[at:at] = changed[source : source + random.choice((1, 4, 8, 64))]
     return bytes(changed)
-
-
-def _change(value: bytearray, random: Random) -> None:
-    at = random.randrange(len(value) + 1)
-    how = random.randrange(6)
-    if how == 0 and at < len(value):
-        value[at] ^= 1 << random.randrange(8)
-    elif how == 1 and at < len(value):
-        value[at] = random.randrange(256)
-    elif how == 2:
-        odd = random.choice(_INTERESTING)
-        value[at : at + len(odd)] = odd
-    elif how == 3:
-        del value[at : at + random.choice((1, 2, 4, 8, 64))]
-    elif how == 4:
-        value[at:at] = random.choice(_INTERESTING)
-    else:
-        source = random.randrange(len(value) + 1)
-        value[at:at] = value[source : source + random.choice((1, 4, 8, 64))]
 
 
 # --- messages that can still be read, with values that no honest producer sends -------------------------------------

@@ -20,9 +20,7 @@ from tests.fuzz.mutations import mutate
 from tests.fuzz.targets import Target, targets, try_one
 
 FINDINGS = Path(__file__).parent / "findings"
-MOST_S = 5.0
-"""Of one small input, on a machine that does other things as well."""
-
+MOST_S = 5.0  # of one small input, on a machine that does other things as well
 MOST_BYTES = 256 << 20
 
 _READING = tuple(

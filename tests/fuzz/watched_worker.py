@@ -29,9 +29,7 @@ from tests.integration.pipelines import MOST_BYTES, Pipeline, drop, largest_byte
 from tests.sinks.made_up_job import gpu_health
 
 RANKS = 4
-JUDGED_WITHIN_S = 10.0
-"""Of an innocent job, whatever its neighbours send."""
-
+JUDGED_WITHIN_S = 10.0  # of an innocent job, whatever its neighbours send
 _NAME = b"job-000000"
 """Of the simulated job; other names are as long, so that they can take its place in a message's bytes."""
 

@@ -33,8 +33,7 @@ from tests.fuzz.watched_worker import (
 from tests.services import shared_services
 
 JOBS_PER_WITNESS = 4
-CHANGED_SHARE = 0.5
-"""Of a hostile job's messages: the others let it come far enough to be judged."""
+CHANGED_SHARE = 0.5  # of a hostile job's messages: the others let it come far enough to be judged
 
 
 class HostileJobs:

@@ -21,8 +21,7 @@ from tests.benchmarks.localization.scoring import accusations, is_hang_right
 from tests.benchmarks.localization.topologies import SEEDS
 
 ITERATIONS: Final = 250
-JOBS_PER_KIND: Final = 4
-"""So that each kind has 1,000 iterations."""
+JOBS_PER_KIND: Final = 4  # so that each kind has 1,000 iterations
 
 _JOBS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
     "development": (

@@ -35,25 +35,15 @@ _SPIKE_DISTANCE: Final = (4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One incident: what is wanted of it, and when.
-
-    Parameters
-    ----------
-    number
-        Place in its size, from 0.
-    seed
-        Of the fault's place and times.
-    spans
-        Half-open ranges of iterations in which the fault acts.
-    """
+    """One incident: what is wanted of it, and when."""
 
     base: Base
-    number: int
-    seed: int
+    number: int  # place in its size, from 0
+    seed: int  # of the fault's place and times
     kind: str
     shape: str
     excess: float
-    spans: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...]  # half-open ranges of iterations in which the fault acts
 
     @property
     def iterations(self) -> int:

@@ -81,23 +81,14 @@ EVERYTHING: Final = "everything"
 
 @dataclass(frozen=True, slots=True)
 class FieldCase:
-    """One incident in a job as one may meet it.
-
-    Parameters
-    ----------
-    job_shape
-        One of `producers.simulator.presets.SHAPES`.
-    kind, excess
-        Of the fault.
-    number
-        Place in the split: seed, clocks, resolution and the fault's shape over time follow from it.
-    """
+    """One incident in a job as one may meet it."""
 
     split: str
-    job_shape: str
+    job_shape: str  # one of `producers.simulator.presets.SHAPES`
+    # kind, excess: Of the fault
     kind: str
     excess: float
-    number: int
+    number: int  # place in the split: seed, clocks, resolution and the fault's shape over time follow from it
 
     @property
     def name(self) -> str:

@@ -18,9 +18,7 @@ from tests.benchmarks.localization.heavy import HeavyCase, run_heavy
 from tests.benchmarks.localization.running import common_beginning, run_case
 
 AnyCase = Case | BlamelessCase | HeavyCase | FieldCase | HealthyFieldCase
-Job = tuple[AnyCase, tuple[float, ...]]
-"""A case, and each δ that it is judged with."""
-
+Job = tuple[AnyCase, tuple[float, ...]]  # a case, and each δ that it is judged with
 Row = dict[str, Any]
 
 

@@ -19,51 +19,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-BLAMELESS: Final = ("imbalance", "slow_stage")
-"""Kinds which accuse no device: uneven data, and a plan to rebalance."""
-
+BLAMELESS: Final = ("imbalance", "slow_stage")  # kinds which accuse no device: uneven data, and a plan to rebalance
 Device = tuple[Any, ...]
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was done to a job.
+    """What was done to a job."""
 
-    Parameters
-    ----------
-    kind
-        The verdict's kind that is right, by the contract.
-    culprits
-        Each a device as `device_of` names it; empty where there is none to replace.
-    """
-
-    kind: str
-    culprits: tuple[Device, ...]
+    kind: str  # the verdict's kind that is right, by the contract
+    culprits: tuple[Device, ...]  # each a device as `device_of` names it; empty where there is none to replace
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How a job's verdicts fare.
-
-    Parameters
-    ----------
-    is_kind
-        Some verdict has the right kind, whomever it names.
-    is_nobody
-        No device is accused.
-    further
-        Accusations beside the answer that hit no culprit.
-    promises
-        For each verdict with suspects the probability of the first, and whether it is a culprit and the kind right.
-    """
+    """How a job's verdicts fare."""
 
     is_top1: bool
     is_top2: bool
     is_device: bool
-    is_kind: bool
-    is_nobody: bool
-    further: int
+    is_kind: bool  # some verdict has the right kind, whomever it names
+    is_nobody: bool  # no device is accused
+    further: int  # accusations beside the answer that hit no culprit
+    # For each verdict with suspects the probability of the first, and whether it is a culprit and the kind right
     promises: tuple[tuple[float, bool], ...]
 
 

@@ -75,17 +75,11 @@ _SHAPES: Final[dict[str, dict[int, tuple[dict[str, Any], ...]]]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Base:
-    """One healthy run that incidents share.
-
-    Parameters
-    ----------
-    number
-        0 to `BASES` - 1: twice the place of the topology in `DIMENSIONS`, and 1 more where clocks are off.
-    """
+    """One healthy run that incidents share."""
 
     split: str
     ranks: int
-    number: int
+    number: int  # 0 to `BASES` - 1: twice the place of the topology in `DIMENSIONS`, and 1 more where clocks are off
 
     @property
     def dimensions(self) -> int:

@@ -24,7 +24,14 @@ from tests.benchmarks.metamorphic.running import RECORDINGS, Checked, run_all
 
 def main() -> int:
     """Run what the command line says."""
-    options = _options()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", nargs="+", help="recordings, simulated jobs or trace directories; default: all")
+    parser.add_argument("--changes", nargs="+", choices=CHANGES, default=list(CHANGES), help="default: all")
+    parser.add_argument("--seed", type=int, default=0, help="of the changes; default 0")
+    parser.add_argument("--streamed", action="store_true", help="hand changed jobs to the monitors batch by batch")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
+    parser.add_argument("--json", type=Path, help="write all outcomes to this file")
+    options = parser.parse_args()
     jobs = options.jobs or [
         *sorted(path.name for path in RECORDINGS.iterdir() if (path / "job.json").exists()),
         *JOBS,
@@ -72,17 +79,6 @@ def _to_json(one: Checked) -> dict[str, object]:
         "job": one.job, "verdicts": [charge.to_json() for charge in one.charges],
         "changes": [outcome.to_json() for outcome in one.outcomes],
     }  # fmt: skip
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", nargs="+", help="recordings, simulated jobs or trace directories; default: all")
-    parser.add_argument("--changes", nargs="+", choices=CHANGES, default=list(CHANGES), help="default: all")
-    parser.add_argument("--seed", type=int, default=0, help="of the changes; default 0")
-    parser.add_argument("--streamed", action="store_true", help="hand changed jobs to the monitors batch by batch")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
-    parser.add_argument("--json", type=Path, help="write all outcomes to this file")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -13,41 +13,24 @@ from tests.benchmarks.metamorphic.recording import Recording
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a change may know beside the recording.
+    """What a change may know beside the recording."""
 
-    Parameters
-    ----------
-    random
-        All chance comes from it.
-    accused
-        Ranks that the verdicts on the unchanged recording accuse as gpu, host, nic, link or switch, that stand in a
-        communicator which they accuse, or that a hang names.
-    """
-
-    random: np.random.Generator
+    random: np.random.Generator  # all chance comes from it
+    # Ranks that the verdicts on the unchanged recording accuse as gpu, host, nic, link or switch, that stand in a
+    # communicator which they accuse, or that a hang names
     accused: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """From the names in a changed recording to those in the first one; what is not listed has kept its name.
+    """From the names in a changed recording to those in the first one; what is not listed has kept its name."""
 
-    Parameters
-    ----------
-    ranks, communicators
-        New name to old name.
-    added
-        Ranks that the first job did not have.
-    iterations_later
-        How much larger the numbers of iterations are.
-    inserted
-        Half-open range of iterations, in the new numbering, that the first job did not have.
-    """
-
+    # ranks, communicators: New name to old name
     ranks: Mapping[int, int] = field(default_factory=dict)
     communicators: Mapping[str, str] = field(default_factory=dict)
-    added: frozenset[int] = frozenset()
-    iterations_later: int = 0
+    added: frozenset[int] = frozenset()  # ranks that the first job did not have
+    iterations_later: int = 0  # how much larger the numbers of iterations are
+    # Half-open range of iterations, in the new numbering, that the first job did not have
     inserted: tuple[int, int] = (0, 0)
 
     def old_ranks(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -70,28 +53,17 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How a recording is handed to the monitors.
+    """How a recording is handed to the monitors."""
 
-    Parameters
-    ----------
-    max_rows, max_span_s
-        Rows and seconds of event time of a batch at most.
-    """
-
+    # max_rows, max_span_s: Rows and seconds of event time of a batch at most
     max_rows: int = BATCH_ROWS
     max_span_s: float = BATCH_SPAN_S
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A changed recording.
-
-    Parameters
-    ----------
-    delivery
-        `None`: the way of delivery is no part of the change.
-    """
+    """A changed recording."""
 
     recording: Recording
     naming: Naming = Naming()
-    delivery: Delivery | None = None
+    delivery: Delivery | None = None  # `None`: the way of delivery is no part of the change

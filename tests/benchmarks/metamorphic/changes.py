@@ -16,19 +16,11 @@ Apply = Callable[[Recording, Given], Changed | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change.
+    """One change."""
 
-    Parameters
-    ----------
-    about
-        What is different afterwards; one line.
-    needs
-        What a recording must have for it to apply; empty: nothing.
-    """
-
-    about: str
+    about: str  # what is different afterwards; one line
     apply: Apply
-    needs: str = ""
+    needs: str = ""  # what a recording must have for it to apply; empty: nothing
 
 
 def _deliver(delivery: Delivery) -> Apply:

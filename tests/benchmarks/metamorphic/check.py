@@ -19,18 +19,11 @@ from tests.benchmarks.metamorphic.recording import Recording
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one change did to the verdicts.
-
-    Parameters
-    ----------
-    does_apply
-        False where the recording lacks what the change needs; then nothing was judged.
-    gone, new
-        Verdicts that were there before alone, and afterwards alone, in the names of the unchanged recording.
-    """
+    """What one change did to the verdicts."""
 
     name: str
-    does_apply: bool = True
+    does_apply: bool = True  # false where the recording lacks what the change needs; then nothing was judged
+    # gone, new: Verdicts that were there before alone, and afterwards alone, in the names of the unchanged recording
     gone: list[Charge] = field(default_factory=list)
     new: list[Charge] = field(default_factory=list)
 
@@ -62,7 +55,13 @@ class Check:
     def __init__(
         self, recording: Recording, settings: MonitorSettings, *, seed: int = 0, delivery: Delivery | None = None
     ) -> None:
-        self._recording, self._settings, self._seed, self._delivery = recording, _plain(settings), seed, delivery
+        # Leave out detectors, and so their verdicts: our own judgement is what is checked.
+        self._recording, self._settings, self._seed, self._delivery = (
+            recording,
+            replace(settings, operator_detectors=(), rank_detectors=()),
+            seed,
+            delivery,
+        )
         self.job = recording.job.job
         verdicts = judge(Changed(recording), self._settings)
         self.charges = charges_of(verdicts, Naming())
@@ -90,8 +89,3 @@ def require_change(name: str) -> None:
     """Raise `InputError` if there is no change of this name."""
     if name not in CHANGES:
         raise InputError(f"change must be one of {', '.join(CHANGES)}; got {name!r}")
-
-
-def _plain(settings: MonitorSettings) -> MonitorSettings:
-    """Leave out detectors, and so their verdicts: our own judgement is what is checked."""
-    return replace(settings, operator_detectors=(), rank_detectors=())

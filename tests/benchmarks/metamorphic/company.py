@@ -16,8 +16,7 @@ from tests.benchmarks.metamorphic.recording import Columns, Recording
 
 Array = np.ndarray
 
-_JOINED_KINDS: Final = ("world", "dp")
-"""Replicas of the data meet in communicators of these kinds alone."""
+_JOINED_KINDS: Final = ("world", "dp")  # replicas of the data meet in communicators of these kinds alone
 
 
 def add_idle_communicator(recording: Recording, given: Given) -> Changed | None:
@@ -69,7 +68,10 @@ def add_member(recording: Recording, given: Given) -> Changed | None:
     code = _whole_world(recording)
     if code is None or recording.job.clock != "shared":
         return None
-    added, twin = recording.job.world_size, _calmest(recording, given)
+    added, twin = (
+        recording.job.world_size,
+        min(recording.logged.tolist(), key=lambda rank: (rank in given.accused, rank)),
+    )
     turns = recording.tables["iterations"]["rank"] == twin
     more = {"commops": _early_shares(recording, code, twin), "iterations": _rows(recording, "iterations", turns)}
     for schema, own in more.items():
@@ -88,7 +90,13 @@ def _rows(recording: Recording, schema: str, rows: Array) -> Columns:
 
 def _early_shares(recording: Recording, code: int, twin: int) -> Columns:
     """Shares in the collectives of a communicator that begin when a rank is ready, and end as the first one's do."""
-    first = _first_shares(recording, code)
+    # Rows of the first to arrive in each collective of a communicator.
+    table = recording.tables["commops"]
+    is_own = (table["communicator"] == code) & (table["operator"] < SEND) & (table["start_ns"] != UNKNOWN)
+    rows = np.flatnonzero(is_own)
+    rows = rows[np.lexsort((table["start_ns"][rows], table["sequence"][rows]))]
+    sequence = table["sequence"][rows]
+    first = rows[np.flatnonzero(np.append(True, sequence[1:] != sequence[:-1]))]
     shares = _rows(recording, "commops", first)
     start_ns = _ready_ns(recording, code, first, twin)
     return {**shares, "start_ns": start_ns, "elapsed_ns": shares["elapsed_ns"] + (shares["start_ns"] - start_ns)}
@@ -138,20 +146,6 @@ def _whole_world(recording: Recording) -> int | None:
             if len(np.unique(own)) == logged > 0:
                 return code
     return None
-
-
-def _first_shares(recording: Recording, code: int) -> Array:
-    """Rows of the first to arrive in each collective of a communicator."""
-    table = recording.tables["commops"]
-    is_own = (table["communicator"] == code) & (table["operator"] < SEND) & (table["start_ns"] != UNKNOWN)
-    rows = np.flatnonzero(is_own)
-    rows = rows[np.lexsort((table["start_ns"][rows], table["sequence"][rows]))]
-    sequence = table["sequence"][rows]
-    return rows[np.flatnonzero(np.append(True, sequence[1:] != sequence[:-1]))]
-
-
-def _calmest(recording: Recording, given: Given) -> int:
-    return min(recording.logged.tolist(), key=lambda rank: (rank in given.accused, rank))
 
 
 def add_replica(recording: Recording, given: Given) -> Changed | None:

@@ -14,9 +14,7 @@ from tests.benchmarks.metamorphic.recording import Columns, Recording
 Array = np.ndarray
 
 EVALUATIONS: Final = 5
-_LENGTH_RATIO: Final = 0.4
-"""Length of an evaluation, relative to the median iteration: forward passes alone."""
-
+_LENGTH_RATIO: Final = 0.4  # length of an evaluation, relative to the median iteration: forward passes alone
 _BUSY_RATIO: Final = 0.9
 _MIDDLE: Final = (0.25, 0.75)
 _UNTOLD: Final = ("loss", "grad_norm", "tokens")
@@ -27,7 +25,12 @@ def insert_evaluation(recording: Recording, given: Given) -> Changed | None:
 
     NICs are idle meanwhile. Needs the rows of all logged ranks in ``iterations``.
     """
-    number = _draw_place(recording, given)
+    # Draw the iteration that the evaluations come before, of those that each logged rank has once.
+    table = recording.tables["iterations"]
+    numbers, counts = np.unique(table["iteration"], return_counts=True)
+    numbers = numbers[counts == len(recording.logged)]
+    first, past = (int(part * len(numbers)) for part in _MIDDLE)
+    number = int(given.random.choice(numbers[first:past])) if past > first else None
     if number is None:
         return None
     lengths_ns = recording.tables["iterations"]["elapsed_ns"]
@@ -40,15 +43,6 @@ def insert_evaluation(recording: Recording, given: Given) -> Changed | None:
     until_ns = recording.job.recorded_until_ns
     job = replace(recording.job, recorded_until_ns=None if until_ns is None else until_ns + pause_ns)
     return Changed(replace(changed, job=job), Naming(inserted=(number, number + EVALUATIONS)))
-
-
-def _draw_place(recording: Recording, given: Given) -> int | None:
-    """Draw the iteration that the evaluations come before, of those that each logged rank has once."""
-    table = recording.tables["iterations"]
-    numbers, counts = np.unique(table["iteration"], return_counts=True)
-    numbers = numbers[counts == len(recording.logged)]
-    first, past = (int(part * len(numbers)) for part in _MIDDLE)
-    return int(given.random.choice(numbers[first:past])) if past > first else None
 
 
 def _begins_ns(recording: Recording, number: int) -> Array:

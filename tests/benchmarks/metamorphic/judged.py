@@ -19,29 +19,20 @@ from irregulars.streams.monitor_settings import MonitorSettings
 from tests.benchmarks.metamorphic.changed import Changed, Delivery, Naming
 from tests.benchmarks.metamorphic.recording import Recording
 
-_ROUND: Final = 64
-"""Messages after which monitors are drained, as in the worker."""
+_ROUND: Final = 64  # messages after which monitors are drained, as in the worker
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What of a verdict must stay the same, in the names of the unchanged recording.
-
-    Parameters
-    ----------
-    device, ranks
-        Of the first suspect; ascending, but a link's sender stands first. `None` and empty where nobody is accused.
-    communicator
-        Where nobody is accused.
-    iterations
-        Half-open.
-    """
+    """What of a verdict must stay the same, in the names of the unchanged recording."""
 
     kind: str
-    iterations: tuple[int, int]
+    iterations: tuple[int, int]  # half-open
+    # device, ranks: Of the first suspect; ascending, but a link's sender stands first. `None` and empty where nobody
+    # is accused.
     device: str | None = None
     ranks: tuple[int, ...] = ()
-    communicator: str | None = None
+    communicator: str | None = None  # where nobody is accused
 
     def __str__(self) -> str:
         first, past = self.iterations

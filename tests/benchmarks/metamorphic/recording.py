@@ -26,23 +26,14 @@ _NAMED: Final = {"commops": "communicator", "bandwidth": "device"}
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A trace directory in memory, as its files hold it.
+    """A trace directory in memory, as its files hold it."""
 
-    Parameters
-    ----------
-    job
-        What ``job.json`` says.
-    tables
-        By schema (``commops``, ``bandwidth``, ``iterations``) the columns of its file, one value per row in any
-        order. They are those of `messages.records`, beside ``rank`` (int64). ``communicator`` holds places in
-        ``job.communicators``, ``device`` places in `devices`.
-    devices
-        Names of the devices that bandwidth was sampled of.
-    """
-
-    job: JobFile
+    job: JobFile  # what ``job.json`` says
+    # By schema (``commops``, ``bandwidth``, ``iterations``) the columns of its file, one value per row in any order.
+    # They are those of `messages.records`, beside ``rank`` (int64). ``communicator`` holds places in
+    # ``job.communicators``, ``device`` places in `devices`.
     tables: Mapping[str, Columns]
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # names of the devices that bandwidth was sampled of
 
     @property
     def logged(self) -> Array:

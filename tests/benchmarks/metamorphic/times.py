@@ -21,15 +21,9 @@ Array = np.ndarray
 CLOCK_PPM: Final = 50.0
 """How far the clock of `elapsed` runs from that of `start`: what the specification of a common quartz allows."""
 
-OFFSET_MS: Final = 5.0
-"""Clocks of hosts are off by up to so much to either side: a poor NTP."""
-
-DRIFT_PPM: Final = 20.0
-"""Clocks of hosts gain or lose up to so much."""
-
-SHIFT_NS: Final = 37 * 86_400 * 10**9
-"""37 days."""
-
+OFFSET_MS: Final = 5.0  # clocks of hosts are off by up to so much to either side: a poor NTP
+DRIFT_PPM: Final = 20.0  # clocks of hosts gain or lose up to so much
+SHIFT_NS: Final = 37 * 86_400 * 10**9  # 37 days
 _MOMENTS: Final = {"commops": "start_ns", "iterations": "start_ns", "bandwidth": "time_ns"}
 _SPANS: Final = ("commops", "iterations")
 
@@ -96,7 +90,8 @@ def drift_clocks(recording: Recording, given: Given) -> Changed:
     """Clocks of hosts are up to `OFFSET_MS` apart and drift by up to `DRIFT_PPM`, and ``clock`` says so."""
     offset_ns = _draw_of_clocks(recording, given, OFFSET_MS * 1e6)
     ratio = _draw_of_clocks(recording, given, DRIFT_PPM / 1e6)
-    first_ns = _first_ns(recording)
+    moments = np.concatenate([recording.tables[schema][moment] for schema, moment in _MOMENTS.items()])
+    first_ns = int(moments[moments != UNKNOWN].min(initial=np.iinfo(np.int64).max))
 
     def drifted(rank: Array, at_ns: Array) -> Array:
         return at_ns + np.rint(offset_ns[rank] + ratio[rank] * (at_ns - first_ns)).astype(np.int64)
@@ -126,8 +121,3 @@ def _moved(recording: Recording, move: Callable[[Array, Array], Array]) -> Recor
         later[is_known] = np.maximum(move(table["rank"][is_known], later[is_known]), 0)
         recording = recording.with_columns(schema, **{moment: later})
     return recording
-
-
-def _first_ns(recording: Recording) -> int:
-    moments = np.concatenate([recording.tables[schema][moment] for schema, moment in _MOMENTS.items()])
-    return int(moments[moments != UNKNOWN].min(initial=np.iinfo(np.int64).max))

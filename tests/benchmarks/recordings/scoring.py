@@ -24,30 +24,19 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How one recording's verdicts fare.
+    """How one recording's verdicts fare."""
 
-    Parameters
-    ----------
-    outcome
-        ``right``, ``wrong`` or ``missed``.
-    is_kind, is_device, is_ranks
-        Whether the answer has the label's kind, sort of device, and set of ranks.
-    is_direction
-        Of a link that is slow one way: whether sender and receiver are told apart rightly. None elsewhere.
-    overlap
-        Of the iterations of the answer (where nobody is to be accused: of the first verdict of the right kind) and of
-        the label; None where there is no such verdict, or no fault.
-    accusations
-        Verdicts that name a suspect.
-    """
-
-    outcome: str
+    outcome: str  # ``right``, ``wrong`` or ``missed``
+    # is_kind, is_device, is_ranks: Whether the answer has the label's kind, sort of device, and set of ranks
     is_kind: bool
     is_device: bool
     is_ranks: bool
+    # Of a link that is slow one way: whether sender and receiver are told apart rightly. None elsewhere.
     is_direction: bool | None
+    # Of the iterations of the answer (where nobody is to be accused: of the first verdict of the right kind) and of
+    # the label; None where there is no such verdict, or no fault
     overlap: float | None
-    accusations: int
+    accusations: int  # verdicts that name a suspect
 
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
@@ -60,7 +49,10 @@ def score(verdicts: Sequence[Json], label: Json) -> Score:
     if label["kind"] == "none":
         return Score("wrong" if naming else "right", False, False, False, None, None, len(naming))
     if label["device"] is None:
-        return _score_blameless(verdicts, naming, label)
+        alike = [verdict for verdict in verdicts if verdict["kind"] == label["kind"] and not verdict["suspects"]]
+        shared = overlap(alike[0]["iterations"], label["iterations"]) if alike else None
+        outcome = "wrong" if naming else "right" if alike else "missed"
+        return Score(outcome, bool(alike), not naming, not naming, None, shared, len(naming))
     if not naming:
         return Score("missed", False, False, False, None, None, 0)
     answer = naming[0]
@@ -73,13 +65,6 @@ def score(verdicts: Sequence[Json], label: Json) -> Score:
         _is_direction(suspect, label) if is_right else None,
         overlap(answer["iterations"], label["iterations"]), len(naming),
     )  # fmt: skip
-
-
-def _score_blameless(verdicts: Sequence[Json], naming: Sequence[Json], label: Json) -> Score:
-    alike = [verdict for verdict in verdicts if verdict["kind"] == label["kind"] and not verdict["suspects"]]
-    shared = overlap(alike[0]["iterations"], label["iterations"]) if alike else None
-    outcome = "wrong" if naming else "right" if alike else "missed"
-    return Score(outcome, bool(alike), not naming, not naming, None, shared, len(naming))
 
 
 def is_same_device(suspect: Json, label: Json) -> bool:

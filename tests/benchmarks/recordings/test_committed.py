@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.producers.trace.directory import read_trace
 from tests.benchmarks.recordings.__main__ import BENCH
 from tests.benchmarks.recordings.judging import label_of, recordings_in
 
@@ -28,8 +27,7 @@ LABEL = {
 }  # fmt: skip
 KEYS = ("communicator", "source", "destination", "sequence")
 MOST_BYTES = 30_000_000
-CLOCKS_NS = 100_000
-"""What the contract allows shared clocks to be apart."""
+CLOCKS_NS = 100_000  # what the contract allows shared clocks to be apart
 
 
 def test_the_set_is_whole_and_small() -> None:
@@ -48,14 +46,6 @@ def test_a_recording_is_complete(directory: Path) -> None:
     trace = read_trace(directory)
     assert (trace.rejected.count, trace.copies, trace.clock) == (0, 0, "shared")
     assert trace.job == directory.name
-    _check_ranks(trace, label)
-    _check_samples(trace)
-    if label["kind"] != "hang":
-        _check_iterations(trace)
-        _check_shares(directory)
-
-
-def _check_ranks(trace: Trace, label: dict[str, Any]) -> None:
     world = list(range(label["world_size"]))
     assert sorted(trace.commops) == sorted(trace.iterations) == sorted(trace.bandwidth) == world
     assert [one.rank for one in trace.announcements] == world
@@ -63,10 +53,14 @@ def _check_ranks(trace: Trace, label: dict[str, Any]) -> None:
     assert {one.lost_rows for one in trace.announcements} == {0}
     named = [one.rank for one in trace.announcements if label["host"] == one.host]
     assert label["device"] != "host" or named == label["ranks"]
-
-
-def _check_iterations(trace: Trace) -> None:
-    assert {tuple(batch.columns["iteration"].tolist()) for batch in trace.iterations.values()} == {tuple(range(70))}
+    # A NIC is read each 10 ms.
+    steps_ms = [np.diff(batch.columns["time_ns"]) / 1e6 for batch in trace.bandwidth.values()]
+    assert all(9 < np.median(steps) < 12 for steps in steps_ms)
+    if label["kind"] != "hang":
+        assert {tuple(batch.columns["iteration"].tolist()) for batch in trace.iterations.values()} == {
+            tuple(range(70))
+        }
+        _check_shares(directory)
 
 
 def _check_shares(directory: Path) -> None:
@@ -89,9 +83,3 @@ def _one_way(table: pa.Table, operator: str, source: str, destination: str) -> p
     names = {source: "source", destination: "destination"}
     rows = rows.rename_columns([names.get(name, name) for name in rows.column_names])
     return rows.sort_by([(name, "ascending") for name in KEYS])
-
-
-def _check_samples(trace: Trace) -> None:
-    """A NIC is read each 10 ms."""
-    steps_ms = [np.diff(batch.columns["time_ns"]) / 1e6 for batch in trace.bandwidth.values()]
-    assert all(9 < np.median(steps) < 12 for steps in steps_ms)

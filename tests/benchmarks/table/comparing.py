@@ -10,25 +10,16 @@ from typing import Any, Final
 from tests.benchmarks.table.figures import FIGURES, Figure, figures_of
 from tests.benchmarks.table.running import Outcome
 
-WORSE: Final = 0.2
-"""A ratio that is worse by more than this share of the committed one is told."""
+WORSE: Final = 0.2  # a ratio that is worse by more than this share of the committed one is told
 
 
 @dataclass(frozen=True)
 class Line:
-    """A figure of this run beside the committed one.
-
-    Attributes
-    ----------
-    value
-        `None`: this run has none; `problem` then says why.
-    committed
-        `None`: there is none yet.
-    """
+    """A figure of this run beside the committed one."""
 
     figure: Figure
-    value: float | None
-    committed: float | None
+    value: float | None  # `None`: this run has none; `problem` then says why
+    committed: float | None  # `None`: there is none yet
     problem: str | None = None
 
     @property

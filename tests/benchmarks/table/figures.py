@@ -13,46 +13,29 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Program:
-    """A benchmark, run as ``python -m MODULE OPTIONS --json FILE``.
-
-    Attributes
-    ----------
-    limit_s
-        Seconds after which it is ended; several times what two cores with nothing else to do need.
-    is_quick
-        Whether it is part of the quick set.
-    """
+    """A benchmark, run as ``python -m MODULE OPTIONS --json FILE``."""
 
     name: str
     module: str
     options: tuple[str, ...] = ()
+    # Seconds after which it is ended; several times what two cores with nothing else to do need
     limit_s: float = 600.0
-    is_quick: bool = True
+    is_quick: bool = True  # whether it is part of the quick set
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table.
-
-    Attributes
-    ----------
-    read
-        Takes the value from the JSON that `program` wrote.
-    must
-        What it must reach: no less where more is better, else no more; `None`: it is only shown.
-    is_more_better
-        Whether a larger value is the better one.
-    is_ratio
-        Whether it is compared with the committed value. The others depend on the machine, and are only shown.
-    """
+    """One line of the table."""
 
     key: str
     about: str
     unit: str
     program: str
-    read: Callable[[Any], float]
+    read: Callable[[Any], float]  # takes the value from the JSON that `program` wrote
+    # What it must reach: no less where more is better, else no more; `None`: it is only shown
     must: float | None = None
-    is_more_better: bool = False
+    is_more_better: bool = False  # whether a larger value is the better one
+    # Whether it is compared with the committed value. The others depend on the machine, and are only shown.
     is_ratio: bool = False
 
     def is_reached(self, value: float) -> bool | None:
@@ -135,8 +118,7 @@ def scaled(workers: int) -> Callable[[Any], float]:
 _WORKER: Final = "worker, broker to evidence"
 _FAUST: Final = "Faust agent, counting bytes"
 _PLAIN: Final = "confluent-kafka, reading"
-_THOUSAND: Final = "200"
-"""Micro-batches of the simulated job that give a rank about 1,000 operators in an iteration."""
+_THOUSAND: Final = "200"  # micro-batches of the simulated job that give a rank about 1,000 operators in an iteration
 
 PROGRAMS: Final[Sequence[Program]] = (
     Program("worker", "tests.benchmarks.bench_worker", ("--batches", "12000"), limit_s=400),

@@ -22,9 +22,7 @@ from typing import Any, Final
 DOCS: Final = Path(__file__).resolve().parents[3] / "infra" / "docs"
 SIZES: Final = DOCS / "bench-scale.json"
 PICTURE: Final = DOCS / "growth.png"
-ITERATIONS: Final = 26
-"""Of each job that `bench_scale` simulates."""
-
+ITERATIONS: Final = 26  # of each job that `bench_scale` simulates
 Cost = Mapping[str, Any]
 
 

@@ -21,25 +21,16 @@ _ROOT: Final = Path(__file__).resolve().parents[3]
 _END_S: Final = 20.0
 _LOOK_S: Final = 0.5
 _TELL_S: Final = 30.0
-_SAID: Final = 160
-"""Characters of a failed benchmark's last line that are repeated."""
+_SAID: Final = 160  # characters of a failed benchmark's last line that are repeated
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one benchmark.
-
-    Attributes
-    ----------
-    told
-        What it wrote as JSON; `None` if it did not.
-    problem
-        Why it has no figures, or not to be trusted ones; `None`: all is well.
-    """
+    """What became of one benchmark."""
 
     program: Program
-    told: Any = None
-    problem: str | None = None
+    told: Any = None  # what it wrote as JSON; `None` if it did not
+    problem: str | None = None  # why it has no figures, or not to be trusted ones; `None`: all is well
     seconds: float = 0.0
 
 
@@ -78,7 +69,16 @@ def run(program: Program, folder: Path) -> Outcome:
         try:
             is_over_time = not _wait(process, program.limit_s)
         finally:
-            _end(process)
+            # End a benchmark and all that it started: as with Ctrl-C first, so that it removes what it made.
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            with suppress(ProcessLookupError):  # nothing is left of its session
+                os.killpg(process.pid, signal.SIGKILL)
     problem = f"ended after {program.limit_s:g} s" if is_over_time else _problem(process.returncode, log)
     out.with_suffix(".problem").write_text(problem or "")
     return Outcome(program, _read(out), problem, time.monotonic() - began_s)
@@ -96,19 +96,6 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> bool:
             _say(f"  {now_s - began_s:.0f} s of at most {limit_s:.0f}")
         time.sleep(_LOOK_S)
     return True
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a benchmark and all that it started: as with Ctrl-C first, so that it removes what it made."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    with suppress(ProcessLookupError):  # nothing is left of its session
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _problem(status: int, log: Path) -> str | None:

@@ -38,9 +38,7 @@ NEEDED: Final = {
 SAMPLE_US: Final = 0.37
 """CPU of a worker to decode a sample of a NIC and store it, µs: `python -m tests.benchmarks.sample_cost`."""
 
-SAMPLE_KAFKA_BYTES: Final = 18.8
-"""Of a sample on Kafka, compressed: the same."""
-
+SAMPLE_KAFKA_BYTES: Final = 18.8  # of a sample on Kafka, compressed: the same
 GPU_ROWS_PER_S: Final = 3
 """Rows that a GPU gives a second, as the agent is shipped: its state, and its rates over PCIe and over NVLink."""
 
@@ -50,29 +48,16 @@ _JOB_RANKS: Final = 100_000  # of the figure memory_100000
 
 @dataclass(frozen=True)
 class Site:
-    """What is known of an installation beside its GPUs.
+    """What is known of an installation beside its GPUs."""
 
-    Attributes
-    ----------
-    operators_per_s
-        Of one GPU.
-    iteration_s
-        Of its jobs.
-    nic_period_ms
-        From one sample of a GPU's NIC to the next: ``[nics] period_ms`` of the agent's file, as shipped.
-    used_ratio
-        Share of a worker's core that may be used: the rest catches up after a restart.
-    replicas
-        Copies that Kafka keeps.
-    operators_days, evidence_days, rows_days, samples_days
-        How long Kafka keeps operators and evidence, and ClickHouse rows and samples of NICs: our defaults.
-    """
-
-    operators_per_s: float = 250.0
-    iteration_s: float = 4.0
+    operators_per_s: float = 250.0  # of one GPU
+    iteration_s: float = 4.0  # of its jobs
+    # From one sample of a GPU's NIC to the next: ``[nics] period_ms`` of the agent's file, as shipped
     nic_period_ms: float = NicsTable().period_ms
-    used_ratio: float = 0.5
-    replicas: int = 3
+    used_ratio: float = 0.5  # share of a worker's core that may be used: the rest catches up after a restart
+    replicas: int = 3  # copies that Kafka keeps
+    # operators_days, evidence_days, rows_days, samples_days: How long Kafka keeps operators and evidence, and
+    # ClickHouse rows and samples of NICs: our defaults
     operators_days: float = 2.0
     evidence_days: float = 7.0
     rows_days: float = 30.0

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-PATIENCE_MS = 120_000
-"""What a page waits for has come by then, also on a busy machine."""
+PATIENCE_MS = 120_000  # what a page waits for has come by then, also on a busy machine
 
 
 def chromium_path() -> str | None:

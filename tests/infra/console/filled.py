@@ -14,9 +14,7 @@ from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
 from tests.sinks.recorded_jobs import rows_of_recording
 
-OVER = ("bench/ddp16-nic-both", "bench/tp2pp2dp2-nic-send")
-"""Jobs that ended some hours ago."""
-
+OVER = ("bench/ddp16-nic-both", "bench/tp2pp2dp2-nic-send")  # jobs that ended some hours ago
 LIVE = ("gloo-slow-nic",)
 """Jobs whose fault lasts: the revisions that say that it is over are left out, and what came after it."""
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "infra" / "docs" / "console"
-SLOW_GPU: Final = "tp2pp4dp2-compute"
-"""A recorded job whose culprit works longer, which is what the heat map shows."""
+SLOW_GPU: Final = "tp2pp4dp2-compute"  # a recorded job whose culprit works longer, which is what the heat map shows
 
 PAGES: Final = {
     "now": "/",

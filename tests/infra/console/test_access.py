@@ -20,9 +20,7 @@ from tests.infra.console.served_apps import serving
 from tests.infra.console.visits import NOWHERE, PAGE, Visit, text_of, visit
 from tests.integration.certificates import Authority
 
-HERE = "/questions"
-"""A page that asks no service anything."""
-
+HERE = "/questions"  # a page that asks no service anything
 OTHERS = ("192.0.2.1", "10.0.0.0/8")
 
 

@@ -32,12 +32,8 @@ if chromium_path() is None:
     pytest.skip("chromium must be installed (apt-get install chromium); it is not", allow_module_level=True)
 
 JOB = "gloo-slow-nic"
-BEGUN = 60
-"""Iterations that are stored when the page is opened; the fault has not begun by then."""
-
-FAULT = 100
-"""Iterations after which its verdicts are stored."""
-
+BEGUN = 60  # iterations that are stored when the page is opened; the fault has not begun by then
+FAULT = 100  # iterations after which its verdicts are stored
 VERDICTS = ("verdicts", "suspects")
 TIMES, MAP = "[data-chart=iteration_times]", "[data-chart=heat_map]"
 HIDE = "(is) => Object.defineProperty(document, 'hidden', {value: is, configurable: true})"

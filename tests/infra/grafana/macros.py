@@ -18,22 +18,13 @@ _MACRO: Final = re.compile(r"\$__(\w+)(?:\((\w+)\))?")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What somebody looks at.
+    """What somebody looks at."""
 
-    Parameters
-    ----------
-    start, end
-        The time range.
-    interval_s
-        Seconds that are one point of a chart.
-    variables
-        Values by name, as they are chosen.
-    """
-
+    # start, end: The time range
     start: datetime
     end: datetime
-    interval_s: float
-    variables: Mapping[str, str]
+    interval_s: float  # seconds that are one point of a chart
+    variables: Mapping[str, str]  # values by name, as they are chosen
 
 
 def expand(sql: str, view: View) -> str:

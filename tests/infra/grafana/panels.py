@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 Json = dict[str, Any]
-Row = tuple[int, Sequence[Json]]
-"""A height, and panels from left to right that share the width."""
-
+Row = tuple[int, Sequence[Json]]  # a height, and panels from left to right that share the width
 CLICKHOUSE: Final = {"type": "grafana-clickhouse-datasource", "uid": "${clickhouse}"}
 PROMETHEUS: Final = {"type": "prometheus", "uid": "${prometheus}"}
-WIDTH: Final = 24
-"""Columns of Grafana's grid."""
-
+WIDTH: Final = 24  # columns of Grafana's grid
 _NO_TIME_SERIES: Final = 1
 _TIME_SERIES: Final = 0
 _COLORS: Final = {"page": "dark-red", "ticket": "orange", "note": "blue", "open": "red", "closed": "text"}

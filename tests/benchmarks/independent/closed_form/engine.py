@@ -113,7 +113,14 @@ class _Iteration:
         self.layout, self.scenario, self.latency = engine.layout, engine.scenario, engine.fabric.latency
         self.rng = np.random.default_rng([engine.seed, 7, iteration])
         self.durations = self.scenario.compute(program, iteration, self.rng, fault)
-        self.noise = self._transfer_noise()
+        # Factor of the transfer of every collective and message, by group or lane.
+        shape = (self.program.collectives + len(self.program.messages), self.layout.lanes)
+        normal = self.rng.standard_normal(shape, dtype=np.float32)
+        noise: Floats = np.exp(normal * self.scenario.transfer_sigma)
+        tail = self.rng.random(shape, dtype=np.float32) < self.scenario.tail_share
+        if tail.any():
+            noise[tail] *= 1 + self.rng.pareto(2.0, int(tail.sum())).clip(0, 40)
+        self.noise = noise
         is_slow = fault is not None and fault.network and fault.on(iteration)
         self.fault = fault if is_slow else None  # of the network
         self.t = [clock[s].copy() for s in range(self.layout.pp)]
@@ -125,16 +132,6 @@ class _Iteration:
         self.free: dict[tuple[int, int], Floats] = {}  # when a pair of stages can send again
         start, end, transfer = (np.full(program.rows, np.nan) for _ in range(3))
         self.rows = Rows(program, iteration, start, end, transfer)
-
-    def _transfer_noise(self) -> Floats:
-        """Factor of the transfer of every collective and message, by group or lane."""
-        shape = (self.program.collectives + len(self.program.messages), self.layout.lanes)
-        normal = self.rng.standard_normal(shape, dtype=np.float32)
-        noise: Floats = np.exp(normal * self.scenario.transfer_sigma)
-        tail = self.rng.random(shape, dtype=np.float32) < self.scenario.tail_share
-        if tail.any():
-            noise[tail] *= 1 + self.rng.pareto(2.0, int(tail.sum())).clip(0, 40)
-        return noise
 
     def _jitter(self, number: int) -> Floats:
         jitter: Floats = self.engine.jitter[number % JITTERS]
@@ -155,7 +152,16 @@ class _Iteration:
         elif isinstance(op, Exchange):
             self._exchange(number, s, op)
         elif isinstance(op, World):
-            self._world(number, op)
+            last = max(t.max() for t in self.t)
+            n = self.layout.size
+            inverse = self.engine.inverse_world_rate(self.fault)
+            ideal = self.latency * (1 + 0.15 * np.log2(n)) + op.size * ring_traffic(op.operator, n) * inverse
+            moved = float(ideal * float(self.noise[op.index, 0]))
+            for q in range(self.layout.pp):
+                finish = last + moved + self._jitter(self.iteration * 131 + number + q)
+                if op.rows is not None:
+                    self.rows.write(op.rows[q], self.t[q], finish, moved)
+                self.t[q] = finish
         elif isinstance(op, Pause):
             self._pause(s, op)
 
@@ -217,18 +223,6 @@ class _Iteration:
             self.rows.write(message.send_rows, ready, finish, moved)
             self.rows.write(message.recv_rows, received, finish, moved)
         return finish, moved
-
-    def _world(self, number: int, op: World) -> None:
-        last = max(t.max() for t in self.t)
-        n = self.layout.size
-        inverse = self.engine.inverse_world_rate(self.fault)
-        ideal = self.latency * (1 + 0.15 * np.log2(n)) + op.size * ring_traffic(op.operator, n) * inverse
-        moved = float(ideal * float(self.noise[op.index, 0]))
-        for q in range(self.layout.pp):
-            finish = last + moved + self._jitter(self.iteration * 131 + number + q)
-            if op.rows is not None:
-                self.rows.write(op.rows[q], self.t[q], finish, moved)
-            self.t[q] = finish
 
     def _pause(self, s: int, op: Pause) -> None:
         extra = op.seconds * np.exp(self.rng.normal(0, 0.12, self.layout.lanes))

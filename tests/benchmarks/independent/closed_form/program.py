@@ -60,7 +60,10 @@ class Program:
         for step in self.order:
             self._lay_out(step)
         self.static = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        self._check_order()
+        # Sends and receives of a pair of stages are in the same order, so that their sequence numbers agree.
+        for message in self.messages.values():
+            a, b = (self.static["seq"][rows.start] for rows in (message.send_rows, message.recv_rows))
+            assert a == b, "send and receive order differ"
 
     def _number(self) -> int:
         """Give everything its index, and count the collectives."""
@@ -130,12 +133,6 @@ class Program:
         place = slice(self.rows, self.rows + lanes)
         self.rows += lanes
         return place
-
-    def _check_order(self) -> None:
-        """Sends and receives of a pair of stages are in the same order, so that their sequence numbers agree."""
-        for message in self.messages.values():
-            a, b = (self.static["seq"][rows.start] for rows in (message.send_rows, message.recv_rows))
-            assert a == b, "send and receive order differ"
 
 
 class _Sequencer:

@@ -14,13 +14,6 @@ Pairs = set[tuple[int, int]]  # stages that send to one another
 Entity = tuple[str, int, int]  # a group (kind, stage, number) or a path ("p", rank, rank)
 
 
-def _link_signature(fabric: Fabric, link: tuple[int, int], direction: str, pairs: Pairs) -> frozenset[Entity]:
-    lanes = fabric.layout.lanes
-    a, b = link
-    ways = [(a, b), (b, a)] if direction == "both" else [(a, b)]
-    return frozenset(("p", x, y) for x, y in ways if (x // lanes, y // lanes) in pairs)
-
-
 def _signature(fabric: Fabric, nics: Iterable[int], direction: str, logged: Flags, pairs: Pairs) -> frozenset[Entity]:
     """Transfers that slow NICs slow and the log can show: groups, and directed pairs of stages' lanes."""
     layout = fabric.layout
@@ -60,7 +53,10 @@ def rivals(fabric: Fabric, fault: Fault, logged: Flags, pairs: Pairs) -> list[st
     own: set[int] = set()
     is_link = fault.kind == "slow_link"
     if is_link:
-        mine = _link_signature(fabric, fault.ranks_in_order, fault.direction, pairs)
+        lanes = fabric.layout.lanes
+        a, b = fault.ranks_in_order
+        ways = [(a, b), (b, a)] if fault.direction == "both" else [(a, b)]
+        mine = frozenset(("p", x, y) for x, y in ways if (x // lanes, y // lanes) in pairs)
     else:
         assert fault.nics is not None
         own = {int(n) for n in fault.nics}

@@ -226,7 +226,9 @@ class _DataParallel:
             if self.shape.style == "ddp":
                 self._replicated(micro, is_last)
             else:
-                self._sharded(micro, is_last)
+                self._gathered(micro, self.shape.forward)
+                if not self.forward_only:
+                    self._gathered(micro, self.shape.backward, is_backward=True, is_last=is_last)
         if self.forward_only:
             self.ops.append(World("all_reduce", 8))  # the mean loss
         else:
@@ -250,11 +252,6 @@ class _DataParallel:
             self.ops.append(Compute(shape.backward / shape.units, micro))
             if is_last:
                 self.handles.append(self._launch("dp", "all_reduce", shape.sizes["grad"]))
-
-    def _sharded(self, micro: int, is_last: bool) -> None:
-        self._gathered(micro, self.shape.forward)
-        if not self.forward_only:
-            self._gathered(micro, self.shape.backward, is_backward=True, is_last=is_last)
 
     def _gathered(self, micro: int, work: float, is_backward: bool = False, is_last: bool = False) -> None:
         """One pass over all units, the parameters of the next one gathered beside the compute of this."""

@@ -66,19 +66,6 @@ def draw_dims(rng: np.random.Generator, suite: str, fault: str | None) -> dict[s
     raise RuntimeError("no dimensions found")
 
 
-def _draw_hardware(rng: np.random.Generator, suite: str, layout: Layout, gpus: int) -> Hardware:
-    per_nic = 1
-    if suite in ("dims", "untidy") and rng.random() < (0.45 if suite == "dims" else 0.25):
-        per_nic = choose(rng, (2, 4, gpus))
-    hosts = layout.size // gpus
-    rails = suite in ("dims", "large", "ddp") and per_nic < gpus and rng.random() < 0.5
-    per_switch = choose(rng, [h for h in (2, 4, 8, 16, 32) if h * 4 <= hosts] or [1])
-    nic_rate = choose(rng, (12.5e9, 25e9, 50e9)) * 0.92
-    nvlink_rate = choose(rng, (160e9, 230e9, 300e9))
-    latency = rng.uniform(12e-6, 35e-6)
-    return Hardware(gpus, min(per_nic, gpus), rails, per_switch, nic_rate, nvlink_rate, latency)
-
-
 def draw_layout(rng: np.random.Generator, suite: str, fault: str | None) -> tuple[Layout, Fabric]:
     """Layout and fabric such that the fault exists in it (a switch among several, stages of whole hosts)."""
     for _ in range(ATTEMPTS):
@@ -86,7 +73,16 @@ def draw_layout(rng: np.random.Generator, suite: str, fault: str | None) -> tupl
         gpus = 8 if suite in ("dims", "large") or rng.random() < 0.8 else 4
         if layout.lanes % gpus or layout.lanes < 2 * gpus or layout.dims["tp"] > gpus:
             continue
-        hardware = _draw_hardware(rng, suite, layout, gpus)
+        per_nic = 1
+        if suite in ("dims", "untidy") and rng.random() < (0.45 if suite == "dims" else 0.25):
+            per_nic = choose(rng, (2, 4, gpus))
+        hosts = layout.size // gpus
+        rails = suite in ("dims", "large", "ddp") and per_nic < gpus and rng.random() < 0.5
+        per_switch = choose(rng, [h for h in (2, 4, 8, 16, 32) if h * 4 <= hosts] or [1])
+        nic_rate = choose(rng, (12.5e9, 25e9, 50e9)) * 0.92
+        nvlink_rate = choose(rng, (160e9, 230e9, 300e9))
+        latency = rng.uniform(12e-6, 35e-6)
+        hardware = Hardware(gpus, min(per_nic, gpus), rails, per_switch, nic_rate, nvlink_rate, latency)
         fabric = Fabric(layout, hardware, rng)
         if fault == "switch" and (fabric.switches < 2 or hardware.hosts_per_switch < 2):
             continue
@@ -102,29 +98,25 @@ def draw_shape(rng: np.random.Generator, suite: str, layout: Layout, fabric: Fab
     shape.world_logged = rng.random() < 0.8
     budget = ROWS[suite] / (layout.size * iterations)
     if suite == "ddp":
-        _draw_data_parallel(rng, shape, fabric, budget)
+        groups = fabric.layout.groups
+        shape.style = "ddp" if "zero" not in groups and rng.random() < 0.6 else "fsdp"
+        shape.micros = choose(rng, (1, 1, 2, 4))
+        shape.units = int(rng.integers(4, 9))
+        while shape.style == "fsdp" and shape.micros > 1 and 3 * shape.units * shape.micros > budget:
+            shape.micros //= 2
+        pace = log_uniform(rng, 0.05, 0.5)
+        shape.forward, shape.backward, shape.optimizer = pace, 2 * pace, pace * rng.uniform(0.05, 0.2)
+        kind = "zero" if "zero" in groups else "dp"
+        op = "all_reduce" if shape.style == "ddp" else "all_gather"
+        share = log_uniform(rng, 0.2, 1.0) if shape.style == "ddp" else log_uniform(rng, 0.15, 0.8)
+        per_unit = (shape.backward if shape.style == "ddp" else shape.forward) / shape.units * share
+        shape.sizes["grad"] = _size_for(fabric, kind, op, per_unit)
+        if "rep" in groups:
+            size = _size_for(fabric, "rep", "all_reduce", per_unit * rng.uniform(0.3, 0.9))
+            shape.sizes["rep"] = max(size, 1024)
     else:
         _draw_pipeline(rng, suite, shape, fabric, budget)
     return shape
-
-
-def _draw_data_parallel(rng: np.random.Generator, shape: Shape, fabric: Fabric, budget: float) -> None:
-    groups = fabric.layout.groups
-    shape.style = "ddp" if "zero" not in groups and rng.random() < 0.6 else "fsdp"
-    shape.micros = choose(rng, (1, 1, 2, 4))
-    shape.units = int(rng.integers(4, 9))
-    while shape.style == "fsdp" and shape.micros > 1 and 3 * shape.units * shape.micros > budget:
-        shape.micros //= 2
-    pace = log_uniform(rng, 0.05, 0.5)
-    shape.forward, shape.backward, shape.optimizer = pace, 2 * pace, pace * rng.uniform(0.05, 0.2)
-    kind = "zero" if "zero" in groups else "dp"
-    op = "all_reduce" if shape.style == "ddp" else "all_gather"
-    share = log_uniform(rng, 0.2, 1.0) if shape.style == "ddp" else log_uniform(rng, 0.15, 0.8)
-    per_unit = (shape.backward if shape.style == "ddp" else shape.forward) / shape.units * share
-    shape.sizes["grad"] = _size_for(fabric, kind, op, per_unit)
-    if "rep" in groups:
-        size = _size_for(fabric, "rep", "all_reduce", per_unit * rng.uniform(0.3, 0.9))
-        shape.sizes["rep"] = max(size, 1024)
 
 
 def _schedules(rng: np.random.Generator, suite: str, layout: Layout, budget: float) -> list[tuple[int, int, int]]:
@@ -159,10 +151,6 @@ def _draw_pipeline(rng: np.random.Generator, suite: str, shape: Shape, fabric: F
     shape.forward = iteration / (shape.micros + pp - 1) / 3
     shape.backward = 2 * shape.forward
     shape.optimizer = iteration * rng.uniform(0.01, 0.05)
-    _draw_pipeline_sizes(rng, shape, fabric, iteration)
-
-
-def _draw_pipeline_sizes(rng: np.random.Generator, shape: Shape, fabric: Fabric, iteration: float) -> None:
     segment = shape.forward / shape.chunks
     sizes = shape.sizes
     sizes["tp"] = _size_for(fabric, "tp", "all_gather", segment * rng.uniform(0.03, 0.12) / shape.tp_ops)

@@ -36,7 +36,11 @@ class Layout:
         if self.dims["ep"] > 1:
             axes["edp"] = ("zs", "dp")
         for kind, names in axes.items():
-            members = self._members(names)
+            order = [d for d in reversed(DIMS) if d != "pp"]
+            lanes = np.arange(self.lanes).reshape([self.dims[d] for d in order])
+            chosen = [order.index(n) for n in order if n in names]
+            lanes = np.moveaxis(lanes, chosen, range(lanes.ndim - len(chosen), lanes.ndim))
+            members = lanes.reshape(-1, int(np.prod([self.dims[n] for n in names])))
             if members.shape[1] > 1:
                 self.groups[kind] = members
         self.lane_group: dict[str, Ints] = {}
@@ -44,13 +48,6 @@ class Layout:
             index = np.empty(self.lanes, np.int64)
             index[members] = np.arange(len(members))[:, None]
             self.lane_group[kind] = index
-
-    def _members(self, names: tuple[str, ...]) -> Ints:
-        order = [d for d in reversed(DIMS) if d != "pp"]
-        lanes = np.arange(self.lanes).reshape([self.dims[d] for d in order])
-        chosen = [order.index(n) for n in order if n in names]
-        lanes = np.moveaxis(lanes, chosen, range(lanes.ndim - len(chosen), lanes.ndim))
-        return lanes.reshape(-1, int(np.prod([self.dims[n] for n in names])))
 
     def ranks_of(self, kind: str, stage: int) -> Ints:
         """Ranks of all groups of a kind in a stage, one row a group."""

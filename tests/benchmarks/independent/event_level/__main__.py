@@ -36,7 +36,13 @@ from tests.benchmarks.independent.event_level.scenario import Draw
 
 def main() -> int:
     """Run what the command line says."""
-    options = _options()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True, help="how many jobs")
+    parser.add_argument("--out", type=Path, required=True, help="where the directories go")
+    parser.add_argument("--first", type=int, default=0, help="number of the first job; default 0")
+    parser.add_argument("--kind", help="only this: slow_nic/nic, hang, healthy/eval, ...")
+    options = parser.parse_args()
     for number in range(options.first, options.first + options.count):
         began, began_cpu = time.monotonic(), time.process_time()
         name = f"B-{options.seed}-{number}"
@@ -50,16 +56,6 @@ def main() -> int:
             flush=True,
         )
     return 0
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--count", type=int, required=True, help="how many jobs")
-    parser.add_argument("--out", type=Path, required=True, help="where the directories go")
-    parser.add_argument("--first", type=int, default=0, help="number of the first job; default 0")
-    parser.add_argument("--kind", help="only this: slow_nic/nic, hang, healthy/eval, ...")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -11,17 +11,12 @@ GB: Final = 1e9
 
 Item = TypeVar("Item")
 
-Nic = tuple[int, int]
-"""A host, and which of its NICs."""
-
-Pair = tuple[int, int]
-"""A rank that sends, and the one that receives."""
-
+Nic = tuple[int, int]  # a host, and which of its NICs
+Pair = tuple[int, int]  # a rank that sends, and the one that receives
 Uses = tuple[tuple[int, float], ...]
 """The resources of a flow, each with the bytes that cross it for one byte of the flow."""
 
-FlowShare = tuple[Uses, float]
-"""A flow of an operator, and which share of the operator's bytes it carries."""
+FlowShare = tuple[Uses, float]  # a flow of an operator, and which share of the operator's bytes it carries
 
 
 @dataclass

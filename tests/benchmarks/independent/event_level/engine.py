@@ -267,14 +267,11 @@ class Engine:
                 self._begin(transfer, kernel.iteration)
             # With gloo, the sender is through as soon as its bytes are in the operating system.
             if are_both_here and self.job.buffered and transfer.size <= self.job.buffered:
-                self._release_sender(transfer)
+                sender = next(end for end in transfer.open if end[0].shares[end[1]].operator == "send")
+                transfer.open.remove(sender)
+                self._at(self.now + 3e-5 + transfer.size / 6e9, self._end_share, *sender)
         elif transfer.state == "sent":  # eager bytes were here before the recv
             self._at(self.now + 4e-6, self._end_share, kernel, place)
-
-    def _release_sender(self, transfer: Transfer) -> None:
-        sender = next(end for end in transfer.open if end[0].shares[end[1]].operator == "send")
-        transfer.open.remove(sender)
-        self._at(self.now + 3e-5 + transfer.size / 6e9, self._end_share, *sender)
 
     def _begin(self, transfer: Transfer, iteration: int) -> None:
         """All have arrived: latency first, then bytes."""

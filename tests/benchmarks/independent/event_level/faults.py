@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tests.benchmarks.independent.event_level.cluster import Cluster
 from tests.benchmarks.independent.event_level.programs import Job
@@ -148,18 +147,14 @@ def draw_levels(rng: np.random.Generator, course: str, iterations: int) -> tuple
         long = min(10, past - first)
         level[first : first + long] = np.linspace(0.2, 1.0, long)
     if course == "fluctuating":
-        _fluctuate(rng, level, first, past)
+        at, is_on = first, True
+        while at < past:
+            step = int(rng.integers(2, 6))
+            level[at : at + step] = rng.uniform(0.6, 1.0) if is_on else 0.0
+            at, is_on = at + step, not is_on
     if course == "periodic":
         every = int(rng.integers(2, 6))
         level[first:past] = [(k % every == 0) for k in range(past - first)]
     if course in ("fluctuating", "periodic"):
         past = int(np.flatnonzero(level)[-1]) + 1
     return level.tolist(), first, past
-
-
-def _fluctuate(rng: np.random.Generator, level: NDArray[np.float64], first: int, past: int) -> None:
-    at, is_on = first, True
-    while at < past:
-        step = int(rng.integers(2, 6))
-        level[at : at + step] = rng.uniform(0.6, 1.0) if is_on else 0.0
-        at, is_on = at + step, not is_on

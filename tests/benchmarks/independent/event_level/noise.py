@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from tests.benchmarks.independent.event_level.cluster import Cluster
 from tests.benchmarks.independent.event_level.programs import Job
 
-SALTS: Final = 65536
-"""How many different draws there are for transfers."""
+SALTS: Final = 65536  # how many different draws there are for transfers
 
 
 @dataclass

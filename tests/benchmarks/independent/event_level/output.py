@@ -101,7 +101,10 @@ def _operators(
 ) -> pa.Table:
     whole = {k: rows[:, k].astype(np.int64) for k in (RANK, COMMUNICATOR, OPERATOR, SEQUENCE, PEER, SIZE, ITERATION)}
     rank, has_ended = whole[RANK], ~np.isnan(rows[:, END])
-    exit_skew = _exit_skew(rng, rows, style.exit_skew)
+    # By how much later each row ends: the same for a row that is there twice, so a function of the row.
+    weights = {SEQUENCE: 7919, RANK: 104729, COMMUNICATOR: 31, OPERATOR: 17, PEER: 3}
+    salt = sum(rows[:, column] * weight for column, weight in weights.items())
+    exit_skew = np.abs(rng.normal(0, style.exit_skew, SALTS))[np.asarray(salt).astype(np.int64) % SALTS]
     start = clocks.start(rank, rows[:, START])
     elapsed = clocks.elapsed(rank, np.where(has_ended, rows[:, END] - rows[:, START], 0.0) + exit_skew)
     order = _order(rng, rows, start, style.order)
@@ -121,13 +124,6 @@ def _operators(
         "size_bytes": pa.nulls(len(rows), pa.int64()) if style.has_no_sizes else column(whole[SIZE], pa.int64()),
         "iteration": column(whole[ITERATION] + style.first_iteration, pa.int64()),
     })  # fmt: skip
-
-
-def _exit_skew(rng: np.random.Generator, rows: Floats, sigma: float) -> Floats:
-    """Return by how much later each row ends: the same for a row that is there twice, so a function of the row."""
-    weights = {SEQUENCE: 7919, RANK: 104729, COMMUNICATOR: 31, OPERATOR: 17, PEER: 3}
-    salt = sum(rows[:, column] * weight for column, weight in weights.items())
-    return np.abs(rng.normal(0, sigma, SALTS))[np.asarray(salt).astype(np.int64) % SALTS]
 
 
 def _order(rng: np.random.Generator, rows: Floats, start: Integers, order: str) -> NDArray[np.intp]:

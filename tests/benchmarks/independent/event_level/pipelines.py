@@ -157,27 +157,24 @@ class _Pipeline:
         order = pipeline_order(self.grid.pp, stage, self.microbatches, self.chunks, is_train)
         program.compute(self.seconds * 0.01)
         if self.is_batched:
-            self._in_batches(program, order)
+            pending = self._shares(program, order[0], is_recv=True)
+            if pending:
+                program.wait(program.kernel("pp", pending))
+            for piece, after in zip(order, [*order[1:], None], strict=True):
+                self._work(program, piece)
+                out = self._shares(program, piece, is_recv=False)
+                into = self._shares(program, after, is_recv=True) if after else []
+                # What goes out and what comes in over the same boundary is one batch.
+                if out and into and out[0].peer == into[0].peer:
+                    program.wait(program.kernel("pp", out + into))
+                else:
+                    for shares in (out, into):
+                        if shares:
+                            program.wait(program.kernel("pp", shares))
         else:
             self._alone(program, order)
         if is_train:
             self._step(program)
-
-    def _in_batches(self, program: Program, order: list[Piece]) -> None:
-        pending = self._shares(program, order[0], is_recv=True)
-        if pending:
-            program.wait(program.kernel("pp", pending))
-        for piece, after in zip(order, [*order[1:], None], strict=True):
-            self._work(program, piece)
-            out = self._shares(program, piece, is_recv=False)
-            into = self._shares(program, after, is_recv=True) if after else []
-            # What goes out and what comes in over the same boundary is one batch.
-            if out and into and out[0].peer == into[0].peer:
-                program.wait(program.kernel("pp", out + into))
-            else:
-                for shares in (out, into):
-                    if shares:
-                        program.wait(program.kernel("pp", shares))
 
     def _alone(self, program: Program, order: list[Piece]) -> None:
         wanted = [piece for piece in order if self._shares(program, piece, is_recv=True)]

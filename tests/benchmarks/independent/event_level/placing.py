@@ -97,20 +97,7 @@ def make_fault(place: Place, cluster: Cluster, job: Job, strength: float, level:
     if kind == "hang":
         at = int(place.hang_progress * len(job.programs["train"][place.rank]) * 0.9)
         return Hang(place.rank, place.hang_iteration, at, place.hangs_inside)
-    return _slow_resource(place, (kind, device), cluster, strength, level)
-
-
-def _slow_ranks(place: Place, cluster: Cluster, job: Job) -> list[int]:
-    if place.kind == "slow_rank/gpu":
-        return [place.rank]
-    if place.kind == "slow_rank/host":
-        return [rank for rank in range(cluster.world) if cluster.host(rank) == place.host]
-    return [rank for rank, stage in enumerate(job.stages) if stage == place.stage]
-
-
-def _slow_resource(
-    place: Place, names: tuple[str, str | None], cluster: Cluster, strength: float, level: Sequence[float]
-) -> SlowResource:
+    names = (kind, device)
     if names[0] == "slow_nic":
         ways = ((cluster.nic_tx, "tx"), (cluster.nic_rx, "rx"))
         resources = [table[place.nic] for table, way in ways if place.direction in (way, "both")]
@@ -125,3 +112,11 @@ def _slow_resource(
         if pair not in cluster.link:
             cluster.add_link(*pair)
     return SlowResource(names, place.pair, [cluster.link[pair] for pair in pairs], level, strength, 40.0)
+
+
+def _slow_ranks(place: Place, cluster: Cluster, job: Job) -> list[int]:
+    if place.kind == "slow_rank/gpu":
+        return [place.rank]
+    if place.kind == "slow_rank/host":
+        return [rank for rank in range(cluster.world) if cluster.host(rank) == place.host]
+    return [rank for rank, stage in enumerate(job.stages) if stage == place.stage]

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from tests.benchmarks.independent.event_level.cluster import Cluster, Pair, seconds_per_byte
 
-Handle = int
-"""The number of a kernel in its program."""
+Handle = int  # the number of a kernel in its program
 
 
 class Share(NamedTuple):

@@ -35,11 +35,8 @@ HEALTHY: Final = (
 SHAPES: Final[Mapping[str, Callable[[np.random.Generator, Cluster, float, float], Job]]] = {
     "ddp": ddp, "fsdp": fsdp, "hsdp": hsdp, "1f1b": one_chunk, "interleaved": interleaved, "moe": moe, "cp": context,
 }  # fmt: skip
-PILOT: Final = 4
-"""Iterations of a pilot run."""
-
-ROWS: Final = 90_000
-"""How many rows a job may have, about."""
+PILOT: Final = 4  # iterations of a pilot run
+ROWS: Final = 90_000  # how many rows a job may have, about
 
 
 class Draw:
@@ -57,7 +54,12 @@ class Draw:
         self.transport = str(rng.choice(["rendezvous", "rendezvous", "eager", "gloo"]))
         self._is_elastic = bool(rng.random() < 0.6)
         self.job = self._build()
-        self._calm()
+        # Communicate less where an iteration would be little else (shared NICs, oversubscribed leaves).
+        for _ in range(6):
+            if self._pilot(Fault()) < self.job.compute_seconds() * (2.4 if self.job.stages else 1.7):
+                break
+            self._comm *= 0.5
+            self.job = self._build()
         wanted = min(ROWS / self.job.rows(), float(rng.integers(45, 101)))
         self.iterations = int(min(max(wanted, 40), 100))
         self.want = draw_want(rng, self.healthy, self.iterations)
@@ -100,14 +102,6 @@ class Draw:
         noise = Noise([*self.seed, 3], self.cluster, self.job, PILOT, self.seconds, QUIET)
         engine = Engine(self.cluster, self.job, noise, fault, PILOT).run()
         return float(engine.iteration_times()[1:].mean())
-
-    def _calm(self) -> None:
-        """Communicate less where an iteration would be little else (shared NICs, oversubscribed leaves)."""
-        for _ in range(6):
-            if self._pilot(Fault()) < self.job.compute_seconds() * (2.4 if self.job.stages else 1.7):
-                break
-            self._comm *= 0.5
-            self.job = self._build()
 
     def place(self) -> Place:
         """Draw which device is broken and how the fault goes, in a job that is to have a fault."""

@@ -69,17 +69,13 @@ def console(clickhouse: Server) -> Iterator[RunningConsole]:
     # old one are answered with 410, which the page mends by itself, but Chromium notes it as an error.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_SETTLED_S", -1)
-        yield from _consoles(clickhouse)
-
-
-def _consoles(clickhouse: Server) -> Iterator[RunningConsole]:
-    for settings in own_database(clickhouse):
-        client = connect(settings, is_creating=True)
-        STORED.fill(client)
-        StoredHeatMap(16, 40).fill(client, job=HOSTILE, host=HOSTILE)
-        client.close()
-        with running_console(settings) as running:
-            yield running
+        for settings in own_database(clickhouse):
+            client = connect(settings, is_creating=True)
+            STORED.fill(client)
+            StoredHeatMap(16, 40).fill(client, job=HOSTILE, host=HOSTILE)
+            client.close()
+            with running_console(settings) as running:
+                yield running
 
 
 @pytest.fixture(scope="module")
