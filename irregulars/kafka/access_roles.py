@@ -39,7 +39,7 @@ class Right:
 
 
 def rights_of(role: str, topics: TopicSettings, group: str) -> tuple[Right, ...]:
-    """Return what a role may do; whoever may read or write may describe too, as Kafka has it.
+    """Return the rights of a role; to read or write includes to describe, as in Kafka.
 
     Parameters
     ----------
@@ -57,17 +57,14 @@ def rights_of(role: str, topics: TopicSettings, group: str) -> tuple[Right, ...]
     if role not in ROLES:
         raise InputError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
     text = files("irregulars.kafka").joinpath("roles", f"{role}.toml").read_text("utf-8")
-    found = [
-        Right(_KINDS[section], topics.name(name) if section == "topics" else _group(name, topics, group), operation)
-        for section, operations in tomllib.loads(text).items()
-        for operation, names in operations.items()
-        for name in names
-    ]
+    found = []
+    for section, operations in tomllib.loads(text).items():
+        for operation, names in operations.items():
+            for name in names:
+                is_topic = section == "topics"
+                full = topics.name(name) if is_topic else name.format(group=group, prefix=topics.prefix)
+                found.append(Right(_KINDS[section], full, operation))
     return tuple(sorted(found))
-
-
-def _group(name: str, topics: TopicSettings, group: str) -> str:
-    return name.format(group=group, prefix=topics.prefix)
 
 
 def grant(
@@ -93,7 +90,7 @@ def grant(
     """
     _require_principal(principal)
     admin, _ = open_admin(bootstrap, security, timeout_s)
-    for future in admin.create_acls([_binding(principal, one) for one in rights]).values():
+    for future in admin.create_acls([AclBinding(*_parts(principal, one)) for one in rights]).values():
         _answer(future, bootstrap, timeout_s)
 
 
@@ -104,7 +101,7 @@ def revoke(
     rights: Sequence[Right],
     timeout_s: float = 30.0,
 ) -> tuple[Right, ...]:
-    """Take from a principal what `grant` gave it; return the rights that it had.
+    """Take from a principal the rights that `grant` gave it; return those that it had.
 
     Raises
     ------
@@ -142,12 +139,8 @@ def _require_principal(principal: str) -> None:
         raise InputError(f"principal must be User: and a name, as the broker knows it; got {principal!r}")
 
 
-def _binding(principal: str, right: Right) -> AclBinding:
-    return AclBinding(*_parts(principal, right))
-
-
 def _parts(principal: str, right: Right) -> tuple[Any, ...]:
-    """Return what names one entry, in the order of confluent-kafka's constructors."""
+    """Return the fields of one entry, in the order of confluent-kafka's constructors."""
     return (
         ResourceType[right.kind.upper()], right.name, ResourcePatternType.LITERAL, principal, "*",
         AclOperation[right.operation.upper()], AclPermissionType.ALLOW,

@@ -29,7 +29,7 @@ REFUSALS: Final = frozenset(
 """Codes of librdkafka with which a broker refuses us, however often we ask."""
 
 _NO_TOKEN: Final = ("Failed to acquire SASL OAUTHBEARER token", "OAuth token not set")
-"""What librdkafka and its Python client say, with codes of refusals, where they could not ask for a token."""
+"""Texts of librdkafka and its Python client, with codes of refusals, where they could not ask for a token."""
 
 _TRY_S: Final = 1.0  # a refusal shows in the background, while the call itself would wait for its whole time
 _PAUSE_S: Final = 0.1
@@ -67,7 +67,11 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
         If a broker refuses the credentials.
     """
     errors: list[KafkaError] = []
-    admin = _make_admin(client_config(bootstrap, security, errors), bootstrap)
+    config = client_config(bootstrap, security, errors)
+    try:
+        admin = AdminClient(current(config))
+    except KafkaException as error:
+        raise service_error(error.args[0], bootstrap) from error
     deadline = time.monotonic() + timeout_s
     while True:
         left_s = deadline - time.monotonic()
@@ -92,21 +96,14 @@ def is_refusal(error: KafkaError, security: Mapping[str, Any]) -> bool:
     Where the OAuth server is away, librdkafka has no token, or one that has expired: a log-in that fails for that may
     be tried again. So may one with a password from a file that was right before: it is being changed.
     """
-    is_final = error.code() in REFUSALS and not _lacks_token(error) and not _is_missed(security.get("oauth_cb"))
-    return is_final and not _may_change(error, security)
+    tokens = security.get("oauth_cb")
+    lacks_token = error.str().startswith(_NO_TOKEN) or (isinstance(tokens, TokenSource) and tokens.is_missed)
+    return error.code() in REFUSALS and not lacks_token and not _may_change(error, security)
 
 
 def _may_change(error: KafkaError, security: Mapping[str, Any]) -> bool:
     password = password_of(security)
     return password is not None and password.may_change and is_login_refusal(error)
-
-
-def _lacks_token(error: KafkaError) -> bool:
-    return error.str().startswith(_NO_TOKEN)
-
-
-def _is_missed(tokens: object) -> bool:
-    return isinstance(tokens, TokenSource) and tokens.is_missed
 
 
 def service_error(
@@ -140,7 +137,7 @@ def service_error(
 
 @contextmanager
 def answering(bootstrap: str, timeout_s: float) -> Iterator[None]:
-    """Turn what an answer of the admin client, awaited for `timeout_s`, may raise into our exceptions.
+    """Turn errors of an admin client's answer, awaited for `timeout_s`, into our exceptions.
 
     Raises
     ------
@@ -159,10 +156,3 @@ def answering(bootstrap: str, timeout_s: float) -> Iterator[None]:
             f"Kafka at {bootstrap} must answer within {timeout_s:g} s; got nothing. "
             "Check that this machine reaches the addresses that the brokers name (advertised.listeners)"
         ) from error
-
-
-def _make_admin(config: dict[str, Any], bootstrap: str) -> AdminClient:
-    try:
-        return AdminClient(current(config))
-    except KafkaException as error:
-        raise service_error(error.args[0], bootstrap) from error

@@ -1,9 +1,9 @@
 """An idempotent producer that outlasts its fatal errors.
 
-librdkafka's idempotent producer has a fatal error where the broker has lost what it acknowledged (an unclean leader
-election, a power cut): sequence numbers do not fit any more. It then refuses all further work, fails what waits in
-its queue (``_PURGE_QUEUE``), and is to be destroyed ("Fatal producer errors" in librdkafka's INTRODUCTION.md). It
-leaves it to us to send again what was not acknowledged, since that may double what the broker has: rows that come
+librdkafka's idempotent producer has a fatal error where the broker has lost messages that it acknowledged (an unclean
+leader election, a power cut): sequence numbers do not fit any more. It then refuses all further work, fails the
+messages in its queue (``_PURGE_QUEUE``), and is to be destroyed ("Fatal producer errors" in librdkafka's
+INTRODUCTION.md). To send unacknowledged messages again is left to us, since they may come twice then: rows that come
 twice count once, and all else that we publish is told apart by its key.
 """
 
@@ -114,7 +114,7 @@ class LastingProducer:
             If the message can never be sent.
         """
         # Most of what we send are large batches, a few tens a second: two objects each are not seen beside them.
-        deliver = partial(self._note, next(self._numbers), partition, headers, on_delivery or _ignore)
+        deliver = partial(self._note, next(self._numbers), partition, headers, on_delivery or (lambda *_: None))
         while True:
             made = self._ready()
             try:
@@ -282,7 +282,3 @@ class LastingProducer:
     def _make(self) -> Producer:
         self._is_proven = False
         return new_producer(self._config)
-
-
-def _ignore(error: KafkaError | None, message: Message) -> None:
-    pass

@@ -14,12 +14,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from irregulars.errors import ServiceUnavailable
 from irregulars.kafka.broker import client_config, service_error
 from irregulars.kafka.login_password import new_consumer
-from irregulars.kafka.recent_messages import RecentMessages
 from irregulars.kafka.scattered_reading import (
     CUT,
     PASSING,
     POLL_S,
     LogReading,
+    RecentMessages,
     ScatteredReading,
     bounds_of,
     offset_of,

@@ -1,4 +1,4 @@
-"""Tokens for SASL OAUTHBEARER, from a file that somebody renews, or from an OAuth 2.0 token endpoint."""
+"""Tokens for SASL OAUTHBEARER, from a file that is renewed from outside, or from an OAuth 2.0 token endpoint."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _USED_SHARE: Final = 0.8
 """Share of its life after which a token is renewed, as librdkafka does it."""
 
 _TOLD_LATE_S: Final = 30.0
-"""A log-in with a token that has expired may be told of this long after a new one has come, seconds. librdkafka asks
-for a token every 10 s, and tells of what failed when it is polled."""
+"""A log-in that failed with an expired token may be reported this long after a new one has come, seconds. librdkafka
+asks for a token every 10 s, and reports failures when it is polled."""
 
 
 class Token(NamedTuple):
@@ -79,7 +79,7 @@ class TokenSource:
         Raises
         ------
         InputError, ServiceRefused
-            What the last question got, if it does not mend itself.
+            The error of the last question, if it does not mend itself.
         """
         if self._token is not None and time.time() < self._renew_s:
             return True
@@ -96,7 +96,7 @@ class TokenSource:
 
     @property
     def is_missed(self) -> bool:
-        """Whether whoever has tokens did not answer, now or just before: a log-in that fails then is no refusal."""
+        """Whether the token endpoint did not answer, now or just before: a log-in that fails then is no refusal."""
         is_lately = time.monotonic() - self._missed_s < _TOLD_LATE_S
         return is_lately or isinstance(self.trouble, ServiceUnavailable)
 
@@ -193,7 +193,7 @@ class TokenEndpoint:
                     "Check kafka_user, its secret and kafka_token_scope"
                 ) from None
             raise self._unavailable(f"HTTP status {error.code}") from None
-        except http.client.HTTPException:  # its text is whatever the other side said
+        except http.client.HTTPException:  # its text is chosen by the other side
             raise self._unavailable("no answer in HTTP") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = getattr(error, "reason", None) or "no answer with an access_token"
@@ -204,7 +204,7 @@ class TokenEndpoint:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the secret would go along to wherever it leads."""
+    """Follows no redirect: the secret would go along to its target."""
 
     def redirect_request(self, *_: Any) -> None:
         """Let the answer be an error."""

@@ -5,24 +5,95 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from threading import Lock
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.kafka.broker import service_error
-from irregulars.kafka.recent_messages import RecentMessages
 from irregulars.messages.bundles import decode_batches
 from irregulars.messages.records import Batch
+
+
+class _Slot(NamedTuple):
+    """Place of a value in the ring; one that goes beyond its end goes on at its beginning."""
+
+    begin: int
+    length: int
+
+
+class RecentMessages:
+    """Values of one topic's messages by partition and offset, as many as fit; what was added first goes first.
+
+    They stand in a ring, which takes memory as it fills: as objects of their own, of some ten KiB each, they would
+    leave holes all over the heap when they go. Threads may share one: a worker's reading adds, and its judge asks.
+
+    Parameters
+    ----------
+    most_bytes
+        Of all values together. 0 keeps nothing.
+
+    Examples
+    --------
+    >>> recent = RecentMessages(most_bytes=10)
+    >>> for offset in (7, 8, 9):
+    ...     recent.add(0, offset, b"4444")
+    >>> recent.get(0, 7), recent.get(0, 9), len(recent)
+    (None, b'4444', 2)
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes: Final = most_bytes
+        self._ring: Final = mmap(-1, max(most_bytes, 1), flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        self._slots: Final[dict[tuple[int, int], _Slot]] = {}
+        self._order: Final[deque[tuple[tuple[int, int], _Slot]]] = deque()
+        self._bytes = 0
+        self._next = 0
+        self._lock: Final = Lock()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def add(self, partition: int, offset: int, value: bytes) -> None:
+        """Keep a message; one that is kept already counts as new again."""
+        with self._lock:
+            while self._order and self._bytes + len(value) > self._most_bytes:
+                key, oldest = self._order.popleft()
+                self._bytes -= oldest.length
+                if self._slots.get(key) == oldest:  # else it was added again since
+                    del self._slots[key]
+            if len(value) > self._most_bytes:
+                return
+            slot = _Slot(self._next, len(value))
+            until_end = min(slot.length, self._most_bytes - slot.begin)
+            self._ring[slot.begin : slot.begin + until_end] = value[:until_end]
+            self._ring[: slot.length - until_end] = value[until_end:]
+            self._slots[partition, offset] = slot
+            self._order.append(((partition, offset), slot))
+            self._bytes += slot.length
+            self._next = (slot.begin + slot.length) % self._most_bytes if self._most_bytes else 0
+
+    def get(self, partition: int, offset: int) -> bytes | None:
+        """Return a message's value, or None if it is not kept."""
+        with self._lock:
+            slot = self._slots.get((partition, offset))
+            if slot is None:
+                return None
+            first = self._ring[slot.begin : min(slot.begin + slot.length, self._most_bytes)]
+            return first + self._ring[: slot.length - len(first)]
+
 
 POLL_S: Final = 0.2
 _NEAR: Final = 16
 """Offsets closer than this are read through: a seek throws away what was fetched, and costs a round trip."""
 
 _QUIET_S: Final = 8.0
-"""After which without a message the ends of partitions are asked for: what lies behind them will not come."""
+"""Seconds without a message after which the ends of partitions are asked for: offsets behind them will not come."""
 
 _ASK_S: Final = 2.0
 
@@ -36,7 +107,7 @@ CUT: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_
 # librdkafka goes on trying by itself; the caller's deadline ends it.
 PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 
-# A busy broker may forget a topic for a moment that it has just told of: the client then knows no partition of it.
+# A busy broker may leave a topic out of its metadata for a moment: the client then knows no partition of it.
 _LEADERLESS: Final = frozenset(
     {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION}
 )
@@ -44,7 +115,7 @@ _LEADERLESS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What one call of `LogReader.read_commops` found.
+    """Result of `LogReader.read_commops`.
 
     Parameters
     ----------
@@ -92,7 +163,7 @@ class Cursor:
         return len(self._runs) < before
 
     def keep_within(self, low: int, high: int) -> bool:
-        """Give up what is below one offset, or at another and beyond; return whether that was anything."""
+        """Give up offsets below `low`, or at `high` and beyond; return whether there were any."""
         before = [one for run in self._runs for one in run]
         left = [one for one in before if low <= one < high]
         self._runs.clear()
@@ -141,8 +212,16 @@ class ScatteredReading:
         """
         self._ranks = ranks
         self._found = {partition: {} for partition in sorted(wanted)}
-        unread = {partition: self._take_recent(partition, offsets) for partition, offsets in wanted.items()}
-        self._cursors = {partition: Cursor(sorted(offsets)) for partition, offsets in unread.items() if offsets}
+        for partition, offsets in wanted.items():
+            unread = []
+            for offset in offsets:
+                value = self._recent.get(partition, offset)
+                if value is None:
+                    unread.append(offset)
+                else:
+                    self._keep(partition, offset, value)
+            if unread:
+                self._cursors[partition] = Cursor(sorted(unread))
         if self._cursors:
             self._give_up_unknown(topic)
         if self._cursors:
@@ -152,9 +231,7 @@ class ScatteredReading:
             finally:
                 self._consumer.resume(self._consumer.assignment())  # a pause would outlast the assignment
                 self._consumer.unassign()
-        batches = [
-            batch for found in self._found.values() for _, own in sorted(found.items(), key=_offset) for batch in own
-        ]
+        batches = [batch for found in self._found.values() for offset in sorted(found) for batch in found[offset]]
         missing = [
             (partition, offset)
             for partition, found in self._found.items()
@@ -163,21 +240,9 @@ class ScatteredReading:
         ]
         return LogReading(batches, missing)
 
-    def _take_recent(self, partition: int, offsets: Collection[int]) -> list[int]:
-        """Take what need not be read; return what must be."""
-        unread = []
-        for offset in offsets:
-            value = self._recent.get(partition, offset)
-            if value is None:
-                unread.append(offset)
-            else:
-                self._keep(partition, offset, value)
-        return unread
-
     def _keep(self, partition: int, offset: int, value: bytes | None) -> None:
-        batches = _decoded(value)
-        if batches is not None:
-            wanted = self._ranks[partition]
+        with suppress(RecordError):  # it went to the dead-letter topic when it was first read
+            batches, wanted = decode_batches(value, "commops"), self._ranks[partition]
             self._found[partition][offset] = [batch for batch in batches if batch.header.rank in wanted]
 
     def _assign(self, topic: str) -> None:
@@ -192,7 +257,13 @@ class ScatteredReading:
         while self._cursors:
             now = time.monotonic()
             if now > self._deadline:
-                raise self._too_late(topic)
+                left = ", ".join(
+                    f"{topic}/{number} from {one.begin}" for number, one in sorted(self._cursors.items())
+                )
+                raise ServiceUnavailable(
+                    f"Kafka at {self._bootstrap} must send {left} within {self._deadline_s:g} s; got less. "
+                    "Check the broker's load, or raise the deadline"
+                )
             if now - quiet_since > _QUIET_S:
                 self._give_up_ends(topic)
                 quiet_since = now
@@ -220,7 +291,11 @@ class ScatteredReading:
             self._keep(place.partition, offset, value)
             self._recent.add(place.partition, offset, value or b"")
         if cursor.pass_to(offset + 1):
-            self._go_on(place, cursor)
+            if cursor.is_done:
+                del self._cursors[place.partition]
+                self._consumer.pause([place])  # else it would go on to the end of the log
+            else:
+                self._consumer.seek(TopicPartition(place.topic, place.partition, cursor.begin))
 
     def _cut(self, place: TopicPartition, cursor: Cursor) -> None:
         low, high = bounds_of(self._consumer, place, self._bootstrap, self._deadline, self._security)
@@ -229,13 +304,6 @@ class ScatteredReading:
         if cursor.is_done:
             del self._cursors[place.partition]
         self._assign(place.topic)  # librdkafka seeks in no partition that it has given up
-
-    def _go_on(self, place: TopicPartition, cursor: Cursor) -> None:
-        if cursor.is_done:
-            del self._cursors[place.partition]
-            self._consumer.pause([place])  # else it would go on to the end of the log
-        else:
-            self._consumer.seek(TopicPartition(place.topic, place.partition, cursor.begin))
 
     def _give_up_unknown(self, topic: str) -> None:
         """Give up partitions that the topic does not have: to wait for them would hold up all other readings."""
@@ -247,20 +315,13 @@ class ScatteredReading:
             self._cursors = {partition: one for partition, one in self._cursors.items() if partition in known}
 
     def _give_up_ends(self, topic: str) -> None:
-        """Give up what lies behind the ends of partitions: a leader that was behind is not any more by now."""
+        """Give up offsets behind the ends of partitions: a leader that was behind is not any more by now."""
         for partition, cursor in list(self._cursors.items()):
             _, high = bounds_of(
                 self._consumer, TopicPartition(topic, partition), self._bootstrap, self._deadline, self._security
             )
             if cursor.begin >= high:
                 del self._cursors[partition]
-
-    def _too_late(self, topic: str) -> ServiceUnavailable:
-        left = ", ".join(f"{topic}/{partition} from {one.begin}" for partition, one in sorted(self._cursors.items()))
-        return ServiceUnavailable(
-            f"Kafka at {self._bootstrap} must send {left} within {self._deadline_s:g} s; got less. "
-            "Check the broker's load, or raise the deadline"
-        )
 
 
 def bounds_of(
@@ -309,14 +370,3 @@ def _runs(offsets: Sequence[int]) -> Iterator[Sequence[int]]:
         if index == len(offsets) or offsets[index] - offsets[index - 1] > _NEAR:
             yield offsets[begin:index]
             begin = index
-
-
-def _decoded(value: bytes | None) -> list[Batch] | None:
-    try:
-        return decode_batches(value, "commops")
-    except RecordError:  # it went to the dead-letter topic when it was first read
-        return None
-
-
-def _offset(found: tuple[int, list[Batch]]) -> int:
-    return found[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ _TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """What `create_topics` did, by full names of topics.
+    """Changes that `create_topics` made, by full names of topics.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ class TopicReport:
     altered
         Of the latter, those whose configuration it changed.
     stale
-        And those whose configuration it could not change: what ``kafka-configs --add-config`` must be given.
+        And those whose configuration it could not change: the argument for ``kafka-configs --add-config``.
     """
 
     created: tuple[str, ...]
@@ -87,9 +88,19 @@ def create_topics(
     _require_fitting(missing, there, settings, bootstrap)
     created = []
     if missing:
-        wanted = [_new_topic(name, settings) for name in missing]
+        wanted = [
+            NewTopic(settings.name(name), partitions_of(name, settings), settings.replicas,
+                     config=topic_config(TOPICS[name]))
+            for name in missing
+        ]  # fmt: skip
         for name, future in admin.create_topics(wanted, operation_timeout=timeout_s).items():
-            created += [name] if _is_created(future, bootstrap, timeout_s) else []
+            with answering(bootstrap, timeout_s):
+                try:
+                    future.result(timeout=timeout_s)
+                    created.append(name)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # else another process was faster
+                        raise
         _wait_for_leaders(admin, [one.topic for one in wanted], bootstrap, timeout_s)
     existing = [settings.name(name) for name in TOPICS if settings.name(name) not in created]
     snapshots = [settings.name(name) for name in SNAPSHOT_TOPICS if settings.name(name) in existing]
@@ -104,7 +115,7 @@ def partitions_there(
     names: Collection[str],
     timeout_s: float = 10.0,
 ) -> dict[str, list[int]]:
-    """Return the partitions of the topics that somebody needs, by name (without prefix).
+    """Return the partitions of some topics, by name (without prefix).
 
     Raises
     ------
@@ -152,7 +163,13 @@ def check_topics(
         )
     counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in names}
     for together in _TOGETHER:
-        _require_equal({name: counts[name] for name in together if name in counts}, settings, bootstrap)
+        own = {name: counts[name] for name in together if name in counts}
+        if len(set(own.values())) > 1:
+            found = ", ".join(f"{settings.name(name)}={count}" for name, count in own.items())
+            raise TopicMismatch(
+                f"partitions of {', '.join(own)} must be equal; got {found} (Kafka at {bootstrap}). "
+                "Give the smaller ones more partitions before the first job starts, or use another prefix"
+            )
     return counts
 
 
@@ -201,29 +218,20 @@ def partitions_of(name: str, settings: TopicSettings) -> int:
     return 1 if name in _UNPARTED else settings.partitions
 
 
-def _new_topic(name: str, settings: TopicSettings) -> NewTopic:
-    config = topic_config(TOPICS[name])
-    return NewTopic(settings.name(name), partitions_of(name, settings), settings.replicas, config=config)
-
-
-def _is_created(future: Any, bootstrap: str, timeout_s: float) -> bool:
-    with answering(bootstrap, timeout_s):
-        try:
-            future.result(timeout=timeout_s)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-            return False  # another process was faster
-    return True
-
-
 def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, timeout_s: float) -> None:
-    """Wait until the broker tells of topics that it has made: whoever asks sooner is told that there are none."""
+    """Wait until new topics have leaders in the broker's metadata.
+
+    Kafka acknowledges their creation earlier, and a client that asks too soon gets UNKNOWN_TOPIC.
+    """
+
+    def has_leaders(topic: Any) -> bool:
+        return bool(topic and topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()))
+
     deadline = time.monotonic() + timeout_s
     while True:
         with answering(bootstrap, timeout_s):
             topics = admin.list_topics(timeout=timeout_s).topics
-        missing = [name for name in names if not _has_leaders(topics.get(name))]
+        missing = [name for name in names if not has_leaders(topics.get(name))]
         if not missing:
             return
         if time.monotonic() > deadline:
@@ -234,14 +242,10 @@ def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, 
         time.sleep(_POLL_S)
 
 
-def _has_leaders(topic: Any) -> bool:
-    return bool(topic and topic.partitions and all(one.leader >= 0 for one in topic.partitions.values()))
-
-
 def _require_fitting(
     missing: Collection[str], there: Mapping[str, int], settings: TopicSettings, bootstrap: str
 ) -> None:
-    """Raise `TopicMismatch` if one that is made now would not fit to those that are there: it could not be mended."""
+    """Raise `TopicMismatch` if a topic that is made now would not fit those that exist: it could not be mended."""
     for together in _TOGETHER:
         wanted = {name: settings.partitions for name in missing if name in together}
         others = {name: count for name, count in there.items() if name in together and count != settings.partitions}
@@ -252,15 +256,6 @@ def _require_fitting(
                 f"got {settings.partitions} (setting partitions, Kafka at {bootstrap}). No topic was made. "
                 "Say that number as partitions in the settings, or with --partitions"
             )
-
-
-def _require_equal(counts: Mapping[str, int], settings: TopicSettings, bootstrap: str) -> None:
-    if len(set(counts.values())) > 1:
-        found = ", ".join(f"{settings.name(name)}={count}" for name, count in counts.items())
-        raise TopicMismatch(
-            f"partitions of {', '.join(counts)} must be equal; got {found} (Kafka at {bootstrap}). "
-            "Give the smaller ones more partitions before the first job starts, or use another prefix"
-        )
 
 
 def alter_topics(
@@ -275,32 +270,22 @@ def alter_topics(
     """
     altered, stale = [], {}
     for name in names:
-        missing = _missing(admin, name, wanted, timeout_s)
+        missing = dict(wanted)
+        with suppress(KafkaException):  # we may not read the configuration, and yet be allowed to change it
+            asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], request_timeout=timeout_s)
+            found = {key: entry.value for key, entry in _result(asked).items() if entry.value is not None}
+            missing = {k: value for k, value in wanted.items() if k not in found or float(found[k]) != float(value)}
         if missing:
+            entries = [
+                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in missing.items()
+            ]
+            resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
             try:
-                _alter(admin, name, missing, timeout_s)
+                _result(admin.incremental_alter_configs([resource], request_timeout=timeout_s))
                 altered.append(name)
             except KafkaException:
                 stale[name] = ",".join(f"{key}={value}" for key, value in missing.items())
     return tuple(altered), stale
-
-
-def _missing(admin: AdminClient, name: str, wanted: Mapping[str, str], timeout_s: float) -> Mapping[str, str]:
-    try:
-        found = _result(admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], request_timeout=timeout_s))
-    except KafkaException:
-        return wanted
-    return {key: value for key, value in wanted.items() if key not in found or not _is_equal(found[key].value, value)}
-
-
-def _is_equal(found: str | None, wanted: str) -> bool:
-    return found is not None and float(found) == float(wanted)
-
-
-def _alter(admin: AdminClient, name: str, wanted: Mapping[str, str], timeout_s: float) -> None:
-    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in wanted.items()]
-    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-    _result(admin.incremental_alter_configs([resource], request_timeout=timeout_s))
 
 
 def _result(futures: Mapping[Any, Any]) -> Any:

@@ -24,13 +24,20 @@ from irregulars.streams.progress.stream_time import StreamTime
 from irregulars.streams.progress.word_log import ReadWords, WordLog
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
-from irregulars.streams.stages.left_samples import read_samples
 from irregulars.streams.stages.partition_state import Tracked
-from irregulars.streams.stages.rank_drain import RankDrain, Rows
-from irregulars.streams.stages.rank_records import Record, decode, encode_rows, monitor_key, require_job
-from irregulars.streams.stages.rank_work import PartitionWork, RankMonitorLike, Sample, State, TrackedRanks
+from irregulars.streams.stages.rank_records import Record, decode, encode_rows, monitor_key, read_samples, require_job
+from irregulars.streams.stages.rank_work import (
+    ParkedMessage,
+    ParkingLot,
+    PartitionWork,
+    RankDrain,
+    RankMonitorLike,
+    Rows,
+    Sample,
+    State,
+    TrackedRanks,
+)
 from irregulars.streams.stages.stage import LOG, Event, Services, Stage, unreadable
-from irregulars.streams.stages.unannounced_ranks import ParkedMessage, ParkingLot
 from irregulars.streams.telemetry.log_lines import log_over
 
 T = TypeVar("T")

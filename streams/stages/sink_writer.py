@@ -1,14 +1,15 @@
-"""Hands results to a sink in a thread of its own; while the sink is busy they wait, and judging goes on."""
+"""Hands results to a sink in a thread of its own; while the sink is busy they wait, packed, and judging goes on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,8 +22,88 @@ from irregulars.messages.opinions import Opinion
 from irregulars.messages.records import Batch
 from irregulars.sinks.protocol import Sink
 from irregulars.sinks.tables import SAMPLES, table_of_opinions, table_of_samples, tables_of
-from irregulars.streams.stages.row_queue import Block, RowQueue
 from irregulars.streams.telemetry.counters import Counters
+
+_PACK_BYTES: Final = 1 << 20
+"""Size at which loose tables of one name are packed into one block, bytes; zstd makes them much smaller."""
+
+_TABLE_BYTES: Final = 4096
+"""Memory of a table beside its values, bytes: a job of 8 ranks gives hundreds of small ones a minute."""
+
+_FIRST: Final = ("verdicts", "suspects", "iterations", "jobs")
+"""Stored before the others when the database is back: few rows, and those that people look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one table: as Arrow tables, or packed as an Arrow stream."""
+
+    name: str
+    tables: tuple[pa.Table, ...]
+    packed: bytes | None
+    size_bytes: int
+
+    def rows(self) -> pa.Table:
+        """Return the rows as one table."""
+        if self.packed is None:
+            return pa.concat_tables(self.tables)
+        return pa.ipc.open_stream(self.packed).read_all()
+
+
+class RowQueue:
+    """Rows by table, oldest first. A block that was taken counts until it is `settled`.
+
+    >>> queue = RowQueue()
+    >>> queue.add({"jobs": pa.table({"rank": [1]}), "verdicts": pa.table({"revision": [3, 4]})})
+    >>> blocks = queue.take_all()
+    >>> [(block.name, block.rows().num_rows) for block in blocks]
+    [('verdicts', 2), ('jobs', 1)]
+    >>> for block in blocks:
+    ...     queue.settled(block)
+    >>> queue.size_bytes
+    0
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._loose: dict[str, list[pa.Table]] = {}
+        self._loose_bytes: dict[str, int] = {}
+        self._packed: dict[str, list[Block]] = {}
+        self._lock: Final = threading.Lock()
+
+    def add(self, tables: Mapping[str, pa.Table]) -> None:
+        """Take in rows; packing them may take some milliseconds."""
+        with self._lock:
+            for name, table in tables.items():
+                size_bytes = table.nbytes + _TABLE_BYTES
+                self._loose.setdefault(name, []).append(table)
+                self._loose_bytes[name] = self._loose_bytes.get(name, 0) + size_bytes
+                self.size_bytes += size_bytes
+                if self._loose_bytes[name] >= _PACK_BYTES:
+                    loose, loose_bytes = self._loose.pop(name), self._loose_bytes.pop(name)
+                    packed = _encode(pa.concat_tables(loose).combine_chunks(), "zstd")
+                    self._packed.setdefault(name, []).append(Block(name, (), packed, len(packed)))
+                    self.size_bytes += len(packed) - loose_bytes
+
+    def take_all(self) -> list[Block]:
+        """Return all that waits, by table, the oldest rows of each first."""
+        with self._lock:
+            loose = {
+                name: Block(name, tuple(tables), None, self._loose_bytes[name])
+                for name, tables in self._loose.items()
+            }
+            packed, self._packed, self._loose, self._loose_bytes = self._packed, {}, {}, {}
+        blocks = []
+        for name in dict.fromkeys((*_FIRST, *packed, *loose)):
+            blocks += packed.get(name, [])
+            blocks += [loose[name]] if name in loose else []
+        return blocks
+
+    def settled(self, block: Block) -> None:
+        """Count a block no more: its rows are stored, or kept elsewhere."""
+        with self._lock:
+            self.size_bytes -= block.size_bytes
+
 
 LOG: Final = logging.getLogger("irregulars.worker")
 UNSTORED_MIB: Final = 256
@@ -78,7 +159,7 @@ class SinkWriter:
 
     @property
     def has_room_for_samples(self) -> bool:
-        """Whether samples may be given; else whoever has them should read them again later."""
+        """Whether samples may be given; else the caller should read them again later."""
         return self._queue.size_bytes <= _SHARE_OF_SAMPLES * self._limit_bytes
 
     async def write(self, judgements: Judgements) -> None:
@@ -95,10 +176,10 @@ class SinkWriter:
         for name in SAMPLES:
             own = [batch for batch in batches if batch.header.schema == name]
             if own:
-                await self._add(partial(_samples, name, own))
+                await self._add(partial(lambda name, own: {name: table_of_samples(own)}, name, own))
 
     async def write_opinions(self, opinions: Sequence[Opinion]) -> None:
-        """Give what people say of verdicts; it is stored after the next `flush`. Never waits for the sink."""
+        """Give opinions on verdicts; they are stored after the next `flush`. Never waits for the sink."""
         if self._sink is not None and opinions:
             await self._add(lambda: {"feedback": table_of_opinions(opinions)})
 
@@ -167,7 +248,7 @@ class SinkWriter:
                 self._counters.sink_is_missing = False
             while not self._is_closed and (self._queue.size_bytes or self._flushes):
                 await self._store_round(self._sink)
-        except Exception as error:  # a bug: whoever writes or flushes next must learn of it
+        except Exception as error:  # a bug: the next call that writes or flushes raises it
             self._failure = error
             self._settle_flushes(self._flushes)
 
@@ -177,7 +258,7 @@ class SinkWriter:
         flushes, self._flushes = self._flushes, []
         try:
             for block in self._queue.take_all():
-                await self._call(partial(_write, sink, block))
+                await self._call(partial(lambda block: sink.write({block.name: block.rows()}), block))
                 self._queue.settled(block)
                 self._counters.unstored_bytes = self._queue.size_bytes
             if not flushes:
@@ -206,8 +287,13 @@ class SinkWriter:
                 self._answered()
                 return
             except SinkBusy as busy:
-                wait_s = min(busy.retry_after_s, _MAX_WAIT_S)
-                self._was_busy(wait_s, str(busy))
+                wait_s, now_s = min(busy.retry_after_s, _MAX_WAIT_S), time.monotonic()
+                self._counters.sink_was_busy(now_s)
+                is_first, self._busy_since_s = self._busy_since_s is None, self._busy_since_s or now_s
+                if is_first or now_s - self._said_at_s >= _SAY_AGAIN_S:
+                    self._said_at_s = now_s
+                    LOG.warning("event=sink_busy retry_after_s=%g unstored_mib=%.1f reason=%r",
+                                wait_s, self._queue.size_bytes / (1 << 20), str(busy))  # fmt: skip
                 await asyncio.sleep(wait_s)
             except SinkRejected as rejection:
                 self._answered()
@@ -215,15 +301,6 @@ class SinkWriter:
                     await self._bury(rejection)
                 return
         await loop.create_future()  # returning would say that the rows are stored
-
-    def _was_busy(self, wait_s: float, reason: str) -> None:
-        now_s = time.monotonic()
-        self._counters.sink_was_busy(now_s)
-        is_first, self._busy_since_s = self._busy_since_s is None, self._busy_since_s or now_s
-        if is_first or now_s - self._said_at_s >= _SAY_AGAIN_S:
-            self._said_at_s = now_s
-            unstored_mib = self._queue.size_bytes / (1 << 20)
-            LOG.warning("event=sink_busy retry_after_s=%g unstored_mib=%.1f reason=%r", wait_s, unstored_mib, reason)
 
     def _answered(self) -> None:
         self._counters.sink_answered()
@@ -242,30 +319,22 @@ class SinkWriter:
 
 
 def _parts(judgements: Judgements) -> Iterator[Judgements]:
-    """Kinds of rows apart: one that can't be converted must not take a verdict with it."""
+    """Yield each kind of rows by itself: one that can't be converted must not hold up a verdict."""
     names = ("announcements", "iterations", "rank_iterations", "detector_scores", "operators", "patterns", "verdicts")
     for name in names:
         if len(getattr(judgements, name)):
             yield replace(Judgements(judgements.job), **{name: getattr(judgements, name)})
 
 
-def _samples(name: str, batches: Sequence[Batch]) -> dict[str, pa.Table]:
-    return {name: table_of_samples(batches)}
-
-
 def _open(sink: Sink) -> None:
     try:
         sink.open()
-    except ServiceError as error:  # who is refused now was not known at the start, and may be let in later
+    except ServiceError as error:  # also a refusal: a user that was unknown at the start may be made later
         raise SinkBusy(str(error), _OPEN_AGAIN_S) from error
 
 
-def _write(sink: Sink, block: Block) -> None:
-    sink.write({block.name: block.rows()})
-
-
-def _encode(table: Any) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+def _encode(table: Any, compression: str | None = None) -> bytes:
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())

@@ -26,7 +26,7 @@ from irregulars.errors import IrregularsError, RecordError, SendingGivenUp
 from irregulars.kafka.dead_letters import DeadLetters, InputMessage
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.outbox import Outbox
-from irregulars.kafka.recent_messages import RecentMessages
+from irregulars.kafka.scattered_reading import RecentMessages
 from irregulars.kafka.topic_ids import require_same_topics
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.health.watchdog import Watchdog, WorkGivenUp

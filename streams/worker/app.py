@@ -31,7 +31,7 @@ from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.login_password import password_of
 from irregulars.kafka.outbox import Outbox
-from irregulars.kafka.recent_messages import RecentMessages
+from irregulars.kafka.scattered_reading import RecentMessages
 from irregulars.kafka.topic_admin import check_topics
 from irregulars.kafka.topics import TOPICS, WORKER_TOPICS
 from irregulars.messages.opinions import Opinion, decode_opinion

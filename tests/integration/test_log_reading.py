@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from irregulars.errors import ServiceUnavailable, TopicMismatch
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.outbox import Outbox
-from irregulars.kafka.recent_messages import RecentMessages
+from irregulars.kafka.scattered_reading import RecentMessages
 from irregulars.kafka.topic_admin import check_topics, create_topics
 from irregulars.kafka.topics import CLEANING, SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
 from irregulars.messages.bundles import bundle_of, encode_bundle

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("producers", "streams", "detectors", "sinks", "infra", "irregulars/messages", "irregulars/kafka")
 SOURCES = [path for name in FOLDERS for path in sorted((ROOT / name).rglob("*.py"))]
-BY_THEMSELVES = {"login_password.py", "kafka_answers.py", "local_services.py"}
+BY_THEMSELVES = {"login_password.py", "demo_broker.py", "local_services.py"}
 """Who makes clients of the library itself; the last two ask a broker of ours on this machine, without a login."""
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from irregulars.streams.stages.unannounced_ranks import ParkedMessage, ParkingLot
+from irregulars.streams.stages.rank_work import ParkedMessage, ParkingLot
 
 
 def message(offset: int, key: bytes = b"job/0", at_s: float = 0.0, size_bytes: int = 10) -> ParkedMessage:
