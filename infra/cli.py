@@ -15,32 +15,31 @@ from typer.core import TyperCommand, TyperGroup
 
 from irregulars import stopping
 from irregulars.errors import IrregularsError, how_to_install
+from irregulars.infra.commands.act import act
 from irregulars.infra.commands.agent import agent
+from irregulars.infra.commands.alerts import alerts
+from irregulars.infra.commands.analyze import analyze
+from irregulars.infra.commands.backtest import backtest
 from irregulars.infra.commands.console import console
 from irregulars.infra.commands.deadletter import deadletter
 from irregulars.infra.commands.demo import demo
-from irregulars.infra.commands.detectors.backtest import backtest
-from irregulars.infra.commands.detectors.plugins import plugins
 from irregulars.infra.commands.doctor import doctor
+from irregulars.infra.commands.explain import explain
+from irregulars.infra.commands.feedback import feedback
+from irregulars.infra.commands.import_trace import import_trace
 from irregulars.infra.commands.kit import kit
-from irregulars.infra.commands.options import Invocation
-from irregulars.infra.commands.plain_values import spare_models
+from irregulars.infra.commands.mutes import mutes
+from irregulars.infra.commands.node_check import node_check
+from irregulars.infra.commands.notify import notify
+from irregulars.infra.commands.options import Invocation, spare_models
+from irregulars.infra.commands.plugins import plugins
+from irregulars.infra.commands.replay import replay
+from irregulars.infra.commands.show import show
 from irregulars.infra.commands.show_settings import show_settings
+from irregulars.infra.commands.simulate import print_keys, simulate
 from irregulars.infra.commands.sql import sql
-from irregulars.infra.commands.telling.act import act
-from irregulars.infra.commands.telling.alerts import alerts
-from irregulars.infra.commands.telling.feedback import feedback
-from irregulars.infra.commands.telling.mutes import mutes
-from irregulars.infra.commands.telling.node_check import node_check
-from irregulars.infra.commands.telling.notify import notify
 from irregulars.infra.commands.thresholds import thresholds
 from irregulars.infra.commands.topics import topics
-from irregulars.infra.commands.traces.analyze import analyze
-from irregulars.infra.commands.traces.explain import explain
-from irregulars.infra.commands.traces.import_trace import import_trace
-from irregulars.infra.commands.traces.replay import replay
-from irregulars.infra.commands.traces.show import show
-from irregulars.infra.commands.traces.simulate import print_keys, simulate
 from irregulars.infra.commands.up import up
 from irregulars.infra.commands.worker import worker
 from irregulars.printing import printable, say

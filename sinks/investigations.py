@@ -38,11 +38,7 @@ _PARAMETER: Final = re.compile(
     r"(?P<name>\w+) (?P<type>[\w()]+)(?: = (?P<default>'[^']*'|\S+))? \| (?P<description>.+)"
 )
 _PLACEHOLDER: Final = re.compile(r"\{(\w+):([\w()]+)\}")
-_BOUNDS: Final = {
-    "UInt32": (0, 2**32 - 1),
-    "Int64": (-(2**63), 2**63 - 1),
-    "Nullable(Int64)": (-(2**63), 2**63 - 1),
-}
+_BOUNDS: Final = {"UInt32": (0, 2**32 - 1), "Int64": (-(2**63), 2**63 - 1), "Nullable(Int64)": (-(2**63), 2**63 - 1)}
 
 
 @dataclass(frozen=True, slots=True)

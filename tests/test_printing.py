@@ -108,7 +108,7 @@ def test_errors_tables_and_alerts_show_any_name(name: str) -> None:
     program = f"""
 import sys
 from irregulars.infra.cli import main
-from irregulars.infra.commands.telling.alerts import _line
+from irregulars.infra.commands.alerts import _line
 from irregulars.infra.commands.answers import show_answer, write_csv
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.investigations import Answer

@@ -1,5 +1,4 @@
-"""The commands of the command line, a file each.
+"""The commands of the command line, a file each; `options.py` has the flags that they share.
 
-Start at `worker.py`; `options.py` is what they share, and what reads or writes trace directories has a room of its
-own.
+Start at `worker.py`. A command imports its heavy modules when it runs, so that ``--help`` is quick.
 """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from irregulars.infra.runs.local_services import LocalServices
-    from irregulars.infra.runs.simulated_run import PublishedRun
+    from irregulars.infra.runs.published_run import PublishedRun
     from irregulars.messages.judgements import Verdict
     from irregulars.producers.publishing.agent import AgentSettings
     from irregulars.producers.simulator.settings import SimulatorSettings
@@ -74,10 +74,7 @@ def demo(
     scene = _live_scene() if is_live else _simulated_scene(fault, iterations)
     console = open_console()
     settings = settings_of(context, snapshot_s=1.0, partitions=4)
-    with (
-        stopping.held(),
-        LocalServices(settings, on_step=lambda step: console.print(step, style="dim")) as services,
-    ):
+    with stopping.held(), LocalServices(settings, on_step=lambda step: console.print(step, style="dim")) as services:
         verdict = _watch(console, services, scene)
         if verdict is not None:
             _show_verdict(console, services, verdict, scene.fault)
@@ -135,7 +132,7 @@ class _Scene:
 
 
 def _simulated_scene(fault: str, iterations: int) -> _Scene:
-    from irregulars.infra.runs.simulated_run import SimulatedRun
+    from irregulars.infra.runs.published_run import SimulatedRun
     from irregulars.producers.simulator.faults import parse_fault
     from irregulars.producers.simulator.settings import SimulatorSettings
 
@@ -164,8 +161,8 @@ def require_possible(job: SimulatorSettings) -> None:
 def _live_scene() -> _Scene:
     if find_spec("torch") is None:  # before services are started for nothing
         raise InputError(f"torch must be installed for --live; got none. {how_to_install('torch')}")
-    from irregulars.infra.runs.live_run import LiveRun
     from irregulars.infra.runs.live_training import RANKS, LivePlan
+    from irregulars.infra.runs.published_run import LiveRun
 
     plan = LivePlan()
     title = f"{RANKS} processes train with torch and gloo"

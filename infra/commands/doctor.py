@@ -35,8 +35,7 @@ def doctor(
     within_s: Annotated[float, typer.Option(min=1.0, max=300.0, help="Seconds that reading may take.")] = 20.0,
     group: Annotated[str, typer.Option(help="Consumer group of the workers.")] = "irregulars",
     role: Annotated[
-        str | None,
-        typer.Option(help="Judge only what a role's work needs: worker, agent, …; default: all."),
+        str | None, typer.Option(help="Judge only what a role's work needs: worker, agent, …; default: all.")
     ] = None,
     bootstrap: Bootstrap = None,
     topic_prefix: TopicPrefix = None,

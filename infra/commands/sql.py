@@ -11,14 +11,7 @@ import typer
 
 from irregulars.errors import InputError
 from irregulars.infra.commands.answers import Shape, plain_value, show_answer, write_csv
-from irregulars.infra.commands.options import (
-    ClickHouseUrl,
-    Database,
-    Json,
-    open_console,
-    print_json,
-    settings_of,
-)
+from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, open_console, print_json, settings_of
 from irregulars.printing import broken, counted, printable
 
 if TYPE_CHECKING:

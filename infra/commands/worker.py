@@ -31,12 +31,7 @@ def worker(
 
     Example: irregulars worker --bootstrap kafka-0:9092 --clickhouse-url http://clickhouse:8123
     """
-    from irregulars.infra.configuration.wiring import (
-        database_settings,
-        keep_days,
-        monitor_settings,
-        worker_settings,
-    )
+    from irregulars.infra.configuration.wiring import database_settings, keep_days, monitor_settings, worker_settings
     from irregulars.sinks.clickhouse import ClickHouseSink
     from irregulars.streams.worker.running import run_worker
 

@@ -239,7 +239,7 @@ class CloudEventsOptions:
 def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: NotifySettings) -> Channel:
     from irregulars.kafka.broker import client_config
     from irregulars.kafka.lasting_producer import LastingProducer
-    from irregulars.sinks.notices.channels.cloudevents import CloudEventsChannel
+    from irregulars.sinks.notices.channels.webhook import CloudEventsChannel
 
     if options.topic in {settings.topics.name(one) for one in TOPICS}:
         raise InputError(f"topic must be none of ours; got {options.topic!r} ({where}, key topic)")

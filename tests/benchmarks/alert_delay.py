@@ -33,7 +33,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from irregulars.infra.commands.traces.replay import rename_job
+from irregulars.infra.commands.replay import rename_job
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import analyze

@@ -10,9 +10,8 @@ from typing import Final
 
 from irregulars.detectors.plugins.loading import load_detector
 from irregulars.detectors.plugins.protocol import Level
-from irregulars.infra.backtesting.backtest import backtest, shipped_detectors
+from irregulars.infra.backtesting.backtest import backtest, markdown_table, shipped_detectors
 from irregulars.infra.backtesting.recorded import find_recordings, read_recording
-from irregulars.infra.backtesting.rendering import markdown_table
 from irregulars.streams.monitor_settings import MonitorSettings
 from tests.conftest import RECORDINGS
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-from irregulars.infra.commands.traces.replay import in_time, rename_job
+from irregulars.infra.commands.replay import in_time, rename_job
 from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import Trace

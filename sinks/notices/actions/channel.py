@@ -32,13 +32,7 @@ class ActionsChannel:
         How long the broker may take for a message, before the notice is to come again, s.
     """
 
-    def __init__(
-        self,
-        name: str,
-        topic: str,
-        config: Mapping[str, Any],
-        timeout_s: float = 30.0,
-    ) -> None:
+    def __init__(self, name: str, topic: str, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:
         self.name: Final = name
         self.gathers: Final = False  # each node is an action of its own
         self._topic: Final = topic

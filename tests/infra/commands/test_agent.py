@@ -49,18 +49,12 @@ def test_what_is_wrong_with_it_is_one_line(run: Run, text: str, complaint: str) 
     [
         ("kind = 'kinetto'", "kind must be one of replay, torch, nccl-ras, kineto, "),
         ("kind = 'kineto'\njob = 'j'", "key directory must be there; got none (agent.toml, sources 1)"),
-        (
-            "kind = 'torch'\nmode = '0660'",
-            "mode must be an integer; got '0660' (agent.toml, sources 1, key mode)",
-        ),
+        ("kind = 'torch'\nmode = '0660'", "mode must be an integer; got '0660' (agent.toml, sources 1, key mode)"),
         (
             "kind = 'nccl-inspector'\ndirectory = '.'\njob = 'j'",
             "key world_size must be there; got none (agent.toml, sources 1)",
         ),
-        (
-            "kind = 'torch'\nmode = 0o70",
-            "mode must be permissions, 0o600 to 0o777; got 0o70 (socket ",
-        ),
+        ("kind = 'torch'\nmode = 0o70", "mode must be permissions, 0o600 to 0o777; got 0o70 (socket "),
         (
             "kind = 'torch'\n[[sources]]\nkind = 'torch'\npath = 'other'",
             "name must be another than those before; got 'torch' (agent.toml, sources 2, key name)",

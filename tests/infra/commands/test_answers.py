@@ -105,10 +105,7 @@ RANKS = Answer(
 
 def test_many_rows_that_are_too_wide_are_a_table_of_the_columns_for_which_there_is_room() -> None:
     told = lines(RANKS, 60, 24)
-    assert told[:2] == [
-        f"rank  host     evidence{' ' * 24}  work_ms",
-        f"   0  node-0   {'x' * 31}…      0.0",
-    ]
+    assert told[:2] == [f"rank  host     evidence{' ' * 24}  work_ms", f"   0  node-0   {'x' * 31}…      0.0"]
     assert len(told) == 51 + 2
     assert " ".join(told[51:]) == (
         "Too wide for this terminal: not shown: score; texts are cut (…). Whole: --vertical, --table, --json"

@@ -28,9 +28,9 @@ from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.notices.actions.actions import encode_actions
 from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
-from irregulars.sinks.notices.channels.cloudevents import headers_of
 from irregulars.sinks.notices.channels.pagerduty import events_of
 from irregulars.sinks.notices.channels.slack import message_of
+from irregulars.sinks.notices.channels.webhook import headers_of
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.mutes import Mute, encode_mute
 from irregulars.sinks.notices.notice import Notice, notice_json

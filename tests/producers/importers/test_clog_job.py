@@ -11,7 +11,7 @@ import pytest
 from irregulars.detectors.job.measured_time import logged_resolutions_ns
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import Analysis, analyze
-from irregulars.infra.runs.last_arrivals_report import arrivals_of
+from irregulars.infra.runs.trace_reports import arrivals_of
 from irregulars.messages.records import OPERATOR_CODES
 from irregulars.producers.importers import clog_job as job_of_clog
 from irregulars.producers.importers.imported import ImportedJob

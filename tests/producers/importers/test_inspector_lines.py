@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.runs.last_arrivals_report import arrivals_of
+from irregulars.infra.runs.trace_reports import arrivals_of
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace

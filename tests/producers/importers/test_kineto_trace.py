@@ -13,7 +13,7 @@ import pytest
 
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
-from irregulars.infra.runs.last_arrivals_report import arrivals_of
+from irregulars.infra.runs.trace_reports import arrivals_of
 from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace

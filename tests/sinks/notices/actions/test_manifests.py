@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from irregulars.infra.cli import app
-from irregulars.infra.commands.telling.act import kubernetes
+from irregulars.infra.commands.act import kubernetes
 from irregulars.sinks.notices.actions.node_check import MOST_CHARACTERS
 
 INFRA = Path(__file__).resolve().parents[4] / "infra"

@@ -22,12 +22,11 @@ import pytest
 
 from irregulars.errors import InputError, SinkBusy, SinkRejected
 from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
-from irregulars.sinks.notices.channels.cloudevents import headers_of
 from irregulars.sinks.notices.channels.command import CommandChannel
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings
 from irregulars.sinks.notices.channels.pagerduty import PagerDutyChannel
 from irregulars.sinks.notices.channels.slack import SlackBotChannel, SlackWebhookChannel
-from irregulars.sinks.notices.channels.webhook import WebhookChannel
+from irregulars.sinks.notices.channels.webhook import WebhookChannel, headers_of
 from irregulars.sinks.notices.notice import Channel, NotArrived, Notice, notice_json
 from tests.integration.certificates import Authority
 from tests.sinks.notices.alerts import alert

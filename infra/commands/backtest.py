@@ -94,7 +94,7 @@ def _recorded(settings: Settings, recordings: list[Path], level: Level) -> Itera
 
 
 def _stored(settings: Settings, job: str, level: Level) -> Iterator[JobFrames]:
-    from irregulars.infra.backtesting.stored import read_stored_job
+    from irregulars.infra.backtesting.recorded import read_stored_job
     from irregulars.infra.configuration.wiring import database_settings
     from irregulars.sinks.connection import connect, translated
 
@@ -113,7 +113,7 @@ def _stored(settings: Settings, job: str, level: Level) -> Iterator[JobFrames]:
 
 
 def _show(results: list[Result], job: str | None, plot: Path | None, *, json: bool) -> None:
-    from irregulars.infra.backtesting.rendering import draw, text_table
+    from irregulars.infra.backtesting.backtest import draw, text_table
 
     if plot is not None:
         write_file("plot", plot, draw(results, f"Backtest on {job or 'recordings'}"))

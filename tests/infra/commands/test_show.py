@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.traces.show import named_by
+from irregulars.infra.commands.show import named_by
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "recordings"
+RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 
 
 def test_a_recording_is_shown_without_any_service(run: Run) -> None:

@@ -112,8 +112,7 @@ def nvsentinel(
     ] = "-",
     cluster: Annotated[str, typer.Option(help="Name of the cluster, in the events' source.")] = "default",
     is_acting: Annotated[
-        bool,
-        typer.Option("--do-it", help="EXECUTE_REMEDIATION: NVSentinel may act. Without it: STORE_ONLY."),
+        bool, typer.Option("--do-it", help="EXECUTE_REMEDIATION: NVSentinel may act. Without it: STORE_ONLY.")
     ] = False,
     least_probability: LeastProbability = 0.9,
     is_ending: End = False,

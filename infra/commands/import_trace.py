@@ -13,7 +13,7 @@ from irregulars.infra.commands.options import Json, open_console, print_json, pr
 from irregulars.printing import counted
 
 if TYPE_CHECKING:
-    from irregulars.infra.runs.last_arrivals_report import LateRank
+    from irregulars.infra.runs.trace_reports import LateRank
     from irregulars.producers.importers.imported import ImportedJob
     from irregulars.producers.trace.directory import Trace
 
@@ -53,7 +53,7 @@ def import_trace(
 
     Example: irregulars import nccl-ras answers/ hung/ && irregulars analyze hung/
     """
-    from irregulars.infra.runs.last_arrivals_report import arrivals_of, collectives_json, late_ranks
+    from irregulars.infra.runs.trace_reports import arrivals_of, collectives_json, late_ranks
     from irregulars.producers.importers.importing import import_trace as read
     from irregulars.producers.trace.directory import read_trace
 

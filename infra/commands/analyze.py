@@ -85,7 +85,7 @@ def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> A
 
 def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
     """Read a recorded job, and say on standard error what was left out or inferred."""
-    from irregulars.infra.runs.traffic_report import report_traffic
+    from irregulars.infra.runs.trace_reports import report_traffic
     from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
 

@@ -26,7 +26,7 @@ def explain(
 
     Example: irregulars explain tests/recordings/gloo-slow-nic --iteration 70 --rank 1
     """
-    from irregulars.infra.commands.traces.analyze import read_and_report
+    from irregulars.infra.commands.analyze import read_and_report
     from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.explained import explain_iteration, explanation_lines
 

@@ -96,7 +96,7 @@ def named_by(pasted: Sequence[str]) -> str | None:
 
 def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, is_json: bool) -> Found | None:
     """Judge a recording; where nobody is to blame say so as analyze does."""
-    from irregulars.infra.commands.traces.analyze import read_and_report, show_analysis
+    from irregulars.infra.commands.analyze import read_and_report, show_analysis
     from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.analysis import analysis_of, judge_trace
     from irregulars.infra.showing.from_recording import found_in_recording

@@ -82,7 +82,7 @@ def new(
 
     Example: irregulars plugins new nic_drift && cd nic_drift && irregulars plugins check nic_drift:NicDrift
     """
-    from irregulars.infra.commands.detectors.new_package import class_name, write_package
+    from irregulars.infra.commands.new_package import class_name, write_package
 
     for path in write_package(name, level.value, Path()):
         print(path)

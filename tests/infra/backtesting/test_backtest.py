@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from irregulars.infra.backtesting.backtest import Result
-from irregulars.infra.backtesting.rendering import draw, markdown_table, text_table
+from irregulars.infra.backtesting.backtest import Result, draw, markdown_table, text_table
 from irregulars.infra.backtesting.scoring import Counts
 
 RESULTS = [

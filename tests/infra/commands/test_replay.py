@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.commands.traces.replay import in_time, rename_job
+from irregulars.infra.commands.replay import in_time, rename_job
 from irregulars.messages.records import SCHEMAS
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import moved, span_ns
@@ -12,7 +12,7 @@ from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
-RECORDING = Path(__file__).resolve().parents[3] / "recordings" / "gloo-clean"
+RECORDING = Path(__file__).resolve().parents[2] / "recordings" / "gloo-clean"
 
 
 def test_a_renamed_job_has_its_name_in_every_record() -> None:

@@ -15,7 +15,7 @@ from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "recordings"
+RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
 
 
 def test_json_is_one_object_of_the_contract_and_nothing_else(run: Run) -> None:

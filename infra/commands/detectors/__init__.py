@@ -1,4 +1,0 @@
-"""Commands for those who write detectors: list, make, check and backtest them.
-
-Start at `plugins.py`.
-"""
