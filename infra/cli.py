@@ -100,7 +100,10 @@ class _Commands(_Group):
         except OSError as error:
             if error.errno not in {errno.EPIPE, *_NO_ROOM}:
                 raise
-            _drop_output()
+            # Send what is left in the buffer of standard output nowhere: Python would try it again at its end.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
             if error.errno == errno.EPIPE:  # whoever read has seen enough
                 sys.exit(_NOT_READ)
             where = f" ({printable(error.filename)})" if error.filename else ""
@@ -147,13 +150,6 @@ def _report_usage(error: Any) -> int:
 def _fail(text: str) -> NoReturn:
     say(text)
     raise typer.Exit(UNUSABLE) from None
-
-
-def _drop_output() -> None:
-    """Send what is left in the buffer of standard output nowhere: Python would try it again at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 app = typer.Typer(

@@ -152,9 +152,16 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
     with translated(settings):
         client = _client(pool, settings)
         if settings.is_reading:
-            _only_read(client)
+            # A user whose profile says readonly (1 or 2) may not set it, not even to what it is.
+            known = client.server_settings.get("readonly")
+            if known is None or known.value == "0":
+                client.set_client_setting("readonly", _READING)
         if is_creating:
-            _create(client, settings.database)
+            # Asked first, so that a user without the right to create databases can use one that exists.
+            if not client.command("EXISTS DATABASE {name:Identifier}", parameters={"name": settings.database}):
+                client.command(
+                    "CREATE DATABASE IF NOT EXISTS {name:Identifier}", parameters={"name": settings.database}
+                )
         if not client.command("EXISTS DATABASE {name:Identifier}", parameters={"name": settings.database}):
             raise ServiceRefused(
                 f"database must exist; got none named {settings.database!r} ({settings.address}). "
@@ -220,19 +227,6 @@ def _client(pool: Any, settings: DatabaseSettings) -> Client:
     return client
 
 
-def _only_read(client: Client) -> None:
-    # A user whose profile says readonly (1 or 2) may not set it, not even to what it is.
-    known = client.server_settings.get("readonly")
-    if known is None or known.value == "0":
-        client.set_client_setting("readonly", _READING)
-
-
-def _create(client: Client, database: str) -> None:
-    # Asked first, so that a user without the right to create databases can use one that exists.
-    if not client.command("EXISTS DATABASE {name:Identifier}", parameters={"name": database}):
-        client.command("CREATE DATABASE IF NOT EXISTS {name:Identifier}", parameters={"name": database})
-
-
 @contextmanager
 def translated(settings: DatabaseSettings) -> Iterator[None]:
     """Turn the client library's errors into ours.
@@ -252,7 +246,7 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
         yield
     except ClickHouseError as error:
         code, reason = getattr(error, "code", None), reason_of(error)
-        if settings.is_reading and (code == _READONLY or (code == _NOT_GRANTED and _would_write(reason))):
+        if settings.is_reading and (code == _READONLY or (code == _NOT_GRANTED and _GRANT.search(reason))):
             raise InputError(
                 f"query must only read; got {reason}. `irregulars sql --write` lets it change what its user may"
             ) from error
@@ -271,10 +265,6 @@ def translated(settings: DatabaseSettings) -> Iterator[None]:
         if code in _QUERY_ERRORS:
             raise InputError(f"query must be SQL that the database understands; got {reason}") from error
         raise ServiceUnavailable(f"database must answer; got {reason} ({settings.address})") from error
-
-
-def _would_write(reason: str) -> bool:
-    return _GRANT.search(reason) is not None
 
 
 def reason_of(error: BaseException) -> str:

@@ -115,7 +115,12 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
         client.command(for_replicas(_REGISTER) if is_replicated else _REGISTER)
     applied = _applied(client)
     for migration in wanted:
-        _require_unchanged(migration, applied)
+        checksum = applied.get(migration.version, migration.checksum)
+        if checksum != migration.checksum:
+            raise InputError(
+                f"migration {migration.name} must stay as it was applied, checksum {checksum[:12]}; "
+                f"got {migration.checksum[:12]}. Undo the edit, and put the change into a new migration"
+            )
     missing = [migration for migration in wanted if migration.version not in applied]
     for migration in missing:
         _apply(client, migration, is_replicated)
@@ -125,15 +130,6 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
 def _applied(client: Client) -> dict[int, str]:
     rows = client.query("SELECT version, checksum FROM schema_migrations FINAL").result_rows
     return {int(version): str(checksum) for version, checksum in rows}
-
-
-def _require_unchanged(migration: Migration, applied: dict[int, str]) -> None:
-    checksum = applied.get(migration.version, migration.checksum)
-    if checksum != migration.checksum:
-        raise InputError(
-            f"migration {migration.name} must stay as it was applied, checksum {checksum[:12]}; "
-            f"got {migration.checksum[:12]}. Undo the edit, and put the change into a new migration"
-        )
 
 
 def for_replicas(statement: str) -> str:

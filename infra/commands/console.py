@@ -98,6 +98,8 @@ def _tuple(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _serve(settings: Settings, reads_kafka: bool) -> None:
+    import logging.config
+
     from irregulars.infra.console.server import (
         address_of,
         certificate_of,
@@ -108,8 +110,10 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
         policy_of,
         serve,
     )
+    from irregulars.streams.telemetry.log_format import logging_config
 
-    _start_log(settings)
+    levels = {"warning": "warn", "critical": "crit"}
+    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
     address, certificate = address_of(settings), certificate_of(settings)
     policy = policy_of(settings, address)
     with stopping.held(), listen_on(*address) as listening:
@@ -118,15 +122,6 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
         _tell(listening, policy, settings)
         serve(config, listening)
     print("irregulars: console ended", file=sys.stderr)
-
-
-def _start_log(settings: Settings) -> None:
-    import logging.config
-
-    from irregulars.streams.telemetry.log_format import logging_config
-
-    levels = {"warning": "warn", "critical": "crit"}
-    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
 
 
 def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) -> None:

@@ -186,7 +186,12 @@ def write_package(name: str, level: str, place: Path) -> list[Path]:
     InputError
         If the name can't be a module's, another module has it, or there is such a folder or file.
     """
-    _require_usable(name)
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.endswith("_"):
+        raise InputError(f"name must be small letters, digits and single _, as of a module; got {name!r}")
+    if name in installed_detectors():
+        raise InputError(f"name must not be that of an installed detector; got {name!r}: settings could name neither")
+    if name in sys.stdlib_module_names or _is_installed(name):
+        raise InputError(f"name must not be that of another module; got {name!r}, which Python imports already")
     folder = place / name
     values = {**_LEVELS[level], "name": name, "kind": class_name(name), "dashed": name.replace("_", "-")}
     texts = {"pyproject.toml": _PROJECT, "README.md": _README, f"{name}.py": _DETECTOR, f"test_{name}.py": _TEST}
@@ -199,15 +204,6 @@ def write_package(name: str, level: str, place: Path) -> list[Path]:
     except OSError as error:
         raise InputError(f"folder of the new detector must be writable; got {error.strerror} ({folder})") from error
     return [folder / file for file in texts]
-
-
-def _require_usable(name: str) -> None:
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.endswith("_"):
-        raise InputError(f"name must be small letters, digits and single _, as of a module; got {name!r}")
-    if name in installed_detectors():
-        raise InputError(f"name must not be that of an installed detector; got {name!r}: settings could name neither")
-    if name in sys.stdlib_module_names or _is_installed(name):
-        raise InputError(f"name must not be that of another module; got {name!r}, which Python imports already")
 
 
 def _is_installed(name: str) -> bool:

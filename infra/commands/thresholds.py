@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -58,7 +57,10 @@ def set_thresholds(
 
     values = parse_values(assignments)
     if not is_forced:
-        _require_patience(values)
+        silence_s = values.get("silence_s")
+        if silence_s is not None and silence_s < LEAST_SILENCE_S:
+            rule = f"silence_s must be {LEAST_SILENCE_S:g} or more, since jobs pause for a checkpoint"
+            raise InputError(f"{rule}; got {silence_s:g}. If you mean it: --force")
     _change(context, values, reason, job, begin, who, bootstrap, topic_prefix, json)
 
 
@@ -123,14 +125,6 @@ def list_thresholds(
         print(printable(f"later: {_words(change)}"))
     if not found and not later and job is None:
         print("all thresholds are as set")
-
-
-def _require_patience(values: Mapping[str, Any]) -> None:
-    """Raise `InputError` where a pause of any job, a checkpoint say, would be reported as a hang."""
-    silence_s = values.get("silence_s")
-    if silence_s is not None and silence_s < LEAST_SILENCE_S:
-        rule = f"silence_s must be {LEAST_SILENCE_S:g} or more, since jobs pause for a checkpoint"
-        raise InputError(f"{rule}; got {silence_s:g}. If you mean it: --force")
 
 
 def _change(

@@ -169,7 +169,7 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     """
     if not iterations:
         return _why_no_iterations(trace)
-    if trace.commops and not _have_lengths(trace):
+    if trace.commops and not any((batch.columns["elapsed_ns"] > 0).any() for batch in trace.commops.values()):
         return (
             "nothing tells how long its operators took: such a log tells hangs alone. (clog's times can be used on "
             "gloo, where calls block, and not where a watchdog looks at the GPU)"
@@ -185,7 +185,7 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     irregular = [one.iteration for one in judged if one.is_irregular]
     if not trace.commops:
         return f"{_some(irregular)} and there are no operators to tell why" if irregular else None
-    if irregular and not _have_starts(trace):
+    if irregular and not any((batch.columns["start_ns"] != UNKNOWN).any() for batch in trace.commops.values()):
         return f"{_some(irregular)} and its operators have no start times: who waited for whom is not known"
     if len(trace.commops) == 1 and trace.world_size > 1:
         return _why_one_rank(trace, irregular)
@@ -215,14 +215,6 @@ def _some(irregular: Sequence[int]) -> str:
     if len(irregular) == 1:
         return f"iteration {irregular[0]} was irregular,"
     return f"{len(irregular)} iterations were irregular,"
-
-
-def _have_starts(trace: Trace) -> bool:
-    return any((batch.columns["start_ns"] != UNKNOWN).any() for batch in trace.commops.values())
-
-
-def _have_lengths(trace: Trace) -> bool:
-    return any((batch.columns["elapsed_ns"] > 0).any() for batch in trace.commops.values())
 
 
 def _why_one_rank(trace: Trace, irregular: Sequence[int]) -> str:

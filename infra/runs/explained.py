@@ -192,7 +192,13 @@ def explanation_lines(one: Explained) -> Iterator[str]:
         )
         yield from (f"  {text}" for text in path_texts(one.reasons))
     if one.rank is not None:
-        yield from _rank_lines(one.rank)
+        rank = one.rank
+        took = "an unknown time" if rank.elapsed_ns is None else duration(rank.elapsed_ns)
+        worked = "" if rank.work_ns is None else f", {duration(rank.work_ns)} of it its own work"
+        longer = "" if rank.work_excess_ns is None else f" ({_longer(rank.work_excess_ns)})"
+        yield f"Rank {rank.rank} took {took}{worked}{longer}."
+        for name, excess_ns, usual_ns in rank.ways:
+            yield f"  transfers {name}: {_longer(excess_ns)} (usual {duration(usual_ns)})"
 
 
 def _judged_text(one: Explained) -> str:
@@ -211,15 +217,6 @@ def _judged_text(one: Explained) -> str:
         sigmas = (judged.elapsed_ns - one.level_ns) / one.noise_ns
         text += f"; {sigmas:.1f} standard deviations from the window's median"
     return f"{text}."
-
-
-def _rank_lines(rank: RankFacts) -> Iterator[str]:
-    took = "an unknown time" if rank.elapsed_ns is None else duration(rank.elapsed_ns)
-    worked = "" if rank.work_ns is None else f", {duration(rank.work_ns)} of it its own work"
-    longer = "" if rank.work_excess_ns is None else f" ({_longer(rank.work_excess_ns)})"
-    yield f"Rank {rank.rank} took {took}{worked}{longer}."
-    for name, excess_ns, usual_ns in rank.ways:
-        yield f"  transfers {name}: {_longer(excess_ns)} (usual {duration(usual_ns)})"
 
 
 def _longer(excess_ns: float) -> str:

@@ -141,7 +141,8 @@ class DemoDatabase(Service):
         start_timeout_s: float = 180.0,
     ) -> None:
         for name in (database, *scratch):
-            _require_name(name)
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise InputError(f"database must be a name of letters, digits and _, no digit first; got {name!r}")
         self._data = DataDirectory(data_directory, "irregulars-database-")
         self._given_port = port
         self._scratch = tuple(scratch)
@@ -206,7 +207,11 @@ class DemoDatabase(Service):
         """
         if self._child is not None:
             if not self._data.is_temporary:
-                self._end_child(self._child)
+                child = self._child
+                deadline = time.monotonic() + _STOP_S
+                while child.is_running and not _write_line(self._fifo) and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
+                child.has_ended(max(0.0, deadline - time.monotonic()))
             self._child.kill()
             self._child = None
         self._data.remove()
@@ -261,7 +266,9 @@ class DemoDatabase(Service):
         names = [self.database, *(f"{prefix}*" for prefix in self._scratch)]
         grants = [f"GRANT {_RIGHTS} ON {name}.*" for name in names]
         grants += [f"GRANT TABLE ENGINE ON {engine}" for engine in _ENGINES]
-        bounds = _reader_bounds()
+        access = files("irregulars.sinks").joinpath("sql", "access.sql").read_text("utf-8")
+        profile = access.split("PROFILE IF NOT EXISTS irregulars_reader SETTINGS")[1].split(";")[0]
+        bounds = re.findall(r"(\w+) = (\d+)(?: MAX (\d+))?", profile)
         return _USERS.format(
             user=self.user,
             database=self.database,
@@ -273,24 +280,6 @@ class DemoDatabase(Service):
             reader_sha256=hashlib.sha256(self.reader_password.encode()).hexdigest(),
             reader_grants="".join(f"<query>GRANT SELECT, SHOW ON {name}.*</query>" for name in names),
         )
-
-    def _end_child(self, child: ChildProcess) -> None:
-        deadline = time.monotonic() + _STOP_S
-        while child.is_running and not _write_line(self._fifo) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        child.has_ended(max(0.0, deadline - time.monotonic()))
-
-
-def _require_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise InputError(f"database must be a name of letters, digits and _, no digit first; got {name!r}")
-
-
-def _reader_bounds() -> list[tuple[str, str, str]]:
-    """Return name, value and largest value ('' without one) of the settings that a reader has in ``access.sql``."""
-    access = files("irregulars.sinks").joinpath("sql", "access.sql").read_text("utf-8")
-    profile = access.split("PROFILE IF NOT EXISTS irregulars_reader SETTINGS")[1].split(";")[0]
-    return re.findall(r"(\w+) = (\d+)(?: MAX (\d+))?", profile)
 
 
 def _password(path: Path) -> str:

@@ -103,7 +103,10 @@ class Actor:
         try:
             self.act()
         except ServiceUnavailable as error:
-            self._say_away(f"waiting    {error}; asking every {AWAY_S:g} s")
+            line = f"waiting    {error}; asking every {AWAY_S:g} s"
+            if not self._is_away:
+                self.say(line)
+            self._is_away = True
             return False
         if self._is_away:
             self.say("going on   it answers again")
@@ -164,11 +167,6 @@ class Actor:
     def _say_left(self, plan: NodePlan) -> None:
         for one, reason in plan.left:
             self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
-
-    def _say_away(self, line: str) -> None:
-        if not self._is_away:
-            self.say(line)
-        self._is_away = True
 
     def _say_once(self, line: str) -> None:
         if line not in self._said:
