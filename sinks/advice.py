@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,57 +42,32 @@ def name_device(suspect: Suspect) -> str:
     >>> name_device(Suspect("dpu", 26, (26,), 0.91, host="node-3"))
     'dpu of rank 26 on node-3'
     """
-    return _NAMES.get(suspect.device, _name_other)(suspect)
-
-
-def _name_other(suspect: Suspect) -> str:
-    """Name a device of a kind that only a newer worker knows by its own word."""
-    return f"{suspect.device} of {name_ranks(suspect.ranks)} on {suspect.host or 'a host that is not announced'}"
-
-
-def _name_gpu(suspect: Suspect) -> str:
-    ranks, nic = name_ranks(suspect.ranks), suspect.nic and f"NIC {suspect.nic}"
-    is_one_gpu = suspect.gpu is not None and len(suspect.ranks) == 1
-    if suspect.host is None:
-        return f"GPU {suspect.gpu} of {ranks} (host not announced)" if is_one_gpu else f"{ranks} (host not announced)"
-    if is_one_gpu:
-        return f"GPU {suspect.gpu} on {suspect.host}{_bracket(ranks, nic)}"
-    if len(suspect.ranks) == 1:
-        return f"{ranks} on {suspect.host}"
-    return f"{ranks} (the first on {suspect.host})"  # they may live on several
-
-
-def _name_host(suspect: Suspect) -> str:
-    ranks = name_ranks(suspect.ranks)
-    return f"host {suspect.host} ({ranks})" if suspect.host else f"the host of {ranks} (not announced)"
-
-
-def _name_nic(suspect: Suspect) -> str:
+    ranks, host = name_ranks(suspect.ranks), suspect.host or "a host that is not announced"
     gpu = None if suspect.gpu is None else f"GPU {suspect.gpu}"
-    ranks = name_ranks(suspect.ranks)
-    host = suspect.host or "a host that is not announced"
-    return f"NIC {suspect.nic} on {host}{_bracket(gpu, ranks)}" if suspect.nic else f"the NIC of {ranks} on {host}"
-
-
-def _name_link(suspect: Suspect) -> str:
-    gpu = None if suspect.gpu is None else f"GPU {suspect.gpu}"
-    place = _bracket(suspect.host, gpu, suspect.nic and f"NIC {suspect.nic}")
-    return f"the path from rank {suspect.rank}{place} to rank {suspect.peer}"
-
-
-def _name_switch(suspect: Suspect) -> str:
-    switch = f"switch {suspect.switch}" if suspect.switch else "a switch that is not announced"
-    return f"{switch} ({name_ranks(suspect.ranks)})"
-
-
-def _name_stage(suspect: Suspect) -> str:
-    return f"the pipeline stage of {name_ranks(suspect.ranks)}"
-
-
-_NAMES: Final[dict[str, Callable[[Suspect], str]]] = {
-    "gpu": _name_gpu, "host": _name_host, "nic": _name_nic, "link": _name_link, "switch": _name_switch,
-    "stage": _name_stage,
-}  # fmt: skip
+    nic = suspect.nic and f"NIC {suspect.nic}"
+    match suspect.device:
+        case "gpu":
+            is_one_gpu = gpu is not None and len(suspect.ranks) == 1
+            if suspect.host is None:
+                return f"{gpu} of {ranks} (host not announced)" if is_one_gpu else f"{ranks} (host not announced)"
+            if is_one_gpu:
+                return f"{gpu} on {suspect.host}{_bracket(ranks, nic)}"
+            # Several ranks may live on several hosts.
+            return (
+                f"{ranks} on {suspect.host}" if len(suspect.ranks) == 1 else f"{ranks} (the first on {suspect.host})"
+            )
+        case "host":
+            return f"host {suspect.host} ({ranks})" if suspect.host else f"the host of {ranks} (not announced)"
+        case "nic":
+            return f"{nic} on {host}{_bracket(gpu, ranks)}" if nic else f"the NIC of {ranks} on {host}"
+        case "link":
+            place = _bracket(suspect.host, gpu, nic)
+            return f"the path from rank {suspect.rank}{place} to rank {suspect.peer}"
+        case "switch":
+            return f"{f'switch {suspect.switch}' if suspect.switch else 'a switch that is not announced'} ({ranks})"
+        case "stage":
+            return f"the pipeline stage of {ranks}"
+    return f"{suspect.device} of {ranks} on {host}"  # a kind that only a newer worker knows, by its own word
 
 
 def _bracket(*parts: str | None) -> str:
@@ -134,7 +108,7 @@ def plan_of(verdict: Verdict) -> Plan:
     if verdict.severity == "note":
         return Plan("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = verdict.suspects[0] if verdict.suspects else None
-    sentence, actions = _ACTIONS.get(verdict.kind, _act_on_unknown)(suspect), _actions(verdict.kind, suspect)
+    sentence, actions = _act_on(verdict.kind, suspect), _actions(verdict.kind, suspect)
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
         return Plan(f"confirm before you drain anything, then {sentence}", actions)
     return Plan(sentence, actions)
@@ -159,67 +133,41 @@ def _host(suspect: Suspect | None) -> str:
     return suspect.host or f"the host of {name_ranks(suspect.ranks)}"
 
 
-def _act_on_rank(suspect: Suspect | None) -> str:
-    if suspect is None:
-        return "compare the ranks' own work; no device is named yet"
-    return f"cordon {_host(suspect)} and drain it at the next checkpoint"
-
-
-def _act_on_nic(suspect: Suspect | None) -> str:
-    if suspect is None:
-        return "compare the bandwidth of the ranks; no NIC is named yet"
-    nic = f"NIC {suspect.nic}" if suspect.nic else "its NIC"
-    return f"cordon {_host(suspect)}, drain it at the next checkpoint, then check port, optics and firmware of {nic}"
-
-
-def _act_on_link(suspect: Suspect | None) -> str:
-    if suspect is None:
-        return "compare the transfers between the ranks; no path is named yet"
-    return (
-        f"drain nothing yet: have cables, optics and routes checked between {_host(suspect)} "
-        f"and the host of rank {suspect.peer}"
-    )
-
-
-def _act_on_communicator(suspect: Suspect | None) -> str:
-    where = f"switch {suspect.switch}" if suspect is not None and suspect.switch else "the fabric between its ranks"
-    return f"drain nothing: have {where} checked for congestion, errors and failed uplinks"
-
-
-def _act_on_stage(suspect: Suspect | None) -> str:
-    del suspect
-    return "drain nothing: give that stage fewer layers at the next restart"
-
-
-def _act_on_imbalance(suspect: Suspect | None) -> str:
-    del suspect
-    return "drain nothing: even out the batches (sequence lengths, experts) between the ranks"
-
-
-def _act_on_hang(suspect: Suspect | None) -> str:
-    if suspect is None:
-        return "dump the stacks of all ranks, then restart from the last checkpoint"
-    return (
-        f"dump the stack of rank {suspect.rank} (py-spy dump), cordon {_host(suspect)}, "
-        "and restart from the last checkpoint"
-    )
-
-
-def _act_on_custom(suspect: Suspect | None) -> str:
-    who = name_ranks(suspect.ranks) if suspect is not None else "the ranks"
-    return f"drain nothing on a detector's word alone: look at {who} with what the detector says in the evidence"
-
-
-def _act_on_unknown(suspect: Suspect | None) -> str:
-    del suspect
+def _act_on(kind: str, suspect: Suspect | None) -> str:
+    host = _host(suspect)
+    match kind:
+        case "slow_rank":
+            if suspect is None:
+                return "compare the ranks' own work; no device is named yet"
+            return f"cordon {host} and drain it at the next checkpoint"
+        case "slow_nic":
+            if suspect is None:
+                return "compare the bandwidth of the ranks; no NIC is named yet"
+            nic = f"NIC {suspect.nic}" if suspect.nic else "its NIC"
+            return f"cordon {host}, drain it at the next checkpoint, then check port, optics and firmware of {nic}"
+        case "slow_link":
+            if suspect is None:
+                return "compare the transfers between the ranks; no path is named yet"
+            between = f"between {host} and the host of rank {suspect.peer}"
+            return f"drain nothing yet: have cables, optics and routes checked {between}"
+        case "slow_communicator":
+            where = f"switch {suspect.switch}" if suspect and suspect.switch else "the fabric between its ranks"
+            return f"drain nothing: have {where} checked for congestion, errors and failed uplinks"
+        case "slow_stage":
+            return "drain nothing: give that stage fewer layers at the next restart"
+        case "imbalance":
+            return "drain nothing: even out the batches (sequence lengths, experts) between the ranks"
+        case "hang":
+            if suspect is None:
+                return "dump the stacks of all ranks, then restart from the last checkpoint"
+            dump = f"dump the stack of rank {suspect.rank} (py-spy dump)"
+            return f"{dump}, cordon {host}, and restart from the last checkpoint"
+        case "custom":
+            who = "the ranks" if suspect is None else name_ranks(suspect.ranks)
+            return (
+                f"drain nothing on a detector's word alone: look at {who} with what the detector says in the evidence"
+            )
     return "drain nothing: go by the evidence, this release does not know such verdicts"
-
-
-_ACTIONS: Final[dict[str, Callable[[Suspect | None], str]]] = {
-    "slow_rank": _act_on_rank, "slow_nic": _act_on_nic, "slow_link": _act_on_link,
-    "slow_communicator": _act_on_communicator, "slow_stage": _act_on_stage, "imbalance": _act_on_imbalance,
-    "hang": _act_on_hang, "custom": _act_on_custom,
-}  # fmt: skip
 
 
 def _plan_closed(verdict: Verdict) -> Plan:
@@ -270,40 +218,22 @@ def runbook_of(kind: str, url: str | None = None) -> str:
 def what_to_check(verdict: Verdict) -> str:
     """Name what to check on the machine, and how to cordon it; empty where neither is to be done."""
     suspect = verdict.suspects[0] if verdict.suspects else None
-    sentences = () if suspect is None else (_checks(verdict, suspect), _cordon(verdict, suspect))
-    return " ".join(sentence for sentence in sentences if sentence)
+    if suspect is None:
+        return ""
+    checks = _CHECKS.get((verdict.kind, suspect.device))
+    sentences = [f"On {_host(suspect)}: {checks}."] if checks else []
+    is_urgent = verdict.state != "closed" and verdict.severity != "note"
+    if verdict.kind in _DRAINING and is_urgent and suspect.host is not None:
+        node = shlex.quote(suspect.host)
+        cordon = f"kubectl cordon {node}, or scontrol update nodename={node} state=drain reason=irregular"
+        sentences.append(f"Cordon: {cordon}.")
+    return " ".join(sentences)
 
 
 def command_to_run(verdict: Verdict) -> str:
     """Return the shipped investigation that shows more, as a command; names are quoted for a shell."""
-    return _investigation(verdict, verdict.suspects[0] if verdict.suspects else None)
-
-
-def _checks(verdict: Verdict, suspect: Suspect) -> str:
-    checks = _CHECKS.get((verdict.kind, suspect.device))
-    return f"On {_host(suspect)}: {checks}." if checks else ""
-
-
-def _cordon(verdict: Verdict, suspect: Suspect) -> str:
-    is_urgent = verdict.state != "closed" and verdict.severity != "note"
-    if verdict.kind not in _DRAINING or not is_urgent or suspect.host is None:
-        return ""
-    node = shlex.quote(suspect.host)
-    return f"Cordon: kubectl cordon {node}, or scontrol update nodename={node} state=drain reason=irregular."
-
-
-_CHECKS: Final[dict[tuple[str, str], str]] = {
-    ("slow_rank", "gpu"): "clocks and throttle reasons (nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE), ECC and Xid "
-    "errors (dmesg), CPU load, data loader",
-    ("slow_rank", "host"): "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
-    ("slow_nic", "nic"): "port state and counters (ibstat, ethtool -S), pause frames, PCIe width (lspci -vv)",
-    ("hang", "gpu"): "Xid errors (dmesg), whether the process lives, what its stack waits for",
-}
-
-
-def _investigation(verdict: Verdict, suspect: Suspect | None) -> str:
     first, past_last = verdict.iterations
-    rank = suspect.rank if suspect is not None else None
+    rank = verdict.suspects[0].rank if verdict.suspects else None
     job: dict[str, str | int] = {"job": verdict.job, "attempt": verdict.attempt}
     if verdict.kind == "slow_nic" and rank is not None:
         return _command("bandwidth_of_rank", **job, rank=rank)
@@ -314,6 +244,15 @@ def _investigation(verdict: Verdict, suspect: Suspect | None) -> str:
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
         return _command("slowest_links", **job, first_iteration=first, past_last_iteration=past_last)
     return _command("ranks_of_iteration", **job, iteration=past_last - 1)
+
+
+_CHECKS: Final[dict[tuple[str, str], str]] = {
+    ("slow_rank", "gpu"): "clocks and throttle reasons (nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE), ECC and Xid "
+    "errors (dmesg), CPU load, data loader",
+    ("slow_rank", "host"): "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
+    ("slow_nic", "nic"): "port state and counters (ibstat, ethtool -S), pause frames, PCIe width (lspci -vv)",
+    ("hang", "gpu"): "Xid errors (dmesg), whether the process lives, what its stack waits for",
+}
 
 
 def _command(name: str, **values: str | int) -> str:

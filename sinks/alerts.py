@@ -47,21 +47,21 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
         verdict as on the topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is not known) and
         ``next_step``.
     """
-    if verdict.event not in ALERTING_EVENTS or _is_less(verdict.severity, least_severity):
+    if verdict.event not in ALERTING_EVENTS or (
+        verdict.severity is not None
+        and SEVERITIES.index(urgency_of(verdict.severity)) < SEVERITIES.index(least_severity)
+    ):
         return None
+    step = advise(verdict)
     message = {
         "summary": summarise(verdict),
         "schema": "alerts",
         "version": VERSION,
         **_finite(verdict.to_json()),
         "gpu_hours_lost": gpu_hours_lost(verdict),
-        "next_step": _one_line(f"{_capital(advise(verdict))}. {where_to_look(verdict)}"),
+        "next_step": _one_line(f"{step[:1].upper()}{step[1:]}. {where_to_look(verdict)}"),
     }
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _is_less(severity: str | None, least: str) -> bool:
-    return severity is not None and SEVERITIES.index(urgency_of(severity)) < SEVERITIES.index(least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +160,6 @@ def _amount(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _one_line(text: str) -> str:

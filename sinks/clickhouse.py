@@ -112,12 +112,15 @@ class ClickHouseSink:
         tables = conform(rows)
         with self._lock:
             self._require_open()
-            if self._is_due():
+            is_old = bool(self._buffer) and self._clock() - self._oldest_at_s >= self._buffer_s
+            if is_old or self.buffered_rows >= self._buffer_rows:
                 self._store_buffer()  # what is refused now, the next flush reports: these rows are not to blame
             if not self._buffer:
                 self._oldest_at_s = self._clock()
             for name, table in tables.items():
-                self._buffer.setdefault(name, []).extend(_slices(table, self._buffer_rows))
+                self._buffer.setdefault(name, []).extend(
+                    table.slice(first, self._buffer_rows) for first in range(0, table.num_rows, self._buffer_rows)
+                )
 
     def flush(self) -> None:
         """Store what is buffered; see `sinks.protocol.Sink.flush`."""
@@ -146,10 +149,6 @@ class ClickHouseSink:
     def buffered_rows(self) -> int:
         """Rows taken, and not stored yet."""
         return sum(chunk.num_rows for chunks in self._buffer.values() for chunk in chunks)
-
-    def _is_due(self) -> bool:
-        is_old = bool(self._buffer) and self._clock() - self._oldest_at_s >= self._buffer_s
-        return is_old or self.buffered_rows >= self._buffer_rows
 
     def _require_open(self) -> Client:
         if self._client is None:
@@ -221,12 +220,6 @@ class ClickHouseSink:
     def _next_retry_s(self) -> float:
         self._failures += 1
         return float(min(_FIRST_RETRY_S * 2 ** (self._failures - 1), _LAST_RETRY_S))
-
-
-def _slices(table: pa.Table, rows: int) -> Iterator[pa.Table]:
-    """Cut a table into pieces of at most `rows` rows."""
-    for first in range(0, table.num_rows, rows):
-        yield table.slice(first, rows)
 
 
 def _inserts(chunks: list[pa.Table], rows: int) -> Iterator[list[pa.Table]]:

@@ -156,13 +156,12 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
             known = client.server_settings.get("readonly")
             if known is None or known.value == "0":
                 client.set_client_setting("readonly", _READING)
-        if is_creating:
-            # Asked first, so that a user without the right to create databases can use one that exists.
-            if not client.command("EXISTS DATABASE {name:Identifier}", parameters={"name": settings.database}):
-                client.command(
-                    "CREATE DATABASE IF NOT EXISTS {name:Identifier}", parameters={"name": settings.database}
-                )
-        if not client.command("EXISTS DATABASE {name:Identifier}", parameters={"name": settings.database}):
+        named = {"name": settings.database}
+        # Asked first, so that a user without the right to create databases can use one that exists.
+        does_exist = client.command("EXISTS DATABASE {name:Identifier}", parameters=named)
+        if is_creating and not does_exist:
+            client.command("CREATE DATABASE IF NOT EXISTS {name:Identifier}", parameters=named)
+        elif not does_exist:
             raise ServiceRefused(
                 f"database must exist; got none named {settings.database!r} ({settings.address}). "
                 "Start a worker on it, which creates it, or name another"

@@ -113,7 +113,8 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
     # Asked first: a worker that may not make tables can use those which an administrator has made.
     if not client.command("EXISTS TABLE schema_migrations"):
         client.command(for_replicas(_REGISTER) if is_replicated else _REGISTER)
-    applied = _applied(client)
+    rows = client.query("SELECT version, checksum FROM schema_migrations FINAL").result_rows
+    applied = {int(version): str(checksum) for version, checksum in rows}
     for migration in wanted:
         checksum = applied.get(migration.version, migration.checksum)
         if checksum != migration.checksum:
@@ -125,11 +126,6 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
     for migration in missing:
         _apply(client, migration, is_replicated)
     return [migration.version for migration in missing]
-
-
-def _applied(client: Client) -> dict[int, str]:
-    rows = client.query("SELECT version, checksum FROM schema_migrations FINAL").result_rows
-    return {int(version): str(checksum) for version, checksum in rows}
 
 
 def for_replicas(statement: str) -> str:
@@ -179,16 +175,13 @@ def keep(client: Client, days: Mapping[str, int]) -> list[str]:
         return []
     engines = {str(name): str(engine) for name, engine in client.query(_ENGINES).result_rows}
     changed = [
-        name for name in days if _ttl(days[name]) not in engines[name].partition(" SETTINGS ")[0].split("TTL ")
+        name
+        for name, kept in days.items()
+        if f"stored_at + toIntervalDay({kept})" not in engines[name].partition(" SETTINGS ")[0].split("TTL ")
     ]
     for name in changed:
         client.command(f"ALTER TABLE {name} MODIFY TTL stored_at + INTERVAL {days[name]:d} DAY")
     return changed
-
-
-def _ttl(days: int) -> str:
-    """As ``engine_full`` has it."""
-    return f"stored_at + toIntervalDay({days})"
 
 
 _TABLES: Final = """
@@ -208,7 +201,11 @@ def rows_of_job(client: Client, job: str) -> dict[str, int]:
     client
         From `sinks.connection.connect`; a user who reads is enough.
     """
-    return {name: _count(client, name, job) for name in _tables(client)}
+    found = {}
+    for (name,) in client.query(_TABLES).result_rows:
+        rows = client.query(f"SELECT count() FROM {name} WHERE job = {{job:String}}", parameters={"job": job})
+        found[str(name)] = int(rows.result_rows[0][0])
+    return found
 
 
 def delete_job(client: Client, job: str) -> dict[str, int]:
@@ -226,15 +223,6 @@ def delete_job(client: Client, job: str) -> dict[str, int]:
         if count:
             client.command(f"DELETE FROM {name} WHERE job = {{job:String}}", parameters={"job": job})
     return before
-
-
-def _tables(client: Client) -> list[str]:
-    return [str(name) for (name,) in client.query(_TABLES).result_rows]
-
-
-def _count(client: Client, table: str, job: str) -> int:
-    found = client.query(f"SELECT count() FROM {table} WHERE job = {{job:String}}", parameters={"job": job})
-    return int(found.result_rows[0][0])
 
 
 _SHIPPED = "irregulars."

@@ -81,11 +81,11 @@ def _as_sure_as_here(verdict: Verdict, notice: Notice) -> Verdict:
 
 def remember(actions: tuple[Action, ...]) -> str:
     """Return what the incident's next notice shall carry as its ``reference``: the proposals of this one."""
-    return json.dumps([_remembered(one) for one in actions if one.state == "proposed"], separators=(",", ":"))
-
-
-def _remembered(one: Action) -> list[object]:
-    return [one.action, asdict(replace(one.suspect, ranks=one.suspect.ranks[:_RANKS_REMEMBERED]))]
+    proposals = (one for one in actions if one.state == "proposed")
+    kept = [
+        [one.action, asdict(replace(one.suspect, ranks=one.suspect.ranks[:_RANKS_REMEMBERED]))] for one in proposals
+    ]
+    return json.dumps(kept, separators=(",", ":"))
 
 
 def recall(reference: str) -> tuple[tuple[str, Suspect], ...]:

@@ -17,7 +17,7 @@ from confluent_kafka import Message
 from irregulars.errors import RecordError, ServiceUnavailable
 from irregulars.sinks.notices.actions.actions import ActionsMessage, decode_actions, newer
 from irregulars.sinks.notices.actions.feed import ActionFeed, Polled
-from irregulars.sinks.notices.actions.node_plan import ActingLimits, NodePlan, Proposal, plan_nodes
+from irregulars.sinks.notices.actions.node_plan import ActingLimits, Proposal, plan_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,12 @@ class Actor:
         for host, why in plan.release.items():
             self._release(host, why, marked.cordoned[host])
         free = plan.free
-        for one in plan.cordon:
-            free -= self._cordon(one, is_free=free > 0)
+        for proposal in plan.cordon:
+            free -= self._cordon(proposal, is_free=free > 0)
         if self.is_acting:
             self.nodes.accuse(plan.accused)
-        self._say_left(plan)
+        for one, reason in plan.left:
+            self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
 
     def _take_message(self, message: Message) -> None:
         try:
@@ -151,8 +152,10 @@ class Actor:
             return False
         if self.is_acting:
             self._done.add(one.action.action_id)
+        hourly = one.action.gpu_hours_lost_per_hour
+        cost = "" if hourly is None else f", {hourly:.3g} GPU-hours lost an hour"
         verb = "cordoned " if self.is_acting else "would cordon "
-        self._say_once(f"{verb}  {one.host}: {one.action.reason}{_cost(one)}  [{one.message.verdict_id}]")
+        self._say_once(f"{verb}  {one.host}: {one.action.reason}{cost}  [{one.message.verdict_id}]")
         return True
 
     def _release(self, host: str, why: str, action_id: str) -> None:
@@ -164,19 +167,10 @@ class Actor:
         self._said = {line for line in self._said if f" {host}: " not in line}  # what happens to it now is news
         self.say(f"released   {host}: {why}" if left is None else f"left       {host}: {left}")
 
-    def _say_left(self, plan: NodePlan) -> None:
-        for one, reason in plan.left:
-            self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
-
     def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
             self.say(line)
-
-
-def _cost(one: Proposal) -> str:
-    hourly = one.action.gpu_hours_lost_per_hour
-    return "" if hourly is None else f", {hourly:.3g} GPU-hours lost an hour"
 
 
 def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:

@@ -61,11 +61,9 @@ class ActionsChannel:
         except KafkaException as none_made:
             error = none_made.args[0]
         if error is not None:
-            self._fail(error, notice)
-
-    def _fail(self, error: KafkaError, notice: Notice) -> None:
-        told = f"{error.name()}: {error.str()}"
-        reason = f"topic {self._topic} must take actions; got {told} (Kafka at {self._brokers})"
-        if error.code() in _NEVER:
-            raise SinkRejected(reason, (notice,))
-        raise SinkBusy(reason, _RETRY_S)
+            reason = (
+                f"topic {self._topic} must take actions; got {error.name()}: {error.str()} (Kafka at {self._brokers})"
+            )
+            if error.code() in _NEVER:
+                raise SinkRejected(reason, (notice,))
+            raise SinkBusy(reason, _RETRY_S)

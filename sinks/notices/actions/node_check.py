@@ -102,12 +102,16 @@ def check_host(revisions: Iterable[Verdict], host: str) -> tuple[int, str]:
     for one in revisions:
         if one.verdict_id not in newest or one.revision >= newest[one.verdict_id].revision:
             newest[one.verdict_id] = one
-    accusing = [one for one in newest.values() if _accuses(one, host)]
+    standing = [one for one in newest.values() if one.state != "closed" and "cordon" in plan_of(one).actions]
+    accusing = [one for one in standing if one.suspects[0].host == host]
     if not accusing:
         return OK, short_line(f"no open verdict accuses {host}")
     worst = max(accusing, key=lambda one: (one.suspects[0].probability, one.verdict_id))
     more = f" (and {len(accusing) - 1} more)" if len(accusing) > 1 else ""
-    return PROBLEM, short_line(_told(worst), more)
+    suspect = worst.suspects[0]
+    percent = min(round(100 * suspect.probability), 99)
+    line = f"{name_kind(worst.kind)} {percent}%: {name_device(suspect)}, job {worst.job}"
+    return PROBLEM, short_line(line, more)
 
 
 def short_line(text: str, end: str = "") -> str:
@@ -119,14 +123,3 @@ def short_line(text: str, end: str = "") -> str:
     line = "".join(sign if sign.isprintable() else " " for sign in text).encode("ascii", "replace").decode()
     room = MOST_CHARACTERS - len(end)
     return (line if len(line) <= room else f"{line[: room - 3]}...") + end
-
-
-def _accuses(verdict: Verdict, host: str) -> bool:
-    is_open = verdict.state != "closed"
-    return is_open and "cordon" in plan_of(verdict).actions and verdict.suspects[0].host == host
-
-
-def _told(verdict: Verdict) -> str:
-    suspect = verdict.suspects[0]
-    percent = min(round(100 * suspect.probability), 99)
-    return f"{name_kind(verdict.kind)} {percent}%: {name_device(suspect)}, job {verdict.job}"

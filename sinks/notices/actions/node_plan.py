@@ -75,7 +75,12 @@ def plan_nodes(
     done
         Ids of actions that were carried out, or that somebody undid by hand: they are not begun again.
     """
-    standing = [Proposal(one, action) for one in messages.values() for action in one.actions if _is_cordon(action)]
+    standing = [
+        Proposal(one, action)
+        for one in messages.values()
+        for action in one.actions
+        if action.action == "cordon" and action.state == "proposed"
+    ]
     by_tag = {incident_tag(verdict_id): one for verdict_id, one in messages.items()}
     kept = {one.host for one in standing}
     release = {host: why for host, mark in marks.items() if host not in kept and (why := _why_release(mark, by_tag))}
@@ -88,10 +93,6 @@ def plan_nodes(
     left = tuple((one, why) for one, why in judged if why is not None)
     accused = {one.host: one for one in standing if _accuses(one, limits)}
     return NodePlan(tuple(first_of_host.values()), free, release, left, accused)
-
-
-def _is_cordon(action: Action) -> bool:
-    return action.action == "cordon" and action.state == "proposed"
 
 
 def _why_left(one: Proposal, done: Collection[str], limits: ActingLimits, now_ns: int) -> Reason | None:

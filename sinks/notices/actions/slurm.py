@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -115,11 +115,7 @@ class SlurmNodes:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ServiceUnavailable(f"{command[0]} must answer within {_COMMAND_S:g} s; got {error}") from error
         if done.returncode:
-            raise _error(command, done.stderr)
+            told = " ".join(done.stderr.split()) or "no text"
+            kind = ServiceRefused if any(word in told.lower() for word in _REFUSALS) else ServiceUnavailable
+            raise kind(f"{' '.join(command[:3])} must succeed; got {told}")
         return done.stdout
-
-
-def _error(command: Sequence[str], said: str) -> ServiceRefused | ServiceUnavailable:
-    told = " ".join(said.split()) or "no text"
-    kind = ServiceRefused if any(word in told.lower() for word in _REFUSALS) else ServiceUnavailable
-    return kind(f"{' '.join(command[:3])} must succeed; got {told}")
