@@ -227,6 +227,17 @@ def _client(pool: Any, settings: DatabaseSettings) -> Client:
 
 
 @contextmanager
+def connected(settings: DatabaseSettings, *, is_creating: bool = False) -> Iterator[Client]:
+    """Give a client for one block, whose errors become ours; see `connect` and `translated`."""
+    client = connect(settings, is_creating=is_creating)
+    try:
+        with translated(settings):
+            yield client
+    finally:
+        client.close()
+
+
+@contextmanager
 def translated(settings: DatabaseSettings) -> Iterator[None]:
     """Turn the client library's errors into ours.
 

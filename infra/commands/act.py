@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, TopicPrefix, kafka_of, settings_of
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -137,13 +137,12 @@ def _open(
     is_acting: bool | None,
 ) -> ActionFeed:  # fmt: skip
     """Open the topic: for all that stands there, or, with `is_acting` of None, for what is new to the group."""
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.actions.feed import ActionFeed
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     group = group or f"{settings.topic_prefix}act-{orchestrator}"
     return ActionFeed(
-        settings.kafka_bootstrap, settings.topics(), kafka_security(settings), group,
+        *kafka_of(settings), group,
         is_from_start=is_acting is not None, is_member=is_acting is not False, tell=_warn,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of, start_log
 from irregulars.printing import counted
 
 
@@ -26,11 +26,8 @@ def agent(
 
     Example: irregulars agent infra/node/agent.toml
     """
-    import logging.config
-
     from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES, read_agent_file
     from irregulars.infra.configuration.agent_sources import check_source
-    from irregulars.streams.telemetry.log_format import logging_config
 
     tables = read_agent_file(file)
     own = (*TABLES, *ARRAYS)
@@ -43,8 +40,7 @@ def agent(
             "nothing is wrong with it"
         )
         return
-    levels = {"warning": "warn", "critical": "crit"}
-    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
+    start_log(settings)
     from irregulars.infra.runs.node_agent import run_node_agent
 
     run_node_agent(settings, tables)

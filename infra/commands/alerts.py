@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, settings_of
 from irregulars.printing import broken, json_text, printable, say
 
 if TYPE_CHECKING:
@@ -37,11 +37,10 @@ def alerts(
     Example: irregulars alerts --from-start --end --json | jq .summary
     """
     from irregulars.errors import RecordError
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.infra.runs.alert_feed import follow_alerts
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    feed = follow_alerts(settings.kafka_bootstrap, settings.topics(), kafka_security(settings),
+    feed = follow_alerts(*kafka_of(settings),
                          is_from_start=is_from_start, is_ending=is_ending)  # fmt: skip
     with nullcontext() if is_ending else _watch(settings, group):
         for message in islice(feed, limit):

@@ -96,7 +96,7 @@ def _recorded(settings: Settings, recordings: list[Path], level: Level) -> Itera
 def _stored(settings: Settings, job: str, level: Level) -> Iterator[JobFrames]:
     from irregulars.infra.backtesting.recorded import read_stored_job
     from irregulars.infra.configuration.wiring import database_settings
-    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.connection import connected
 
     if level != "rank":
         raise InputError(
@@ -104,12 +104,8 @@ def _stored(settings: Settings, job: str, level: Level) -> Iterator[JobFrames]:
             f"iterations alone; got level {level}. Backtest it on recordings"
         )
     target = database_settings(settings, is_reading=True)
-    client = connect(target)
-    try:
-        with translated(target):
-            yield read_stored_job(client, job)
-    finally:
-        client.close()
+    with connected(target) as client:
+        yield read_stored_job(client, job)
 
 
 def _show(results: list[Result], job: str | None, plot: Path | None, *, json: bool) -> None:

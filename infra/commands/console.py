@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars import stopping
-from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database, TopicPrefix, settings_of, start_log
 
 if TYPE_CHECKING:
     import socket
@@ -98,8 +98,6 @@ def _tuple(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _serve(settings: Settings, reads_kafka: bool) -> None:
-    import logging.config
-
     from irregulars.infra.console.server import (
         address_of,
         certificate_of,
@@ -110,10 +108,8 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
         policy_of,
         serve,
     )
-    from irregulars.streams.telemetry.log_format import logging_config
 
-    levels = {"warning": "warn", "critical": "crit"}
-    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
+    start_log(settings)
     address, certificate = address_of(settings), certificate_of(settings)
     policy = policy_of(settings, address)
     with stopping.held(), listen_on(*address) as listening:

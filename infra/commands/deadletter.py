@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from irregulars.errors import InputError, ServiceError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -125,11 +125,10 @@ def replay(
 
 
 def _open(context: typer.Context, bootstrap: str | None, topic_prefix: str | None) -> DeadLetterBox:
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.infra.runs.dead_letters import DeadLetterBox
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    return DeadLetterBox(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
+    return DeadLetterBox(*kafka_of(settings))
 
 
 def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Any:

@@ -16,7 +16,7 @@ import typer
 
 from irregulars import stopping
 from irregulars.errors import InputError, how_to_install
-from irregulars.infra.commands.options import open_console, program, settings_of
+from irregulars.infra.commands.options import kafka_of, open_console, program, settings_of
 from irregulars.infra.commands.up import show_addresses
 from irregulars.printing import broken, printable, say
 
@@ -93,16 +93,12 @@ def demo(
 def _why_no_alert(services: LocalServices) -> str:
     """Say how far the job's rows came, where no alert did."""
     from irregulars.infra.configuration.wiring import database_settings
-    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.connection import connected
 
     target = database_settings(services.settings)
-    client = connect(target)
-    try:
-        with translated(target):
-            question = "SELECT count(), countIf(is_irregular) FROM iterations FINAL WHERE job = {job:String}"
-            ((judged, irregular),) = client.query(question, parameters={"job": JOB}).result_rows
-    finally:
-        client.close()
+    with connected(target) as client:
+        question = "SELECT count(), countIf(is_irregular) FROM iterations FINAL WHERE job = {job:String}"
+        ((judged, irregular),) = client.query(question, parameters={"job": JOB}).result_rows
     if not judged:
         log = services.log_that_stays()
         return f"NO ALERT CAME: nothing got through, no iteration was judged. The worker's log: {log}"
@@ -195,14 +191,10 @@ class _Alerts:
         return lines
 
     def _follow(self) -> None:
-        from irregulars.infra.configuration.wiring import kafka_security
         from irregulars.infra.runs.alert_feed import follow_alerts
 
-        settings = self._settings
         try:
-            for message in follow_alerts(
-                settings.kafka_bootstrap, settings.topics(), kafka_security(settings), is_from_start=True
-            ):
+            for message in follow_alerts(*kafka_of(self._settings), is_from_start=True):
                 self._messages.append(message)
         except BaseException as error:  # shown by the thread that watches
             self._failure = error
@@ -327,21 +319,17 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
     from irregulars.infra.showing.from_database import found_in_database
     from irregulars.infra.showing.screen import gather
     from irregulars.infra.showing.text_page import lines_of
-    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.connection import connected
     from irregulars.sinks.investigations import run
 
     target = database_settings(services.settings)
-    client = connect(target)
-    try:
-        with translated(target):
-            _wait_until_stored(client, verdict)
-            console.print(f"$ {program()} show {verdict.verdict_id}", style="bold", markup=False)
-            found = found_in_database(client, verdict, target.database, time.time_ns())
-            console.print("\n".join(lines_of(gather(found))), markup=False)
-            console.print(f"\n$ {program()} sql time_lost_by_device", style="bold")
-            show_answer(run(client, "time_lost_by_device"))
-    finally:
-        client.close()
+    with connected(target) as client:
+        _wait_until_stored(client, verdict)
+        console.print(f"$ {program()} show {verdict.verdict_id}", style="bold", markup=False)
+        found = found_in_database(client, verdict, target.database, time.time_ns())
+        console.print("\n".join(lines_of(gather(found))), markup=False)
+        console.print(f"\n$ {program()} sql time_lost_by_device", style="bold")
+        show_answer(run(client, "time_lost_by_device"))
     console.print(f"\nMore questions: {program()} sql --list")
 
 

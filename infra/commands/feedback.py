@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def feedback(
 
     Example: irregulars feedback llama-7b:0:60:0 wrong --note "NIC fine, a job of ours was copying"
     """
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.mutes import this_user
     from irregulars.sinks.notices.opinions import WORDS
     from irregulars.sinks.notices.state_log import opened
@@ -47,7 +46,7 @@ def feedback(
         got = " ".join(one for one in (verdict_id, word) if one) or "nothing"
         raise InputError(f"feedback must be a verdict's id and one of {', '.join(WORDS)}; got {printable(got)}")
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    with opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "verdicts", "feedback") as log:
+    with opened(*kafka_of(settings), "verdicts", "feedback") as log:
         if not is_listing:
             verdict = log.verdict(str(verdict_id))
             if verdict is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -135,11 +135,10 @@ def remove(
 def _open(
     context: typer.Context, bootstrap: str | None, topic_prefix: str | None
 ) -> AbstractContextManager[StateLog]:
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.state_log import opened
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    return opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "mutes", "feedback")
+    return opened(*kafka_of(settings), "mutes", "feedback")
 
 
 def _to_json(found: Sequence[Mute]) -> list[dict[str, object]]:

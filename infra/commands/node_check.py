@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, TopicPrefix, kafka_of, settings_of
 
 
 def node_check(
@@ -29,15 +29,13 @@ def node_check(
     Example: irregulars node-check --host node-3
     """
     from irregulars.errors import IrregularsError
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.actions.node_check import UNKNOWN, check_host, recent_verdicts, short_line
 
     name = host or os.environ.get("NODE_NAME") or socket.gethostname()
     try:
         settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
         since_ns = time.time_ns() - int(days * 86_400 * 10**9)
-        security = kafka_security(settings)
-        found = recent_verdicts(settings.kafka_bootstrap, settings.topics(), security, since_ns, within_s)
+        found = recent_verdicts(*kafka_of(settings), since_ns, within_s)
         status, line = check_host(found, name)
     except IrregularsError as error:
         status, line = UNKNOWN, short_line(f"not known: {error}")

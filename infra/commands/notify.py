@@ -9,7 +9,7 @@ import typer
 
 from irregulars import stopping
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of
+from irregulars.infra.commands.options import Bootstrap, TopicPrefix, settings_of, start_log
 from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
@@ -36,16 +36,12 @@ def notify(
 
     Example: irregulars notify notify.toml --dry-run
     """
-    import logging.config
-
     from irregulars.sinks.notices.process import Notifier, preview, send_test
     from irregulars.sinks.notices.settings import OWN, open_channel, read_notify_file, rules_of
-    from irregulars.streams.telemetry.log_format import logging_config
 
     entries = read_notify_file(file)
     settings = settings_of(context, file=file, others=OWN, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    levels = {"warning": "warn", "critical": "crit"}
-    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
+    start_log(settings)
     own = notify_settings(settings)
     channels = {entry.table.name: open_channel(entry, own) for entry in entries}
     rules = {entry.table.name: rules_of(entry, own, channels[entry.table.name]) for entry in entries}

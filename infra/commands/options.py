@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from irregulars.infra.configuration.settings import Settings
+    from irregulars.kafka.topics import TopicSettings
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
@@ -71,6 +72,23 @@ def settings_of(
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
     return load_settings({**invocation.assignments, **given}, file or invocation.config, others=others)
+
+
+def kafka_of(settings: Settings) -> tuple[str, TopicSettings, dict[str, Any]]:
+    """Return the brokers to ask first, the topics, and librdkafka's settings of protocol and credentials."""
+    from irregulars.infra.configuration.wiring import kafka_security
+
+    return settings.kafka_bootstrap, settings.topics(), kafka_security(settings)
+
+
+def start_log(settings: Settings) -> None:
+    """Log as a worker does, from the level of the settings on."""
+    import logging.config
+
+    from irregulars.streams.telemetry.log_format import logging_config
+
+    levels = {"warning": "warn", "critical": "crit"}
+    logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))
 
 
 def repeated(context: typer.Context, /, **flags: object) -> str:

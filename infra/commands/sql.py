@@ -130,17 +130,13 @@ def _print_access(database: str) -> None:
 
 def _create_tables(settings: Settings, wait_s: float) -> None:
     from irregulars.infra.configuration.wiring import database_settings, keep_days
-    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.connection import connected
     from irregulars.sinks.migrate import keep, migrate
 
     target = database_settings(settings, wait_s)
-    client = connect(target, is_creating=True)
-    try:
-        with translated(target):
-            applied = migrate(client)
-            changed = keep(client, keep_days(settings))
-    finally:
-        client.close()
+    with connected(target, is_creating=True) as client:
+        applied = migrate(client)
+        changed = keep(client, keep_days(settings))
     done = [f"{counted(len(applied), 'migration')} applied"] if applied else []
     done += [f"retention changed of {', '.join(changed)}"] if changed else []
     print(f"{target.database}: {'; '.join(done) or 'up to date'}")
@@ -148,16 +144,12 @@ def _create_tables(settings: Settings, wait_s: float) -> None:
 
 def _delete_job(settings: Settings, wait_s: float, job: str, *, is_writing: bool, json: bool) -> None:
     from irregulars.infra.configuration.wiring import database_settings
-    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.connection import connected
     from irregulars.sinks.migrate import delete_job, rows_of_job
 
     target = database_settings(settings, wait_s, is_reading=not is_writing)
-    client = connect(target)
-    try:
-        with translated(target):
-            found = delete_job(client, job) if is_writing else rows_of_job(client, job)
-    finally:
-        client.close()
+    with connected(target) as client:
+        found = delete_job(client, job) if is_writing else rows_of_job(client, job)
     if json:
         print_json({"job": job, "is_deleted": is_writing, "rows": found})
         return
@@ -176,19 +168,15 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 
 def _ask(settings: Settings, wait_s: float, question: str, values: dict[str, str], is_writing: bool) -> Answer:
     from irregulars.infra.configuration.wiring import database_settings
-    from irregulars.sinks.connection import connect, translated
+    from irregulars.sinks.connection import connected
     from irregulars.sinks.investigations import bind, find_investigation, run, run_sql
 
     is_name = question.isidentifier()
     if is_name:
         bind(find_investigation(question), values)  # a wrong name or parameter shows before we ask for a connection
     target = database_settings(settings, wait_s, is_reading=not is_writing)
-    client = connect(target)
-    try:
-        with translated(target):
-            return run(client, question, values) if is_name else run_sql(client, question, values)
-    finally:
-        client.close()
+    with connected(target) as client:
+        return run(client, question, values) if is_name else run_sql(client, question, values)
 
 
 def _list(json: bool) -> None:

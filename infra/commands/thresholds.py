@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
@@ -159,10 +159,9 @@ def _settings(context: typer.Context, bootstrap: str | None, topic_prefix: str |
 
 
 def _open(settings: Settings) -> AbstractContextManager[StateLog]:
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.sinks.notices.state_log import opened
 
-    return opened(settings.kafka_bootstrap, settings.topics(), kafka_security(settings), "thresholds")
+    return opened(*kafka_of(settings), "thresholds")
 
 
 def _as_set(settings: Settings, changed: set[str]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
 
 if TYPE_CHECKING:
     from irregulars.kafka.access_roles import Right
@@ -34,14 +34,13 @@ def create(
 
     Example: irregulars topics create --bootstrap kafka-0:9092 --partitions 64 --replicas 3
     """
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.kafka.topic_admin import check_topics, create_topics
 
     settings = settings_of(
         context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix, partitions=partitions, replicas=replicas
     )
-    report = create_topics(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
-    check_topics(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
+    report = create_topics(*kafka_of(settings))
+    check_topics(*kafka_of(settings))
     if json:
         names = {"created": report.created, "existing": report.existing, "altered": report.altered}
         print_json({key: list(found) for key, found in names.items()} | {"stale": dict(report.stale)})
@@ -62,11 +61,10 @@ def check(
 
     Example: irregulars topics check --bootstrap kafka-0:9092
     """
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.kafka.topic_admin import check_topics
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    counts = check_topics(settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
+    counts = check_topics(*kafka_of(settings))
     if json:
         print_json(counts)
         return
@@ -172,11 +170,10 @@ def forget_job(
     """
     from collections import Counter
 
-    from irregulars.infra.configuration.wiring import kafka_security
     from irregulars.infra.runs.forgotten_job import TOPICS, erase, kept_of_job
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    where = (settings.kafka_bootstrap, settings.topics(), kafka_security(settings))
+    where = kafka_of(settings)
     kept = kept_of_job(*where, job)
     if is_doing:
         erase(*where, kept)
