@@ -23,7 +23,7 @@ RUNBOOK: Final = "infra/docs/runbook.md"
 
 
 def name_cause(verdict: Verdict) -> str:
-    """Name what a verdict is about: its kind, or the detector that found it.
+    """Return the cause that a verdict names: its kind, or the detector that found it.
 
     >>> verdict = Verdict("v", 1, "open", "j", "custom", (0, 5), 1.0, 0.0, None, (), "", detector="quiet_loss")
     >>> name_cause(verdict)
@@ -77,7 +77,7 @@ def _bracket(*parts: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do next, for people and for machines: made together, so that neither says what the other does not.
+    """The next step, for people and for machines: made together, so that both get the same.
 
     Parameters
     ----------
@@ -97,12 +97,12 @@ write that checkpoint now; test the device; give the pipeline stage fewer layers
 
 
 def advise(verdict: Verdict) -> str:
-    """Say in one sentence what to do next; begins in lower case, ends without a stop."""
+    """Return the next step as a sentence; it begins in lower case and ends without a stop."""
     return plan_of(verdict).sentence
 
 
 def plan_of(verdict: Verdict) -> Plan:
-    """Return what to do next. Without a suspect, or below `SURE`, nobody is told to take a host out of service."""
+    """Return the next step. Without a suspect, or below `SURE`, no host is to be taken out of service."""
     if verdict.state == "closed":
         return _plan_closed(verdict)
     if verdict.severity == "note":
@@ -180,7 +180,7 @@ def _plan_closed(verdict: Verdict) -> Plan:
 
 
 def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> Plan | None:
-    """Return what to do with the host that was accused, now that the verdict is closed.
+    """Return the next step for the accused host, now that the verdict is closed.
 
     A host that was seen to be as usual again takes work. One of a job that ended or moved away was not: a job that
     was restarted elsewhere because the host is cordoned must not bring it back.
@@ -200,7 +200,7 @@ def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> Plan | None:
 
 
 def where_to_look(verdict: Verdict) -> str:
-    """Name what to check on the machine, how to cordon it, and which commands show more."""
+    """Return the checks on the machine, how to cordon it, and the commands that show more."""
     show = f"irregulars show {shlex.quote(verdict.verdict_id)}"
     look = f"Look further: {show}; {command_to_run(verdict)}"
     return " ".join(one for one in (what_to_check(verdict), look) if one)
@@ -216,7 +216,7 @@ def runbook_of(kind: str, url: str | None = None) -> str:
 
 
 def what_to_check(verdict: Verdict) -> str:
-    """Name what to check on the machine, and how to cordon it; empty where neither is to be done."""
+    """Return the checks on the machine, and how to cordon it; empty where neither is to be done."""
     suspect = verdict.suspects[0] if verdict.suspects else None
     if suspect is None:
         return ""
@@ -276,7 +276,7 @@ def gpu_hours_lost(verdict: Verdict) -> float | None:
 
 
 def share_lost(verdict: Verdict) -> float | None:
-    """Return the share of the job's time that is lost while the cause is there, 0 to 1; None where nobody knows.
+    """Return the share of the job's time that is lost while the cause is there, 0 to 1; None: not known.
 
     It is the time that was lost of the time that passed from the first to the newest iteration in which the cause
     was seen. A verdict of an older worker does not say how much passed: then as if all of its iterations had taken as

@@ -1,4 +1,4 @@
-"""Alerts: which revisions of a verdict people hear of, and the text that they read first."""
+"""Alerts: the revisions of a verdict that give one, and its summary."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What an alert has beside its verdict."""
+    """Fields of an alert beside its verdict."""
 
     summary: Text
     next_step: str
@@ -94,7 +94,7 @@ def summarise(verdict: Verdict) -> str:
 
 
 def alert_line(message: bytes | Mapping[str, Any]) -> str:
-    """One readable line of a message of the topic ``alerts``, raw or decoded, for somebody who follows the topic.
+    """Return a message of the topic ``alerts``, raw or decoded, as one line for people.
 
     It ends with the command that shows more.
 
@@ -163,7 +163,7 @@ def _amount(value: float) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Replace what is not printable: job names may hold line breaks or a terminal's escape sequences."""
+    """Replace unprintable characters: job names may hold line breaks or a terminal's escape sequences."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 

@@ -123,7 +123,7 @@ class ClickHouseSink:
                 )
 
     def flush(self) -> None:
-        """Store what is buffered; see `sinks.protocol.Sink.flush`."""
+        """Store the buffered rows; see `sinks.protocol.Sink.flush`."""
         with self._lock:
             self._store_buffer()
             if self._refused:

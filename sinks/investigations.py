@@ -1,6 +1,6 @@
 """Investigations: questions that ship as SQL files, their parameters, and how to run them.
 
-Each file in ``sinks/sql/investigations`` begins with comments that say what it is::
+Each file in ``sinks/sql/investigations`` begins with comments that describe it::
 
     -- title: Irregular iterations of a job
     -- theme: an iteration
@@ -10,7 +10,7 @@ Each file in ``sinks/sql/investigations`` begins with comments that say what it 
     -- parameter: job String = NEWEST | training job
     -- parameter: limit UInt32 = 100 | iterations at most
 
-``theme`` is one of `THEMES`; ``empty`` is what an answer without rows means. A parameter without a default must be
+``theme`` is one of `THEMES`; ``empty`` is the meaning of an answer without rows. A parameter without a default must be
 given; the default ``NEWEST`` is looked up in the database (`newest_values`). Values travel beside the SQL, never in
 it.
 """
@@ -97,7 +97,7 @@ class Investigation:
     theme
         One of `THEMES`.
     empty
-        What an answer without rows means, a sentence.
+        Meaning of an answer without rows, a sentence.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Investigation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the database answered; times are naive, in UTC.
+    """An answer of the database; times are naive, in UTC.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Answer:
     chosen
         Values of parameters that were left to the database: the newest job, and so on.
     empty
-        What it means that there are no rows; empty where nobody can say.
+        Meaning of an answer without rows; empty: not known.
     cut_at
         The question's limit, if there are more rows than it let through.
     """

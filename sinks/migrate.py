@@ -158,7 +158,7 @@ _ENGINES: Final = "SELECT name, engine_full FROM system.tables WHERE database = 
 
 
 def keep(client: Client, days: Mapping[str, int]) -> list[str]:
-    """Make tables keep rows for so many days after they were stored; return the tables that were changed.
+    """Make tables keep rows for `days` after they were stored; return the tables that were changed.
 
     A table that `days` does not name stays as it is, also where an administrator has changed it. A table that keeps
     its rows for so long already is not touched: a worker that may not alter tables can use it. Where the time gets

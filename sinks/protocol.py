@@ -1,4 +1,4 @@
-"""What a sink is, and the checks that each sink passes.
+"""The protocol of a sink, and the checks that each sink passes.
 
 Rows travel as Arrow tables, by table name; `sinks.tables` lists the tables, their columns and their keys. A sink
 stores at-least-once input exactly once: rows with equal keys are one row, however often and in whatever batches they
@@ -35,7 +35,7 @@ class Sink(Protocol):
         """
 
     def write(self, rows: Rows) -> None:
-        """Take all of `rows`, or none of them. What is taken is stored by the next `flush` at the latest.
+        """Take all of `rows`, or none of them. Taken rows are stored by the next `flush` at the latest.
 
         Raises
         ------

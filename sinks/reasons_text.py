@@ -22,14 +22,14 @@ def rank_alone(rank: int) -> str:
 
 
 def head_text(reasons: Reasons) -> str:
-    """Say which iteration is shown, and against what."""
+    """Return a heading: the shown iteration, and its standard of comparison."""
     others = "" if reasons.against == "past" else "; usual is what its peers took"
     order = ", the costliest part last" if len(reasons.path) > 1 else ""
     return f"in iteration {reasons.iteration}{order}{others}:"
 
 
 def step_text(step: Step, usual: str = "usual", name: NameRank = rank_alone) -> str:
-    """Put one step into words; `usual` is the word for what it is held against.
+    """Put one step into words; `usual` is the word for its standard of comparison.
 
     >>> step_text(Step("work", 5, "all_reduce", "tp0", 21.2e6, 7e6, True, waiting=3, waited_rank=2, waited_ns=14e6))
     'rank 5 worked 21.2 ms before all_reduce on tp0 (usual 7 ms); rank 2 and 2 more waited up to 14 ms for it'
@@ -64,7 +64,7 @@ def path_texts(reasons: Reasons, name: NameRank = rank_alone) -> list[str]:
 
 
 def alternatives_of(verdict: Verdict, name: NameRank = rank_alone) -> list[tuple[str, str]]:
-    """Return what else it could be and why that is ruled out, a name and a text each; other suspects come last."""
+    """Return the other causes and why each is ruled out, a name and a text each; other suspects come last."""
     considered = () if verdict.explanation is None else verdict.explanation.considered
     found = [(_ALTERNATIVES.get(one.what, one.what), considered_text(one, name)) for one in considered]
     suspects = verdict.suspects

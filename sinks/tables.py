@@ -208,7 +208,7 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
 
 
 def table_of_opinions(opinions: Sequence[Opinion]) -> pa.Table:
-    """Convert what people say of verdicts to rows of ``feedback``; raises `SinkRejected` as `tables_of`."""
+    """Convert people's words on verdicts to rows of ``feedback``; raises `SinkRejected` as `tables_of`."""
     rows = []
     for one in opinions:
         first, past_last = one.iterations

@@ -1,5 +1,5 @@
 """How good a detector is on jobs whose truth is known.
 
-Start at `scoring.py`: what counts as an alarm, and as right. `recorded.py` gives the frames that a monitor would give
+Start at `scoring.py`, which defines alarms and right alarms. `recorded.py` gives the frames that a monitor would give
 to a detector.
 """

@@ -17,7 +17,7 @@ from irregulars.infra.backtesting.scoring import Counts, count_job
 
 @dataclass(slots=True)
 class Result:
-    """What came of one detector, over all jobs.
+    """Counts and costs of one detector over all jobs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The frames of one job, as its monitors give them to detectors, and what a detector says of them."""
+"""Frames of one job, as its monitors give them to detectors, and a detector's scores of them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class TaughtFrame:
 
 @dataclass(frozen=True, slots=True)
 class JobFrames:
-    """Frames of a job, and what is true of it.
+    """Frames of a job, and its true faults.
 
     Parameters
     ----------
     streams
-        What one detector is given, in order: level ``rank``, one stream; level ``operator``, one of each rank.
+        Frames for one detector each, in order: level ``rank``, one stream; level ``operator``, one of each rank.
     rank_of
         Of each stream: whose it is; None: its frames have a row for each rank.
     """
@@ -81,7 +81,7 @@ class FrameTap:
 
 @dataclass(slots=True)
 class Replay:
-    """What a detector said of a job, and what that took.
+    """Scores of a detector for a job, and their cost.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Replay:
 def replay(job: JobFrames, make: MakeDetector) -> Replay:
     """Score and teach all frames of a job with fresh detectors, one of each stream, as a monitor does.
 
-    What is said of a rank in an iteration by a detector of operators is the largest score of its operators.
+    A detector of operators scores a rank in an iteration by the largest score of its operators.
     """
     said: dict[tuple[int, int], float] = {}
     took_s = 0.0

@@ -75,7 +75,7 @@ def find_recordings(paths: list[Path]) -> list[Path]:
 
 
 def read_faults(directory: Path) -> tuple[Fault, ...]:
-    """Read what is true of a job; empty where nobody is at fault.
+    """Read the true faults of a job; empty where no device is at fault.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def read_stored_job(client: Client, job: str) -> JobFrames:
     """Read the newest attempt of a job: frames of level ``rank``, and its verdicts as truth.
 
     The database has no operators of regular iterations, so detectors of operators have no frames there; and no
-    ``communication_ns`` and ``tokens``, which are NaN. The truth is what Irregulars judged: first suspects of
+    ``communication_ns`` and ``tokens``, which are NaN. The truth is the judgement of Irregulars: first suspects of
     verdicts in their iterations. Where it was wrong, a detector that is right counts as wrong.
 
     Raises

@@ -1,4 +1,4 @@
-"""What counts as an alarm, and what as right: scores and truth of one job, by iteration and rank.
+"""Alarms and right alarms: scores and truth of one job, by iteration and rank.
 
 * **An alarm** stands on a rank that scored 1 or more in 4 of the newest 6 iterations, and is raised where it begins
   to. That is the rule by which a monitor lets a detector open a verdict. No opinion counts as not strange.
@@ -34,7 +34,7 @@ SEEN: Final = VERDICTS.strange_seen
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is true of a job: the ranks of one device, and the stretches in which they were at fault (half-open)."""
+    """One true fault of a job: the ranks of one device, and the stretches in which they were at fault (half-open)."""
 
     ranks: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
@@ -51,7 +51,7 @@ class ScoredJob:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What came of some jobs; counts of several add up.
+    """Counts over some jobs; those of several add up.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ def _open(
     context: typer.Context, bootstrap: str | None, topic_prefix: str | None, group: str | None, orchestrator: str,
     is_acting: bool | None,
 ) -> ActionFeed:  # fmt: skip
-    """Open the topic: for all that stands there, or, with `is_acting` of None, for what is new to the group."""
+    """Open the topic at its beginning, or, with `is_acting` of None, behind the group's last commit."""
     from irregulars.sinks.notices.actions.feed import ActionFeed
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)

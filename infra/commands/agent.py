@@ -1,4 +1,4 @@
-"""``irregulars agent``: what runs on a GPU node."""
+"""``irregulars agent``: the process on a GPU node."""
 
 from __future__ import annotations
 

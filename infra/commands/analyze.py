@@ -84,7 +84,7 @@ def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> A
 
 
 def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
-    """Read a recorded job, and say on standard error what was left out or inferred."""
+    """Read a recorded job; report left out and inferred parts on standard error."""
     from irregulars.infra.runs.trace_reports import report_traffic
     from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
@@ -132,7 +132,7 @@ def report_rejected(trace: Trace) -> None:
 
 
 def show_analysis(analysis: Analysis) -> None:
-    """Print what was found, for people."""
+    """Print an analysis for people."""
     console = open_console()
     ranges = analysis.irregular_ranges
     count = sum(one.is_irregular is True for one in analysis.iterations)

@@ -121,7 +121,7 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
 
 
 def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) -> None:
-    """Say where it is, and how to get in. A random token is told here alone, behind the sign that browsers keep."""
+    """Print the address and the token: a random one here alone, behind the # that browsers send to no server."""
     for warning in _warnings(policy, settings):
         print(f"irregulars: {warning}", file=sys.stderr)
     host, port = settings.console_listen.rpartition(":")[0], listening.getsockname()[1]
@@ -134,7 +134,7 @@ def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) ->
 
 
 def _warnings(policy: AccessPolicy, settings: Settings) -> Iterator[str]:
-    """Tell what works and is less safe than it looks."""
+    """Yield warnings of settings that work and are less safe than they look."""
     from irregulars.infra.console.access import has_loopback, is_open_to_others
 
     for path in (settings.console_token_file, settings.console_proxy_secret_file):

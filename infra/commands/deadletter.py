@@ -146,7 +146,7 @@ def _best(box: DeadLetterBox, letter: DeadLetter) -> bytes | None:
 
 
 def _dump(value: bytes) -> list[str]:
-    """Bytes for people: offset, hexadecimal, and what of it is ASCII."""
+    """Return bytes for people: offset, hexadecimal, ASCII."""
     lines = []
     for at in range(0, len(value), 16):
         part = value[at : at + 16]

@@ -119,7 +119,7 @@ def _wait_for_interrupt(services: LocalServices) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What is shown: its title, what will go wrong, and how it starts."""
+    """The job of a demo: its title, its fault, and how it starts."""
 
     title: str
     fault: str
@@ -141,7 +141,7 @@ def _simulated_scene(fault: str, iterations: int) -> _Scene:
 
 
 def require_possible(job: SimulatorSettings) -> None:
-    """Raise `InputError` unless each fault names what the job has, and begins before its end."""
+    """Raise `InputError` unless each fault names a device of the job, and begins before its end."""
     from irregulars.producers.simulator.effects import check_place
     from irregulars.producers.simulator.network import Network
     from irregulars.producers.simulator.topology import Topology
@@ -166,7 +166,7 @@ def _live_scene() -> _Scene:
 
 
 class _Alerts:
-    """What came on the topic of alerts, read in a thread."""
+    """Messages of the topic ``alerts``, read in a thread."""
 
     def __init__(self, services: LocalServices) -> None:
         self._settings = services.settings
@@ -240,13 +240,13 @@ def bars_of(console: Console) -> int:
 
 
 class _Standstill:
-    """Notices that no iteration ends any more, and says what happens then."""
+    """Notices that no iteration ends any more."""
 
     def __init__(self) -> None:
         self._ended, self._since_s = 0, math.inf
 
     def look(self, ended: int, now_s: float) -> str:
-        """Return what to say of a job of which so many iterations have ended; empty while it goes on."""
+        """Return a remark on a job with that many ended iterations; empty while it goes on."""
         if ended != self._ended:
             self._ended, self._since_s = ended, now_s
         stood_s = now_s - self._since_s
@@ -305,7 +305,7 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
 
 
 def _cost(verdict: Verdict) -> str:
-    """Say what a verdict cost, and how urgent it is; what a hang loses nobody counts."""
+    """Return cost and severity of a verdict; the loss of a hang is not counted."""
     if verdict.kind == "hang":
         return f"it never ended, and all {verdict.world_size:,} GPUs wait ({verdict.severity})"
     times = f"{verdict.delta:.2f} times the usual time, " if math.isfinite(verdict.delta) else ""
@@ -313,7 +313,7 @@ def _cost(verdict: Verdict) -> str:
 
 
 def _show_stored(console: Console, services: LocalServices, verdict: Verdict) -> None:
-    """Look further in ClickHouse, as a person would: the command, and what it answers."""
+    """Print commands that ask ClickHouse for more, each with its answer."""
     from irregulars.infra.commands.answers import show_answer
     from irregulars.infra.configuration.wiring import database_settings
     from irregulars.infra.showing.from_database import found_in_database
@@ -334,7 +334,7 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
 
 
 def _wait_until_stored(client: Client, verdict: Verdict) -> None:
-    """Wait for all of what was alerted: alerts leave at once, rows with the next snapshot, table by table."""
+    """Wait for all rows behind an alert: alerts leave at once, rows with the next snapshot, table by table."""
     last = verdict.iterations[1] - 1
     values = {"id": verdict.verdict_id, "job": verdict.job, "revision": verdict.revision, "last": last}
     wanted = (True, len(verdict.suspects), True)

@@ -1,4 +1,4 @@
-"""``irregulars doctor``: what is wrong with an installation, one line a finding and what to do."""
+"""``irregulars doctor``: faults of an installation, a line each, and their repair."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def planned(changes: Iterable[ThresholdChange], now_ns: int) -> list[ThresholdCh
 
 
 def _number(text: str) -> Any:
-    """Read a number; a text that is none stays, and is refused as what it is."""
+    """Read a number; a text that is none stays, and is refused as a text."""
     for kind in (int, float):
         try:
             return kind(text)

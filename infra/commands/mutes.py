@@ -1,4 +1,4 @@
-"""``irregulars mutes``: maintenance windows, and silence for what is known."""
+"""``irregulars mutes``: maintenance windows, and silence for known faults."""
 
 from __future__ import annotations
 

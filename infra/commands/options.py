@@ -1,4 +1,4 @@
-"""What the commands share: flags, the settings of this call, and how results are printed.
+"""Shared by the commands: flags, the settings of this call, and how results are printed.
 
 Imports nothing heavy: all of it runs for ``irregulars --help``.
 """
@@ -44,7 +44,7 @@ Database = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """What stood before the command's name: the settings file, and ``--set`` assignments."""
+    """Options before the command's name: the settings file, and ``--set`` assignments."""
 
     config: Path | None = None
     assignments: Mapping[str, str] = field(default_factory=dict)
@@ -143,9 +143,9 @@ def plain(name: object) -> str:
 
 
 def open_console(*, is_error: bool = False) -> Console:
-    """Return a console that colours terminals only, and never cuts what goes into a file or pipe.
+    """Return a console that colours terminals only, and never cuts lines of a file or pipe.
 
-    ``NO_COLOR`` and ``TERM=dumb`` are respected. Texts are printed without what a terminal would obey; names in a
+    ``NO_COLOR`` and ``TERM=dumb`` are respected. Texts are printed without escape sequences; names in a
     text with markup need `plain` as well.
     """
     from rich.console import Console
@@ -159,7 +159,7 @@ def open_console(*, is_error: bool = False) -> Console:
 
 
 class PlainValue:
-    """Stands for what converts the values of one parameter, and asks that only where there is something to convert.
+    """Converter of the values of one parameter, which asks Typer's own, slow to make, only where it must.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``irregulars plugins``: what is there, whether it keeps the promises of its protocol, and one to begin with."""
+"""``irregulars plugins``: the installed detectors, their checks, and a new one from a template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ plugins = typer.Typer(
 
 
 class Level(StrEnum):
-    """What the rows of a detector's frames are."""
+    """Meaning of a row of a detector's frames."""
 
     rank = "rank"
     operator = "operator"
@@ -91,13 +91,13 @@ def new(
 
 
 def _fitted(line: str) -> str:
-    """Cut a line to the terminal; what goes into a file or pipe stays whole."""
+    """Cut a line to the terminal; in a file or pipe it stays whole."""
     columns = shutil.get_terminal_size().columns
     return line if len(line) <= columns or not sys.stdout.isatty() else f"{line[: columns - 1]}…"
 
 
 def _described(name: str, target: str) -> dict[str, Any]:
-    """Say what an entry point makes; where it can't be made, why."""
+    """Describe the detector of an entry point, or why it can't be made."""
     from irregulars.detectors.plugins.loading import load_detector
     from irregulars.errors import PluginError
 

@@ -103,7 +103,7 @@ def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool
 
 
 def rename_job(trace: Trace, job: str | None, attempt: int | None) -> Trace:
-    """Give a trace another job name or start number (`None` keeps what it has), and its rows the id of its start."""
+    """Give a trace another job name or start number (`None`: keep it), and its rows the id of its start."""
     from irregulars.messages.records import SCHEMAS
 
     names: dict[str, Any] = {
@@ -141,7 +141,7 @@ class Acknowledged:
     Parameters
     ----------
     bootstrap
-        Whom we wait for.
+        Brokers that must acknowledge.
     """
 
     def __init__(self, bootstrap: str) -> None:

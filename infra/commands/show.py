@@ -95,7 +95,7 @@ def named_by(pasted: Sequence[str]) -> str | None:
 
 
 def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, is_json: bool) -> Found | None:
-    """Judge a recording; where nobody is to blame say so as analyze does."""
+    """Judge a recording; where no verdict comes, print its analysis and return None."""
     from irregulars.infra.commands.analyze import read_and_report, show_analysis
     from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.analysis import analysis_of, judge_trace

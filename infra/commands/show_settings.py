@@ -1,4 +1,4 @@
-"""``irregulars settings``: what is in force."""
+"""``irregulars settings``: the settings in force."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def addresses(services: LocalServices) -> dict[str, str]:
 
 
 def show_addresses(services: LocalServices) -> None:
-    """Print where everything is, and what to do with it."""
+    """Print all addresses, and commands that use them."""
     found = addresses(services)
     print(
         f"""

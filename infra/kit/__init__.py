@@ -1,1 +1,1 @@
-"""What installs Irregulars elsewhere: container images, Kubernetes, systemd. Start with `locked_install.py`."""
+"""Installs Irregulars elsewhere: container images, Kubernetes, systemd. Start with `locked_install.py`."""

@@ -1,7 +1,7 @@
 """Install Irregulars of a checkout with just the versions and hashes of ``requirements.lock``.
 
 ``python3 infra/kit/locked_install.py /opt/irregulars --extra worker`` makes a virtual environment there. The
-Dockerfile calls it, and so does whoever installs on bare metal. It needs nothing but Python, pip and a C compiler.
+Dockerfile calls it, and so do administrators of bare metal. It needs nothing but Python, pip and a C compiler.
 
 The lock file holds everything, tests and demo too. So pip is asked which of it the wheel needs (it may choose no
 other versions than those of the lock), and then installs these files by their hashes and nothing else.
@@ -57,7 +57,7 @@ def chosen_lock(lock: str, names: Collection[str]) -> str:
     Raises
     ------
     SystemExit
-        If one is not in the lock: then something else than `make lock` has changed what is needed.
+        If one is not in the lock: then the dependencies were changed without `make lock`.
     """
     wanted = {canonical(name) for name in names}
     missing = wanted - {name for name, _ in lock_blocks(lock)}
@@ -105,7 +105,7 @@ def check_compiled(python: str) -> None:
     """Raise `SystemExit` if the loops in C are not installed: without a compiler the wheel would be there, and slow.
 
     Isolated (``-I``): else Python looks in the working directory first, and finds the checkout's own ``irregulars``,
-    in which nobody has compiled anything.
+    in which nothing is compiled.
     """
     _run(python, "-I", "-c", "import irregulars._kernel")
 

@@ -35,7 +35,7 @@ def shipped_files() -> dict[str, Traversable]:
 
 
 def write_kit(directory: Path) -> list[Path]:
-    """Write the kit into a directory that is new or empty; return what was written.
+    """Write the kit into a directory that is new or empty; return the paths.
 
     Raises
     ------

@@ -37,7 +37,7 @@ def follow_alerts(
     is_from_start
         Begin with the oldest alert that the topic keeps, instead of the next one.
     is_ending
-        Stop at what is there now, instead of waiting for more.
+        Stop at the present end, instead of waiting for more.
     newest
         Begin this many messages before the end of each partition, instead of with the next one.
     is_over

@@ -31,14 +31,14 @@ JOINED_GAP = 2
 
 @dataclass(slots=True)
 class Analysis:
-    """What was found in a trace.
+    """Result of judging a trace.
 
     Parameters
     ----------
     verdicts
-        The newest revision of each, most training time lost first; those that accuse nobody come last.
+        The newest revision of each, most training time lost first; those that accuse no device come last.
     unjudged_reason
-        Why nobody can say whether anybody is to blame: a clause that follows "because". None where it was judged.
+        Why the trace could not be judged: a clause that follows "because". None where it was.
     """
 
     job: str
@@ -92,15 +92,13 @@ def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
     Parameters
     ----------
     trace
-        What `producers.trace.directory.read_trace` read.
-    settings
-        As the worker's.
+        From `producers.trace.directory.read_trace`.
     """
     return analysis_of(trace, *judge_trace(trace, settings))
 
 
 def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Analysis:
-    """Return what was found in a trace that `judge_trace` judged."""
+    """Return the analysis of a trace that `judge_trace` judged."""
     newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
     return Analysis(
         trace.job,
@@ -134,7 +132,7 @@ def judge_trace(
 
 
 def order(verdict: Verdict) -> tuple[bool, float, str]:
-    """Sort key of verdicts: who is accused comes before what accuses nobody, and then what cost most."""
+    """Return the sort key of verdicts: those with a suspect first, then the costlier."""
     return not verdict.suspects, -verdict.lost_s, verdict.verdict_id
 
 
@@ -160,7 +158,7 @@ def take_rank(pipeline: LocalPipeline, trace: Trace, announcement: Announcement)
 
 
 def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | None:
-    """Return why nobody can say who is to blame, in a trace that gave no verdict; None where nobody is.
+    """Return why a trace without a verdict could not be judged; None where it was, and no device is to blame.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What lies on the topic of dead letters: listed, read with the original where that is kept, and sent again."""
+"""Dead letters: listed, read with the original where that is kept, and sent again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DeadLetter:
         return any(size is not None and size > have for size, have in zip(sizes, kept, strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a list tells of it."""
+        """Return the fields that a list shows."""
         headers = self.headers
         return {
             "letter": self.place,
@@ -184,7 +184,7 @@ def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
 
 
 def _number(text: str | None) -> int | None:
-    """Return a number that somebody wrote: an offset, a size or a time; None if it is none."""
+    """Return the number in a header, an offset, a size or a time; None where it is malformed."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
 
 

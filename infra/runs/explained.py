@@ -30,11 +30,11 @@ class RankFacts:
     Parameters
     ----------
     elapsed_ns, work_ns
-        How long the rank took, and what of that was its own work (its gaps).
+        Time of the rank, and its own work (the gaps) in that.
     work_excess_ns
         How much longer than usual it worked.
     ways
-        Its transfers: name of the way, how much longer than usual they took, and what is usual; the slowest first.
+        Its transfers: name of the way, how much longer than usual they took, and the usual time; the slowest first.
     """
 
     rank: int
@@ -46,18 +46,16 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One iteration, and what the judge knew of it.
+    """One iteration, and the facts that the judge had.
 
     Parameters
     ----------
-    judged
-        What was judged.
     delta, level_ns, noise_ns
         The δ in force, the median of the window's regular iterations and their noise (a robust standard deviation).
     why
         Why the judge looked into it, a clause each; empty: it had no reason to.
     reasons
-        What its operators show, as the verdicts of it carry it; None: they were not read.
+        Reasons in its operators, as its verdicts carry them; None: they were not read.
     verdicts
         The newest revisions of verdicts whose range holds it.
     """
@@ -79,7 +77,7 @@ class Explained:
 
 @dataclass(slots=True)
 class _Watch:
-    """Keeps what the judge knows when it judges one iteration."""
+    """Keeps the facts that the judge has when it judges one iteration."""
 
     iteration: int
     rank: int | None

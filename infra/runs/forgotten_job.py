@@ -26,7 +26,7 @@ _DEADLINE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A message that stays for ever unless somebody deletes its key; where it stands."""
+    """Place of a message that stays for ever unless its key is deleted."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class Kept:
 
 
 def kept_of_job(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], job: str) -> list[Kept]:
-    """Return what the topics keep of a job.
+    """Return the places of messages that the topics keep of a job.
 
     Raises
     ------

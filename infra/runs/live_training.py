@@ -1,4 +1,4 @@
-"""A small model trained by several real processes: what ``irregulars demo --live`` watches.
+"""A small model trained by several real processes, for ``irregulars demo --live``.
 
 One process per rank, gloo, DDP over all and an all_reduce of activations in each pair. The loader of one rank stalls
 for a while. By hand: ``torchrun --nproc-per-node 4 -m irregulars.infra.runs.live_training --trace-dir trace``.
@@ -36,7 +36,7 @@ class LivePlan:
 
     @property
     def text(self) -> str:
-        """What will happen, in words."""
+        """The planned fault in words."""
         return (
             f"rank {self.rank} loads its data {self.stall_s:g} s longer in iterations {self.first} to {self.past - 1}"
         )

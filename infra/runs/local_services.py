@@ -47,16 +47,16 @@ class LocalServices(Service):
     is_kept
         Whether the database stays in ``settings.data_dir`` for the next time; else nothing of it remains.
     on_step
-        Told in a few words what happens next.
+        Called with a few words before each step.
 
     Attributes
     ----------
     settings
-        With the addresses and passwords of what runs.
+        With the addresses and passwords of the running services.
     config_file
         The same for other processes: ``irregulars --config FILE alerts``. Mode 0600; gone at the end.
     worker_log
-        What the worker writes.
+        Output of the worker.
     """
 
     def __init__(

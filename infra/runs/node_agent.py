@@ -65,7 +65,7 @@ def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
 
 
 class _Devices:
-    """What is sampled on this node."""
+    """The sampled devices of this node."""
 
     def __init__(self, file: AgentFile) -> None:
         sysfs = file.agent.sysfs

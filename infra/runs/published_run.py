@@ -35,7 +35,7 @@ class WatchedSource(PassingSource):
         self._elapsed_ns: dict[int, float] = {}
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Poll the source, and look at what comes."""
+        """Poll the source, and keep its iterations' times."""
         records = super().poll(max_records)
         for record in records:
             if isinstance(record, Batch) and record.header.schema == "iterations":
@@ -54,15 +54,7 @@ class WatchedSource(PassingSource):
 
 
 class PublishedRun:
-    """A source that is published from a thread. Use it as a context: leaving it stops the publishing cleanly.
-
-    Parameters
-    ----------
-    source
-        What to publish.
-    agent
-        Where to.
-    """
+    """A source that is published from a thread. Use it as a context: leaving it stops the publishing cleanly."""
 
     def __init__(self, source: Source, agent: AgentSettings) -> None:
         self.source = WatchedSource(source)
@@ -73,7 +65,7 @@ class PublishedRun:
 
     @property
     def is_running(self) -> bool:
-        """Whether the source has not ended; raises what the agent raised if it failed."""
+        """Whether the source has not ended; raises the error of an agent that failed."""
         if self._failure is not None:
             raise self._failure
         return self._thread.is_alive()
@@ -94,15 +86,7 @@ class PublishedRun:
 
 
 class SimulatedRun(PublishedRun):
-    """A simulated job at real pace, beginning now.
-
-    Parameters
-    ----------
-    job
-        What to simulate.
-    agent
-        Where to publish.
-    """
+    """A simulated job at real pace, beginning now."""
 
     def __init__(self, job: SimulatorSettings, agent: AgentSettings) -> None:
         super().__init__(SimulatorSource(job, start_ns=time.time_ns(), now_ns=time.time_ns), agent)
@@ -117,11 +101,7 @@ class LiveRun(PublishedRun):
     Parameters
     ----------
     plan
-        How long, and who is slow when.
-    job
-        Its name.
-    agent
-        Where to publish.
+        Length of the job, and its fault.
 
     Raises
     ------

@@ -67,7 +67,7 @@ class LateRank(NamedTuple):
     rank, last_in, waited_s
         The rank; how often it arrived last; how long the first to arrive waited for it, in all of them together.
     waited_for_all_s
-        The same, whoever was last.
+        The same, summed over all ranks that were last.
     """
 
     communicator: str

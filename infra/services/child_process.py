@@ -94,7 +94,7 @@ class ChildProcess:
         Raises
         ------
         ServiceUnavailable
-            If the process ends, or `within_s` seconds pass; the text has what it wrote last.
+            If the process ends, or `within_s` seconds pass; the text has its last words.
         """
         deadline = time.monotonic() + within_s
         while not (is_ready() and self.is_running):
@@ -127,7 +127,7 @@ class ChildProcess:
         self._process.wait()
 
     def last_words(self) -> str:
-        """Return the last line of the log that says what went wrong, else the last one."""
+        """Return the last line of the log that names an error, else the last one."""
         with self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, size - _TAIL_BYTES))

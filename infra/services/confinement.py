@@ -38,7 +38,7 @@ def landlock_version() -> int:
 def confine(writable: Sequence[Path], readable: Sequence[Path]) -> None:
     """Let this thread, and those that it starts from now on, open these files and directories alone.
 
-    What is below a directory counts as it does; what is open already stays open. It can't be undone. Call it where
+    A directory stands for all below it; open files stay open. It can't be undone. Call it where
     `landlock_version` is not 0.
 
     Raises

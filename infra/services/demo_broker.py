@@ -1,7 +1,7 @@
 """The demo's broker: Tansu, a Kafka-compatible broker that keeps its topics in memory and is up at once.
 
 For demos and quick looks. It has no transactions, forgets everything when it stops, and its end offsets can be short
-by one batch: what claims durability runs on Apache Kafka (`tests/apache_kafka`).
+by one batch: tests of durability run on Apache Kafka (`tests/apache_kafka`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DemoBroker(Service):
                 )
 
     def stop(self) -> None:
-        """Stop the broker; what its topics held is gone. Twice is fine."""
+        """Stop the broker; the content of its topics is gone. Twice is fine."""
         if self._child is not None:
             self._child.stop()
             self._child = None

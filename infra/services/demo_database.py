@@ -126,7 +126,7 @@ class DemoDatabase(Service):
     native_port
         Port of the native protocol, which Grafana and ``clickhouse-client`` can use.
     user, password, database
-        What a client needs. The password is random, and the same again in the same directory.
+        Credentials of a client. The password is random, and the same again in the same directory.
     reader, reader_password
         A user who may read, and nothing else.
     """
@@ -292,7 +292,7 @@ def _password(path: Path) -> str:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    """Write a file that its owner alone can read, at no time anybody else."""
+    """Write a file with mode 0600 from the start."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
@@ -307,7 +307,7 @@ def _answers_ping(port: int) -> bool:
 
 
 def _write_line(fifo: Path) -> bool:
-    """Write a line to whoever reads the FIFO; whether somebody does."""
+    """Write a line to the reader of the FIFO; return whether there is one."""
     try:
         descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

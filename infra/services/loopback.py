@@ -17,7 +17,7 @@ _TRIES: Final = 200
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 on which nobody listens now; raises `ServiceUnavailable` if there is none."""
+    """Return a TCP port of 127.0.0.1 on which no process listens now; raises `ServiceUnavailable` if there is none."""
     for port in random.sample(_PORTS, _TRIES):
         if is_free(port):
             return port
@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 def require_free(port: int, service: str) -> None:
-    """Raise `InputError` if somebody listens on `port` of 127.0.0.1 already."""
+    """Raise `InputError` if a process listens on `port` of 127.0.0.1 already."""
     if not is_free(port):
         raise InputError(f"port of {service} must be free; got {port}, which is taken on {HOST}. Choose another")
 
@@ -43,7 +43,7 @@ def is_free(port: int) -> bool:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody accepts connections on `port` of 127.0.0.1."""
+    """Whether a process accepts connections on `port` of 127.0.0.1."""
     try:
         socket.create_connection((HOST, port), timeout=1.0).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""What runs beside us for a while: started, and stopped whatever happens."""
+"""Services that run beside us for a while: started, and stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Service(ABC):
 
     @contextmanager
     def _stopped_if_it_fails(self) -> Iterator[None]:
-        """Stop what has come up so far, if the block ends in an error."""
+        """Stop the parts that are up, if the block ends in an error."""
         try:
             yield
         except BaseException:
@@ -47,7 +47,7 @@ class Service(ABC):
 def start_on_free_ports(start: Callable[[float], None], within_s: float) -> None:
     """Start something on free ports; try again if it does not come up.
 
-    Most likely somebody took a port between our look and its bind.
+    The likely cause is a port that another process took between our look and the bind.
 
     Parameters
     ----------

@@ -29,8 +29,8 @@ class Outcome:
 
     Parameters
     ----------
-    channel, due
-        Its name, and what was to be delivered.
+    channel
+        Its name.
     reference
         Returned by the channel, if it took the notice.
     failure

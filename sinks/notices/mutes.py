@@ -90,7 +90,7 @@ class Mute:
         return " ".join(f"{name}={pattern}" for name, pattern in self.patterns.items())
 
     def describe(self) -> str:
-        """Return for people until when, by whom and why."""
+        """Return end, author and reason for people."""
         return f"muted until {utc(self.until_ns)} by {self.who}: {self.reason}"
 
 

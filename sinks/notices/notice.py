@@ -49,7 +49,7 @@ class Notice:
     record
         How often people here called verdicts of its kind right; None: no verdict was judged by people.
     muted
-        Of an incident that was muted while it was open already: until when, by whom and why; else None.
+        Of an incident that was muted while it was open: end, author and reason of the mute; else None.
     link
         Its page in the console; None: `console_url` is not set.
     runbook
@@ -79,7 +79,7 @@ class Notice:
 
     @property
     def probability(self) -> float | None:
-        """How sure we are here of the first suspect, 0 to 1, by what people said of such verdicts; None: not."""
+        """Probability of the first suspect here, 0 to 1, corrected by people's words on such verdicts; None: not known."""
         suspects = self.alert.get("suspects") or ()
         told = suspects[0].get("probability") if suspects else None
         return told if told is None or self.record is None else self.record.probability(told)
@@ -138,7 +138,7 @@ class Channel(Protocol):
 
     @property
     def name(self) -> str:
-        """Short name: in settings, metrics, and in the log of what was delivered."""
+        """Short name: in settings, metrics, and in records of deliveries."""
 
     def deliver(self, notice: Notice) -> str | None:
         """Deliver; the same notice twice must change nothing.
@@ -163,7 +163,7 @@ class Channel(Protocol):
 
 
 def summary_of(notice: Notice, most: int | None = None) -> str:
-    """Return one line for a person: what happened, where, its cost, and the next step.
+    """Return one line for a person: event, place, cost, and the next step.
 
     Parameters
     ----------

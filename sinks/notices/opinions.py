@@ -39,7 +39,7 @@ class TrackRecord:
     right, wrong
         How many verdicts were called so.
     shift
-        What that adds to the log odds of a suspect's probability.
+        Added to the log odds of a suspect's probability.
     """
 
     right: int
@@ -58,7 +58,7 @@ class TrackRecord:
 
 
 def opinion_on(verdict: Verdict, *, is_right: bool | None, who: str, note: str, time_ns: int) -> Opinion:
-    """Return somebody's word on a verdict; raises `InputError` for texts that are empty or too long."""
+    """Return a person's word on a verdict; raises `InputError` for texts that are empty or too long."""
     first = verdict.suspects[0] if verdict.suspects else None
     values = {
         "verdict_id": verdict.verdict_id, "job": verdict.job, "kind": verdict.kind, "iterations": verdict.iterations,
@@ -71,7 +71,7 @@ def opinion_on(verdict: Verdict, *, is_right: bool | None, who: str, note: str, 
 
 
 def track_records(opinions: Iterable[Opinion]) -> dict[str, TrackRecord]:
-    """Return the track record of each kind of verdict that somebody judged.
+    """Return the track record of each kind of verdict that people judged.
 
     The shift is the most probable one (maximum a posteriori of a logistic model with a fixed slope: Platt's scaling
     without its slope, which a handful of opinions can't tell), with a normal prior around 0.
@@ -86,7 +86,7 @@ def silences(opinions: Iterable[Opinion]) -> list[Mute]:
     """Return a mute for each pattern of which the newest `WRONG_IN_A_ROW` verdicts were called wrong.
 
     A pattern is a kind of verdict on one device; where the device has no name, in one job. A verdict that is called
-    right ends it, and so does time. Whoever withdraws an opinion undoes what followed from it.
+    right ends it, and so does time. A withdrawn opinion has no consequence any more.
     """
     by_pattern: dict[tuple[str, str | None, str | None], list[Opinion]] = defaultdict(list)
     for one in newest_opinions(opinions):

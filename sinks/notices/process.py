@@ -322,7 +322,7 @@ class Notifier:
             LOG.warning("event=not_committed reason=%r", str(error))
 
     def _finish(self, consumer: Consumer, log: StateLog) -> None:
-        """Wait for tries that are under way, and commit what is settled."""
+        """Wait for tries that are under way, and commit."""
         deadline_s = time.monotonic() + self._settings.stop_s
         while any(one.is_busy for one in self._couriers.values()) and time.monotonic() < deadline_s:
             self._settle(log, wait_s=_IDLE_S)

@@ -1,1 +1,1 @@
-"""The topic ``actions``: what is proposed for devices, and its consumers. Start at `actions.py`, then `actor.py`."""
+"""The topic ``actions``: proposals for devices, and their consumers. Start at `actions.py`, then `actor.py`."""

@@ -1,4 +1,4 @@
-"""What an orchestrator may do about an incident, and what it shall undo: rules and messages of the topic ``actions``.
+"""Actions that an orchestrator may take about an incident, or shall undo: messages of the topic ``actions``.
 
 `sinks.advice.plan_of` names the actions for a verdict, beside the sentence that people read, so that neither names
 one that the other does not. Here they get a device, a cost, a time to live and an id that stays the same.
@@ -49,12 +49,12 @@ class Action:
 
 
 def actions_of(notice: Notice) -> tuple[Action, ...]:
-    """Return what is proposed now, then what the notice before proposed and this one does not.
+    """Return the actions proposed now, then those that the notice before proposed and this one does not.
 
     Parameters
     ----------
     notice
-        Its ``reference`` is what `remember` made of the actions of the notice before. Without it, those of a verdict
+        Its ``reference`` comes from `remember`, of the actions of the notice before. Without it, those of a verdict
         that changed to another device can't be named; readers find out by themselves (infra/docs/actions.md).
 
     Raises
@@ -80,7 +80,7 @@ def _as_sure_as_here(verdict: Verdict, notice: Notice) -> Verdict:
 
 
 def remember(actions: tuple[Action, ...]) -> str:
-    """Return what the incident's next notice shall carry as its ``reference``: the proposals of this one."""
+    """Return the ``reference`` of the incident's next notice: the proposals of this one."""
     proposals = (one for one in actions if one.state == "proposed")
     kept = [
         [one.action, asdict(replace(one.suspect, ranks=one.suspect.ranks[:_RANKS_REMEMBERED]))] for one in proposals
@@ -109,7 +109,7 @@ def _proposals(verdict: Verdict) -> tuple[Action, ...]:
 
 
 def _while_open(notice: Notice, verdict: Verdict) -> tuple[tuple[str, Suspect], ...]:
-    """Return what was proposed on the same device before the end, where nobody remembers it."""
+    """Return the proposals on the same device before the end, where no reference has them."""
     if notice.event != "resolved":
         return ()
     names = plan_of(replace(verdict, state="open", close_reason=None)).actions
@@ -133,7 +133,7 @@ def _action(
 
 
 def _id(verdict: Verdict, action: str, suspect: Suspect) -> str:
-    """Return a short name: hosts and jobs may be longer than what a node's annotation or a drain's reason takes."""
+    """Return a short name: hosts and jobs may be longer than a node's annotation or a drain's reason may be."""
     place = (suspect.device, suspect.host, suspect.gpu, suspect.nic, suspect.switch, suspect.rank, suspect.peer)
     return f"{action}-{incident_tag(verdict.verdict_id)}-{_digest(repr(place), 8)}"
 
@@ -189,7 +189,7 @@ def encode_actions(notice: Notice, actions: tuple[Action, ...] | None = None) ->
     Parameters
     ----------
     actions
-        What `actions_of` returned for this notice, where that is known already.
+        From `actions_of` for this notice, where they are known already.
 
     Returns
     -------
@@ -279,6 +279,6 @@ class _Message:
 
 
 def newer(known: Mapping[str, ActionsMessage], message: ActionsMessage) -> bool:
-    """Whether a message says more than what is known of its incident; the same again, or an older one, does not."""
+    """Whether a message is newer than the known one of its incident, or the same."""
     before = known.get(message.verdict_id)
     return before is None or message.revision >= before.revision

@@ -1,7 +1,7 @@
-"""Carries out what the topic `actions` proposes on the nodes of one orchestrator, and undoes it when it is withdrawn.
+"""Carries out the proposals of the topic `actions` on the nodes of one orchestrator, and undoes those withdrawn.
 
-Nothing is remembered between runs but what stands on the topic and on the nodes themselves: from both together is
-worked out what is to be done now (`node_plan`), after each message and once a minute. So a message may come twice,
+All state is on the topic and on the nodes themselves: the plan (`node_plan`) is made of both, after each message and
+once a minute. So a message may come twice,
 and a consumer may die between any two steps.
 """
 
@@ -35,10 +35,10 @@ class Nodes(Protocol):
     """
 
     def marked(self) -> Marked:
-        """Return what we did to nodes before, from the nodes themselves."""
+        """Return our marks, from the nodes themselves."""
 
     def obstacle(self, host: str) -> str | None:
-        """Return why a node can't be cordoned by us: there is none of that name, or somebody else cordoned it."""
+        """Return why a node can't be cordoned by us: there is none of that name, or it was cordoned by others."""
 
     def cordon(self, one: Proposal) -> str | None:
         """Let no new work onto a node, and mark it as ours.
@@ -46,7 +46,7 @@ class Nodes(Protocol):
         Returns
         -------
         str
-            Why nothing was done: no such node, or somebody else cordoned it. None: it is done.
+            Why nothing was done: no such node, or it was cordoned by others. None: it is done.
         """
 
     def release(self, host: str, why: str) -> str | None:
@@ -78,7 +78,7 @@ _WHY_LEFT: Final = {
 
 @dataclass(slots=True)
 class Actor:
-    """One consumer: what it knows of incidents, and what it did."""
+    """One consumer: the incidents that it knows, and its actions."""
 
     nodes: Nodes
     limits: ActingLimits
@@ -91,7 +91,7 @@ class Actor:
     _is_away: bool = False
 
     def take(self, polled: Polled) -> bool:
-        """Take in what came; return whether it may change what is to be done."""
+        """Apply new messages; return whether the plan may change."""
         if polled.is_new_owner:
             self._messages.clear()
         for message in polled.messages:
@@ -99,7 +99,7 @@ class Actor:
         return polled.is_new_owner or bool(polled.messages)
 
     def try_to_act(self) -> bool:
-        """Do what is to be done now, or say once that the orchestrator is away; return whether it was there."""
+        """Carry out the plan, or say once that the orchestrator is away; return whether it was there."""
         try:
             self.act()
         except ServiceUnavailable as error:
@@ -114,12 +114,12 @@ class Actor:
         return True
 
     def act(self) -> None:
-        """Do what is to be done now.
+        """Carry out the plan.
 
         Raises
         ------
         ServiceUnavailable, ServiceRefused
-            If the orchestrator does not answer, or refuses us: what is not done is to be done by another call.
+            If the orchestrator does not answer, or refuses us: the next call does the rest.
         """
         marked = self.nodes.marked()
         plan = plan_nodes(self._messages, marked.cordoned, self._done | marked.undone, self.limits, self.now_ns())
@@ -143,7 +143,7 @@ class Actor:
             self._messages[found.verdict_id] = found
 
     def _cordon(self, one: Proposal, *, is_free: bool) -> bool:
-        """Cordon a node, or say what is in the way; return whether it takes one of the places."""
+        """Cordon a node, or say why not; return whether it counts against the limit."""
         obstacle = self.nodes.obstacle(one.host) if is_free else _LIMIT
         if obstacle is None and self.is_acting:
             obstacle = self.nodes.cordon(one)
@@ -174,7 +174,7 @@ class Actor:
 
 
 def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
-    """Act on what the topic says, for ever, or, with `is_ending`, once on all that stands there.
+    """Act on the messages of the topic for ever, or, with `is_ending`, once on those that are there.
 
     An orchestrator that does not answer is asked again; one that refuses us ends it.
 

@@ -1,4 +1,4 @@
-"""The channel of notices that publishes what may be done on the topic `actions`."""
+"""The channel of notices that publishes proposals on the topic `actions`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ActionsChannel:
         self._producer: LastingProducer | None = None
 
     def deliver(self, notice: Notice) -> str | None:
-        """Publish; returns what the incident's next notice shall carry. Raises `SinkBusy` and `SinkRejected`."""
+        """Publish; returns the reference for the incident's next notice. Raises `SinkBusy` and `SinkRejected`."""
         actions, value = written(lambda one: (found := actions_of(one), encode_actions(one, found)), notice)
         if actions or notice.event != "opened" or notice.is_doubtful:  # an earlier proposal may stand unbeknown to us
             self._send(notice, value)

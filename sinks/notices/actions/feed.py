@@ -80,7 +80,7 @@ class ActionFeed:
             self._assigned(self._consumer, [TopicPartition(name, number) for number in sorted(self._partitions)])
 
     def poll(self, timeout_s: float) -> Polled:
-        """Return what came within `timeout_s`; raises as the class does."""
+        """Return the messages that came within `timeout_s`; raises as the class does."""
         messages = []
         for one in self._consumer.consume(_MOST_BATCH, timeout_s):
             error = one.error()

@@ -33,7 +33,7 @@ _LISTED: Final = 500
 
 
 class Conflict(Exception):
-    """Somebody changed the object since we read it: read it again."""
+    """The object has changed since we read it: read it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ApiAccess:
 def api_access(
     environment: Mapping[str, str], server: str | None, token_file: Path | None, ca_file: Path | None
 ) -> ApiAccess:
-    """Return what was given, and for the rest what a pod is given: its service account.
+    """Return the given access, completed by the pod's service account.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class KubernetesApi:
     """Reads and patches nodes.
 
     All methods raise `ServiceUnavailable` where the server does not answer, or not now, and `ServiceRefused` where it
-    refuses us or what we ask for.
+    refuses us or our request.
     """
 
     def __init__(self, access: ApiAccess) -> None:
@@ -198,7 +198,7 @@ class KubernetesNodes:
         self._now: Final = now
 
     def marked(self) -> Marked:
-        """Return the nodes that we cordoned, and what somebody has uncordoned since."""
+        """Return the nodes that we cordoned, and the actions undone by others since."""
         found = {_name(node): (_annotations(node).get(CORDONED), _is_cordoned(node)) for node in self._ours()}
         cordoned = {name: mark for name, (mark, is_cordoned) in found.items() if mark is not None and is_cordoned}
         return Marked(cordoned, frozenset(mark for mark, is_on in found.values() if mark is not None and not is_on))
@@ -209,7 +209,7 @@ class KubernetesNodes:
         return _NO_NODE.format(host) if node is None else _obstacle(node)
 
     def cordon(self, one: Proposal) -> str | None:
-        """Cordon a node and mark it, in one step, unless somebody else has cordoned it."""
+        """Cordon a node and mark it, in one step, unless it was cordoned by others."""
 
         def change(node: Mapping[str, Any]) -> dict[str, Any] | str:
             obstacle = _obstacle(node)
@@ -272,7 +272,7 @@ class KubernetesNodes:
         self._api.patch_status(_name(node), {"status": {"conditions": [condition]}})
 
     def _change(self, host: str, change: Callable[[Mapping[str, Any]], dict[str, Any] | str]) -> str | None:
-        """Read a node, work out its change, and write it if nobody changed the node in between; else do it again."""
+        """Read a node, work out its change, and write it if the node has not changed in between; else do it again."""
         for _ in range(_TRIES):
             node = self._api.node(host)
             if node is None:

@@ -27,7 +27,7 @@ def recent_verdicts(
 ) -> Iterator[Verdict]:
     """Yield the verdicts of the alerts since a time, to the end of the topic.
 
-    What can't be read is passed over.
+    Unreadable messages are passed over.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which nodes to cordon and to give back, from what is proposed and from the marks that we left on nodes.
+"""Nodes to cordon and to give back, from the proposals and from the marks that we left on nodes.
 
 It is worked out anew from all that is known, whatever happened before: a consumer that was killed in between, or that
 reads a message twice, comes to the same. It knows nothing of Kubernetes or Slurm.
@@ -48,7 +48,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What to do now."""
+    """The next steps on nodes."""
 
     cordon: tuple[Proposal, ...]  # to begin, up to `free` of them, the one that saves most first
     free: int  # nodes that may be cordoned by us beside those that are
@@ -73,7 +73,7 @@ def plan_nodes(
     marks
         Nodes that we cordoned and that still are: host to the action's id.
     done
-        Ids of actions that were carried out, or that somebody undid by hand: they are not begun again.
+        Ids of actions that were carried out, or undone by hand: they are not begun again.
     """
     standing = [
         Proposal(one, action)
@@ -118,7 +118,7 @@ def is_usable_host(host: str) -> bool:
 
 
 def _why_release(action_id: str, by_tag: Mapping[str, ActionsMessage]) -> str | None:
-    """Return why a node is given back; None: it is not, as nobody tells of its incident any more."""
+    """Return why a node is given back; None: it is not, as no message of its incident is known."""
     message = next((one for tag, one in by_tag.items() if f"-{tag}-" in action_id), None)
     if message is None:
         return None
@@ -131,5 +131,5 @@ def _accuses(one: Proposal, limits: ActingLimits) -> bool:
 
 
 def _worth(one: Proposal) -> tuple[float, str]:
-    """Return what is lost each hour, by chance, GPU-hours; equal ones in the order of their ids."""
+    """Return the expected loss an hour, GPU-hours; equal ones in the order of their ids."""
     return (one.action.gpu_hours_lost_per_hour or 0.0) * one.action.suspect.probability, one.action.action_id

@@ -37,9 +37,9 @@ def health_events(
     Parameters
     ----------
     least_probability
-        Below this nobody is told that a device is unhealthy, 0 to 1. That it is healthy again is always told.
+        Below this no event says that a device is unhealthy, 0 to 1. That it is healthy again is always reported.
     now_ns
-        The time now, ns since the epoch: what may not be begun any more is not told.
+        The time now, ns since the epoch: expired actions give no event.
     is_executed
         Whether NVSentinel may cordon, drain or repair by these events; else it only stores them.
     """
@@ -87,7 +87,7 @@ def _entities(suspect: Suspect) -> list[dict[str, str]]:
 
 
 def _metadata(message: ActionsMessage, one: Action) -> dict[str, str]:
-    """Return what else is known, as texts: its type is a map of them."""
+    """Return the other facts as texts: its type is a map of them."""
     found = {
         "verdict_id": message.verdict_id, "revision": str(message.revision), "job": message.job,
         "action_id": one.action_id, "probability": f"{one.suspect.probability:.4f}",

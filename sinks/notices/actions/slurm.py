@@ -66,7 +66,7 @@ class SlurmNodes:
         return None
 
     def cordon(self, one: Proposal) -> str | None:
-        """Drain a node, unless it is drained, or carries somebody's reason, already."""
+        """Drain a node, unless it is drained, or carries another reason, already."""
         obstacle = self.obstacle(one.host)
         if obstacle is not None:
             return obstacle

@@ -54,7 +54,7 @@ _MOST_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the other side said; `body` is its beginning."""
+    """An answer; `body` is its beginning."""
 
     status: int
     body: bytes
@@ -89,7 +89,7 @@ class HttpPost:
     settings
         How to reach it.
     secrets
-        What must stand in no error, beside the URL's path where that is secret.
+        Secrets that no error may hold, beside the URL's path where that is secret.
     is_url_secret
         Whether the URL is one: then no more than its host is named, and it must be https, except on this machine and
         without a proxy.
@@ -124,7 +124,7 @@ class HttpPost:
         Raises
         ------
         SinkBusy
-            If nobody answers, or the other side says that it can't take it now.
+            If no answer comes, or the other side says that it can't take it now.
         SinkRejected
             If it says that it will never take it.
         """
@@ -145,7 +145,7 @@ class HttpPost:
         return self._judged(found, answer.headers.get("Retry-After"), url)
 
     def rejection(self, what: str, said: bytes | str) -> str:
-        """Return a reason that quotes what the other side said, without secrets."""
+        """Return a reason that quotes the answer, without secrets."""
         text = said.decode(errors="replace") if isinstance(said, bytes) else said
         hidden = [secret() for secret in self._secrets] + (_parts(self._url()) if self._is_url_secret else [])
         for one in sorted(hidden, key=len, reverse=True):
@@ -227,7 +227,7 @@ def _argument(error: BaseException) -> BaseException | None:
 
 
 def _parts(url: str) -> list[str]:
-    """Return what of a secret URL an answer must not be quoted with: all behind the host, in whole and in pieces.
+    """Return the secret parts of a URL: all behind the host, in whole and in pieces.
 
     >>> _parts("https://hooks.example/services/T012345678?a=1")
     ['/services/T012345678?a=1', '/services/T012345678', 'services', 'T012345678']

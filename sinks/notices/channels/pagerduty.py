@@ -32,7 +32,7 @@ class PagerDutyChannel:
         self._http: Final = HttpPost(lambda: url, settings, [routing_key])
 
     def deliver(self, notice: Notice) -> str | None:
-        """Send one event, or two; the reference is the key of what is open there."""
+        """Send one event, or two; the reference is the key of the incident open there."""
         for event in written(events_of, notice):
             body = {"routing_key": self._routing_key(), **event}
             self._http.post(json.dumps(body).encode(), {"Content-Type": "application/json"})

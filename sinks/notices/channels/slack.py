@@ -92,7 +92,7 @@ class SlackWebhookChannel:
 
 
 def message_of(notice: Notice) -> dict[str, Any]:
-    """Return text and attachment of a message: what happened, what it rests on, what to do."""
+    """Return text and attachment of a message: event, evidence, next step."""
     summary, alert = _plain(summary_of(notice, _LONGEST)), notice.alert
     colour = COLOURS["resolved" if notice.event == "resolved" else notice.severity]
     fields = [
