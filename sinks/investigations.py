@@ -10,8 +10,8 @@ Each file in ``sinks/sql/investigations`` begins with comments that describe it:
     -- parameter: job String = NEWEST | training job
     -- parameter: limit UInt32 = 100 | iterations at most
 
-``theme`` is one of `THEMES`; ``empty`` is the meaning of an answer without rows. A parameter without a default must be
-given; the default ``NEWEST`` is looked up in the database (`newest_values`). Values travel beside the SQL, never in
+``theme`` is one of `THEMES`; ``empty`` is the meaning of an answer without rows. A parameter without a default must
+be given; the default ``NEWEST`` is looked up in the database (`newest_values`). Values travel beside the SQL, never in
 it.
 """
 

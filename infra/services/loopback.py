@@ -17,7 +17,7 @@ _TRIES: Final = 200
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 on which no process listens now; raises `ServiceUnavailable` if there is none."""
+    """Return a TCP port of 127.0.0.1 without a listener; raises `ServiceUnavailable` if there is none."""
     for port in random.sample(_PORTS, _TRIES):
         if is_free(port):
             return port

@@ -79,7 +79,7 @@ class Notice:
 
     @property
     def probability(self) -> float | None:
-        """Probability of the first suspect here, 0 to 1, corrected by people's words on such verdicts; None: not known."""
+        """Probability of the first suspect, 0 to 1, corrected by people's words on such verdicts; None: unknown."""
         suspects = self.alert.get("suspects") or ()
         told = suspects[0].get("probability") if suspects else None
         return told if told is None or self.record is None else self.record.probability(told)
