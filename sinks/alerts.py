@@ -29,16 +29,9 @@ _WORTH_NAMING: Final = 0.1
 def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | None:
     """Make the message of the topic ``alerts``, or None where the policy lets nothing through.
 
-    Its key on the topic is the verdict id. The same revision gives the same bytes, in every run: the only time in
-    it is event time.
-
-    Parameters
-    ----------
-    verdict
-        One revision.
-    least_severity
-        Less urgent verdicts give no alert. A severity never falls, so each alerted verdict also gets its closing
-        alert. A verdict without a severity passes.
+    Its key on the topic is the verdict id. The same revision gives the same bytes, in every run: the only time in it
+    is event time. `verdict`: One revision. `least_severity`: Less urgent verdicts give no alert. A severity never
+    falls, so each alerted verdict also gets its closing alert. A verdict without a severity passes.
 
     Returns
     -------
@@ -96,12 +89,7 @@ def summarise(verdict: Verdict) -> str:
 def alert_line(message: bytes | Mapping[str, Any]) -> str:
     """Return a message of the topic ``alerts``, raw or decoded, as one line for people.
 
-    It ends with the command that shows more.
-
-    Raises
-    ------
-    RecordError
-        If the message does not follow its schema.
+    It ends with the command that shows more. Raises `RecordError` if the message does not follow its schema.
     """
     values = decode_alert(message) if isinstance(message, bytes) else message
     try:

@@ -49,6 +49,9 @@ _CONNECT_TIMEOUT_S: Final = 5
 class DatabaseSettings:
     """Address and credentials of the database.
 
+    Raises `InputError` if the URL is none of http or https, or holds credentials, or the database has no name, or
+    there is an authority for a URL without TLS.
+
     Parameters
     ----------
     url
@@ -68,12 +71,6 @@ class DatabaseSettings:
         Seconds that one request may take until its answer is there.
     read_password
         Reads the password's file again: it may have been replaced. `None`: there is no file.
-
-    Raises
-    ------
-    InputError
-        If the URL is none of http or https, or holds credentials, or the database has no name, or there is an
-        authority for a URL without TLS.
     """
 
     url: str = "http://127.0.0.1:8123"
@@ -129,21 +126,10 @@ def _port(parts: SplitResult) -> int | None:
 def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
     """Wait for the database and return a client, usable from several threads at once.
 
-    Proxies of the environment are not used: a database stands in one's own network.
-
-    Parameters
-    ----------
-    settings
-        Where, who, and how long to wait.
-    is_creating
-        Create the database where it is missing.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If the database does not answer within ``settings.wait_s``.
-    ServiceRefused
-        If it answers and refuses us, or has no database of that name and must not create it.
+    Proxies of the environment are not used: a database stands in one's own network. `settings`: where, who, and how
+    long to wait; `is_creating`: Create the database where it is missing. Raises `ServiceUnavailable` if the database
+    does not answer within ``settings.wait_s``; `ServiceRefused` if it answers and refuses us, or has no database of
+    that name and must not create it.
     """
     # It logs a traceback for each request that fails; whoever called says so in one line.
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)

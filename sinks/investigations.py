@@ -11,8 +11,7 @@ Each file in ``sinks/sql/investigations`` begins with comments that describe it:
     -- parameter: limit UInt32 = 100 | iterations at most
 
 ``theme`` is one of `THEMES`; ``empty`` is the meaning of an answer without rows. A parameter without a default must
-be given; the default ``NEWEST`` is looked up in the database (`newest_values`). Values travel beside the SQL, never in
-it.
+be given; the default ``NEWEST`` is looked up in the database (`look_up`). Values travel beside the SQL, never in it.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ class Parameter:
     def parse(self, value: object) -> str | int | None:
         """Read a value as a person or a program gives it, text or number.
 
-        Raises
-        ------
-        InputError
-            If it is of another type, or out of range.
+        Raises `InputError` if it is of another type, or out of range.
         """
         if value == NEWEST and self.default == NEWEST:
             return NEWEST
@@ -148,11 +144,8 @@ def shipped_investigations() -> Mapping[str, Investigation]:
 def read_investigation(name: str, text: str) -> Investigation:
     """Read the header of an investigation.
 
-    Raises
-    ------
-    InputError
-        If title, theme, description or empty is missing, a parameter can't be read, or header and SQL name different
-        parameters.
+    Raises `InputError` if title, theme, description or empty is missing, a parameter can't be read, or header and SQL
+    name different parameters.
     """
     entries = list(_entries(text))
     head = {key: value for key, value in entries if key in _ONCE}
@@ -186,10 +179,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 def bind(investigation: Investigation, values: Mapping[str, object]) -> dict[str, str | int | None]:
     """Check values for an investigation's parameters, and add the defaults.
 
-    Raises
-    ------
-    InputError
-        If a required one is missing, one is unknown, or a value does not fit its type.
+    Raises `InputError` if a required one is missing, one is unknown, or a value does not fit its type.
     """
     known = {parameter.name: parameter for parameter in investigation.parameters}
     missing = [p for p in investigation.parameters if p.is_required and p.name not in values]
@@ -207,6 +197,8 @@ def bind(investigation: Investigation, values: Mapping[str, object]) -> dict[str
 def run(client: Client, name: str, parameters: Mapping[str, object] | None = None) -> Answer:
     """Run a shipped investigation.
 
+    Raises `InputError` if the name is unknown, or the parameters do not fit.
+
     Parameters
     ----------
     client
@@ -215,11 +207,6 @@ def run(client: Client, name: str, parameters: Mapping[str, object] | None = Non
         File name without its ending.
     parameters
         Values by name, as text or as numbers.
-
-    Raises
-    ------
-    InputError
-        If the name is unknown, or the parameters do not fit.
     """
     investigation = find_investigation(name)
     values = bind(investigation, parameters or {})

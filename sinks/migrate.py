@@ -74,10 +74,7 @@ def shipped_migrations() -> tuple[Migration, ...]:
 def read_migrations(texts: dict[str, str]) -> tuple[Migration, ...]:
     """Make migrations of file names and texts.
 
-    Raises
-    ------
-    InputError
-        If a name is not ``NNNN_title.sql``, or the numbers are not 1, 2, 3, ….
+    Raises `InputError` if a name is not ``NNNN_title.sql``, or the numbers are not 1, 2, 3, ….
     """
     found = []
     for name, text in sorted(texts.items()):
@@ -95,6 +92,7 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
     """Apply the migrations that the database lacks; return their numbers.
 
     Migrations that a newer release has applied are left alone: releases only add, and workers are updated one by one.
+    Raises `InputError` if the text of an applied migration changed; nothing is applied then.
 
     Parameters
     ----------
@@ -102,11 +100,6 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
         Of clickhouse-connect, over HTTP or embedded.
     migrations
         Default: those that ship.
-
-    Raises
-    ------
-    InputError
-        If the text of an applied migration changed; nothing is applied then.
     """
     wanted = shipped_migrations() if migrations is None else migrations
     is_replicated = client.command(_DATABASE_ENGINE) == "Replicated"
@@ -162,14 +155,8 @@ def keep(client: Client, days: Mapping[str, int]) -> list[str]:
 
     A table that `days` does not name stays as it is, also where an administrator has changed it. A table that keeps
     its rows for so long already is not touched: a worker that may not alter tables can use it. Where the time gets
-    shorter ClickHouse drops the older rows in the background.
-
-    Parameters
-    ----------
-    client
-        From `sinks.connection.connect`.
-    days
-        By table; from 1 to `LONGEST_DAYS`.
+    shorter ClickHouse drops the older rows in the background. `client`: From `sinks.connection.connect`. `days`: By
+    table; from 1 to `LONGEST_DAYS`.
     """
     if not days:
         return []
@@ -196,10 +183,7 @@ ORDER BY columns.table
 def rows_of_job(client: Client, job: str) -> dict[str, int]:
     """Return how many rows each table holds of a job, those included that a merge has yet to replace.
 
-    Parameters
-    ----------
-    client
-        From `sinks.connection.connect`; a user who reads is enough.
+    `client`: From `sinks.connection.connect`; a user who reads is enough.
     """
     found = {}
     for (name,) in client.query(_TABLES).result_rows:
@@ -212,11 +196,7 @@ def delete_job(client: Client, job: str) -> dict[str, int]:
     """Delete a job's rows from all tables; return how many there were. Twice is fine.
 
     No query sees them when this returns. On disk they stay until ClickHouse merges the parts that hold them.
-
-    Parameters
-    ----------
-    client
-        Of a user who may alter tables.
+    `client`: of a user who may alter tables.
     """
     before = rows_of_job(client, job)
     for name, count in before.items():

@@ -26,34 +26,22 @@ class Sink(Protocol):
     def open(self) -> None:
         """Connect and make the tables ready; called once before the first write, and harmless when called again.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If the store does not answer within the time that the sink's settings give it.
-        ServiceRefused
-            If it answers and refuses us.
+        Raises `ServiceUnavailable` if the store does not answer within the time that the sink's settings give it;
+        `ServiceRefused` if it answers and refuses us.
         """
 
     def write(self, rows: Rows) -> None:
         """Take all of `rows`, or none of them. Taken rows are stored by the next `flush` at the latest.
 
-        Raises
-        ------
-        SinkBusy
-            Nothing was taken: write the same rows again after ``retry_after_s``.
-        SinkRejected
-            These rows will never be taken; ``rows`` holds them as pairs of table name and Arrow table.
+        Raises `SinkBusy` (nothing was taken: write the same rows again after ``retry_after_s``); `SinkRejected`
+        (these rows will never be taken; ``rows`` holds them as pairs of table name and Arrow table).
         """
 
     def flush(self) -> None:
         """Return only when every row taken so far is stored. Commit offsets after this, never before.
 
-        Raises
-        ------
-        SinkBusy
-            Not all rows are stored; the sink keeps them. Flush again after ``retry_after_s``.
-        SinkRejected
-            The rows named will never be stored, and were dropped; all others are stored.
+        Raises `SinkBusy` (not all rows are stored; the sink keeps them. Flush again after ``retry_after_s``). Raises
+        `SinkRejected` (the rows named will never be stored, and were dropped; all others are stored).
         """
 
     def close(self) -> None:
@@ -69,16 +57,13 @@ _ROWS_CHECKED: Final = 12
 def check_sink(make: MakeSink) -> None:
     """Raise `PluginError` unless the sink that `make` builds keeps the promises of `Sink`.
 
+    Raises `PluginError` (the text names the promise and the numbers).
+
     Parameters
     ----------
     make
         Called once per check; returns an unopened sink on an empty store and a function that reads a table back by
         its name: the stored rows, with at least the columns of `sinks.tables.TABLES`, in any order.
-
-    Raises
-    ------
-    PluginError
-        The text names the promise and the numbers.
     """
     for check in (
         _check_flush_stores, _check_close_stores, _check_twice_is_once, _check_other_batches, _check_nothing_written,

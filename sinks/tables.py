@@ -189,10 +189,8 @@ TABLES: Final[Mapping[str, TableFormat]] = {
 def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
     """Convert a job monitor's judgements; tables without rows are left out.
 
-    Raises
-    ------
-    SinkRejected
-        If a value does not fit its column, for example a negative rank; ``rows`` is empty, for there are none yet.
+    Raises `SinkRejected` if a value does not fit its column, for example a negative rank; ``rows`` is empty, for
+    there are none yet.
     """
     tables = {
         "jobs": _rows("jobs", [_announced(a) for a in judgements.announcements]),
@@ -224,12 +222,8 @@ def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
     """Convert batches of one of the topics `SAMPLES` to rows of the table of that name, all at once.
 
     A job of a thousand ranks has a thousand of them a second: a table of each took longer than to judge them. Rows
-    that no honest producer sends are left out.
-
-    Raises
-    ------
-    SinkRejected
-        If a value does not fit its column; ``rows`` is empty.
+    that no honest producer sends are left out. Raises `SinkRejected` if a value does not fit its column; ``rows`` is
+    empty.
     """
     name, counts = batches[0].header.schema, [len(batch) for batch in batches]
     values = {column: np.concatenate([batch.columns[column] for batch in batches]) for column in batches[0].columns}
@@ -264,11 +258,8 @@ def _reasons(masks: np.ndarray) -> np.ndarray:
 def conform(rows: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """Convert a caller's tables to the columns and types of `TABLES`; empty ones are left out.
 
-    Raises
-    ------
-    SinkRejected
-        If a table is unknown, a column is missing, of another type, or null where it must not be. ``rows`` holds all
-        tables of the call as pairs of name and table, since a write is all or nothing.
+    Raises `SinkRejected` if a table is unknown, a column is missing, of another type, or null where it must not be.
+    ``rows`` holds all tables of the call as pairs of name and table, since a write is all or nothing.
     """
     try:
         return {name: _conform(name, table) for name, table in rows.items() if table.num_rows}

@@ -19,10 +19,7 @@ from irregulars.infra.backtesting.scoring import Counts, count_job
 class Result:
     """Counts and costs of one detector over all jobs.
 
-    Parameters
-    ----------
-    took_s, rows
-        Time of one core to score and learn, and rows that took it.
+    `took_s`, `rows`: Time of one core to score and learn, and rows that took it.
     """
 
     detector: str
@@ -66,10 +63,7 @@ def shipped_detectors(level: Level) -> dict[str, MakeDetector]:
 def backtest(detectors: Mapping[str, MakeDetector], jobs: Iterable[JobFrames]) -> list[Result]:
     """Run detectors over jobs, one job in memory at a time; scores are on the scale on which 1 is strange.
 
-    Raises
-    ------
-    PluginError
-        If a detector raises, or does not give one score per row.
+    Raises `PluginError` if a detector raises, or does not give one score per row.
     """
     results = {name: Result(name) for name in detectors}
     for job in jobs:

@@ -81,13 +81,7 @@ class FrameTap:
 
 @dataclass(slots=True)
 class Replay:
-    """Scores of a detector for a job, and their cost.
-
-    Parameters
-    ----------
-    took_s
-        Of one core, to score and learn.
-    """
+    """Scores of a detector for a job, and their cost. `took_s`: of one core, to score and learn."""
 
     job: ScoredJob
     rows: int

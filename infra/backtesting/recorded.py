@@ -35,15 +35,8 @@ LABEL = "label.json"
 def read_recording(directory: Path, level: Level, settings: MonitorSettings) -> JobFrames:
     """Read a recording and let the monitors make its frames.
 
-    Parameters
-    ----------
-    settings
-        δ, window and the like, by which iterations are irregular: detectors of ranks are not taught those.
-
-    Raises
-    ------
-    InputError
-        If the recording can't be read, or has no usable label.
+    `settings`: δ, window and the like, by which iterations are irregular: detectors of ranks are not taught those.
+    Raises `InputError` if the recording can't be read, or has no usable label.
     """
     faults = read_faults(directory)
     trace = number_iterations(read_trace(directory)).trace
@@ -58,10 +51,7 @@ def read_recording(directory: Path, level: Level, settings: MonitorSettings) -> 
 def find_recordings(paths: list[Path]) -> list[Path]:
     """Return trace directories: those named, and those below folders that are none.
 
-    Raises
-    ------
-    InputError
-        If there is none.
+    Raises `InputError` if there is none.
     """
     found: list[Path] = []
     for path in paths:
@@ -77,10 +67,7 @@ def find_recordings(paths: list[Path]) -> list[Path]:
 def read_faults(directory: Path) -> tuple[Fault, ...]:
     """Read the true faults of a job; empty where no device is at fault.
 
-    Raises
-    ------
-    InputError
-        If there is no label, or it can't be used.
+    Raises `InputError` if there is no label, or it can't be used.
     """
     path = directory / LABEL
     try:
@@ -152,12 +139,8 @@ def read_stored_job(client: Client, job: str) -> JobFrames:
 
     The database has no operators of regular iterations, so detectors of operators have no frames there; and no
     ``communication_ns`` and ``tokens``, which are NaN. The truth is the judgement of Irregulars: first suspects of
-    verdicts in their iterations. Where it was wrong, a detector that is right counts as wrong.
-
-    Raises
-    ------
-    InputError
-        If there is no such job.
+    verdicts in their iterations. Where it was wrong, a detector that is right counts as wrong. Raises `InputError` if
+    there is no such job.
     """
     values = {"job": job}
     rows = client.query(_ROWS, parameters=values).result_rows

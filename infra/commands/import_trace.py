@@ -74,10 +74,7 @@ def hosts_of(told: Sequence[str]) -> dict[int, str]:
     >>> hosts_of(["node-0=0-1", "node-1=2,5"])
     {0: 'node-0', 1: 'node-0', 2: 'node-1', 5: 'node-1'}
 
-    Raises
-    ------
-    InputError
-        If an option has another form, or a rank two hosts.
+    Raises `InputError` if an option has another form, or a rank two hosts.
     """
     from irregulars.errors import InputError
 

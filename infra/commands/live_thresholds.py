@@ -48,10 +48,7 @@ def when(change: ThresholdChange) -> str:
 def parse_values(assignments: Sequence[str]) -> dict[str, float | None]:
     """Read ``NAME=VALUE`` texts.
 
-    Raises
-    ------
-    InputError
-        If one can't be read, names no threshold that may change, or one twice, or breaks its rule.
+    Raises `InputError` if one can't be read, names no threshold that may change, or one twice, or breaks its rule.
 
     Examples
     --------

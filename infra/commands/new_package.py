@@ -181,10 +181,7 @@ def class_name(name: str) -> str:
 def write_package(name: str, level: str, place: Path) -> list[Path]:
     """Write the package of a new detector into a folder of its name; return its files.
 
-    Raises
-    ------
-    InputError
-        If the name can't be a module's, another module has it, or there is such a folder or file.
+    Raises `InputError` if the name can't be a module's, another module has it, or there is such a folder or file.
     """
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.endswith("_"):
         raise InputError(f"name must be small letters, digits and single _, as of a module; got {name!r}")

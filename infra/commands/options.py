@@ -55,17 +55,8 @@ def settings_of(
 ) -> Settings:
     """Read the settings of this call; a flag of the command beats ``--set``, and `None` was not given.
 
-    Parameters
-    ----------
-    file
-        Settings file that the command was given, instead of that of ``--config``.
-    others
-        Names in the file that are the command's own.
-
-    Raises
-    ------
-    InputError
-        If a source holds an unknown name or an unusable value.
+    `file`: Settings file that the command was given, instead of that of ``--config``; `others`: Names in the file
+    that are the command's own. Raises `InputError` if a source holds an unknown name or an unusable value.
     """
     from irregulars.infra.configuration.settings import load_settings
 
@@ -161,10 +152,7 @@ def open_console(*, is_error: bool = False) -> Console:
 class PlainValue:
     """Converter of the values of one parameter, which asks Typer's own, slow to make, only where it must.
 
-    Parameters
-    ----------
-    parameter
-        An option or argument of Typer, of a version that has ``get_runtime_param``.
+    `parameter`: an option or argument of Typer, of a version that has ``get_runtime_param``.
     """
 
     def __init__(self, parameter: Any) -> None:

@@ -84,10 +84,7 @@ def replay(
 def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool) -> Trace:
     """Return a trace with its times moved to now, and say so; None: if they lie in the future.
 
-    Parameters
-    ----------
-    ends_now
-        Whether it ends now; else it begins now.
+    `ends_now`: whether it ends now; else it begins now.
     """
     from irregulars.producers.trace.source import moved, span_ns
 
@@ -138,10 +135,7 @@ def _rename_headers(batches: Mapping[int, Batch], names: Mapping[str, Any]) -> d
 class Acknowledged:
     """Says loudly when Kafka has acknowledged nothing for `QUIET_S`, or not answered at all. Use it as a context.
 
-    Parameters
-    ----------
-    bootstrap
-        Brokers that must acknowledge.
+    `bootstrap`: Brokers that must acknowledge.
     """
 
     def __init__(self, bootstrap: str) -> None:

@@ -82,10 +82,7 @@ def named_by(pasted: Sequence[str]) -> str | None:
     >>> named_by(["[llama-7b:1:60:0", "revision", "1]"]), named_by(["[llama-7b:1:60:0]"]), named_by(["my job"])
     ('llama-7b:1:60:0', 'llama-7b:1:60:0', 'my job')
 
-    Raises
-    ------
-    InputError
-        If there are several arguments that are no such id.
+    Raises `InputError` if there are several arguments that are no such id.
     """
     text = " ".join(pasted)
     found = _SHOWN_ID.fullmatch(text)

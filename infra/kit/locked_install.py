@@ -54,10 +54,7 @@ def lock_blocks(lock: str) -> list[tuple[str, str]]:
 def chosen_lock(lock: str, names: Collection[str]) -> str:
     """Return the entries of `lock` for distributions called `names`, with their hashes.
 
-    Raises
-    ------
-    SystemExit
-        If one is not in the lock: then the dependencies were changed without `make lock`.
+    Raises `SystemExit` if one is not in the lock: then the dependencies were changed without `make lock`.
     """
     wanted = {canonical(name) for name in names}
     missing = wanted - {name for name, _ in lock_blocks(lock)}

@@ -19,10 +19,7 @@ _OF_PYTHON: Final = (".py", ".pyc", "__pycache__")
 def shipped_files() -> dict[str, Traversable]:
     """Return the files of the kit by their paths below a checkout, ``infra/node/agent.toml`` for example.
 
-    Raises
-    ------
-    InputError
-        If they were left out, as our container images do.
+    Raises `InputError` if they were left out, as our container images do.
     """
     infra = files("irregulars.infra")
     found: dict[str, Traversable] = {}
@@ -37,10 +34,7 @@ def shipped_files() -> dict[str, Traversable]:
 def write_kit(directory: Path) -> list[Path]:
     """Write the kit into a directory that is new or empty; return the paths.
 
-    Raises
-    ------
-    InputError
-        If something is there already, or it can't be written.
+    Raises `InputError` if something is there already, or it can't be written.
     """
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):

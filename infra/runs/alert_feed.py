@@ -30,6 +30,9 @@ def follow_alerts(
 ) -> Iterator[bytes]:
     """Yield the messages of the topic ``alerts`` as they come, for ever.
 
+    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if
+    there is no such topic.
+
     Parameters
     ----------
     security
@@ -44,13 +47,6 @@ def follow_alerts(
         Asked several times a second: whether to stop.
     timeout_s
         How long the broker may take to answer at the start.
-
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer, or refuses us.
-    TopicMismatch
-        If there is no such topic.
     """
     partitions = partitions_there(bootstrap, topics, security, ("alerts",), timeout_s)["alerts"]
     config = client_config(bootstrap, security) | {

@@ -87,13 +87,7 @@ def join_ranges(iterations: Iterable[JudgedIteration]) -> list[tuple[int, int]]:
 
 
 def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
-    """Judge a trace as the stream would have judged the job.
-
-    Parameters
-    ----------
-    trace
-        From `producers.trace.directory.read_trace`.
-    """
+    """Judge a trace as the stream would have judged the job. `trace`: From `producers.trace.directory.read_trace`."""
     return analysis_of(trace, *judge_trace(trace, settings))
 
 
@@ -114,10 +108,8 @@ def judge_trace(
 ) -> tuple[Judgements, int]:
     """Judge a trace; return all that was decided, and how many rows a monitor refused.
 
-    Parameters
-    ----------
-    fills_columns
-        Whether operators and behaviour patterns of irregular iterations are wanted too; verdicts need none.
+    `fills_columns`: whether operators and behaviour patterns of irregular iterations are wanted too; verdicts need
+    none.
     """
     # Single operators, and detectors without a say, fill columns of the database alone.
     settings = settings or MonitorSettings()

@@ -28,12 +28,8 @@ _ASK_S: Final = 10.0
 class DeadLetter:
     """One message that a worker could not use, as `kafka.dead_letters` sent it.
 
-    Parameters
-    ----------
-    place
-        Its offset on the topic of dead letters; with ``partition/`` before it where there are several.
-    headers
-        Why, and from where.
+    `place`: Its offset on the topic of dead letters; with ``partition/`` before it where there are several.
+    `headers`: Why, and from where.
     """
 
     place: str
@@ -84,15 +80,8 @@ class DeadLetter:
 class DeadLetterBox:
     """The letters of one installation.
 
-    Parameters
-    ----------
-    bootstrap, topics, security
-        Where they are, and librdkafka's settings of protocol and credentials.
-
-    Raises
-    ------
-    ServiceError
-        If the broker does not answer or refuses us, or the topics are missing.
+    `bootstrap`, `topics`, `security`: where they are, and librdkafka's settings of protocol and credentials. Raises
+    `ServiceError` if the broker does not answer or refuses us, or the topics are missing.
     """
 
     def __init__(self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any]) -> None:
@@ -129,10 +118,7 @@ class DeadLetterBox:
     def original(self, letter: DeadLetter) -> tuple[bytes | None, bytes | None]:
         """Return key and value as they were: those of the letter, or else read where they stood.
 
-        Raises
-        ------
-        InputError
-            If the letter kept only the head, and the original is gone.
+        Raises `InputError` if the letter kept only the head, and the original is gone.
         """
         if not letter.is_cut:
             return letter.key, letter.value
@@ -148,12 +134,8 @@ class DeadLetterBox:
     def replay(self, letters: Sequence[DeadLetter]) -> int:
         """Send letters to where they came from, in their order; return how many.
 
-        Raises
-        ------
-        InputError
-            If one of them came from no topic that workers read, or its original is gone. None is sent then.
-        ServiceError
-            If the broker does not answer or refuses us, or a topic is missing.
+        Raises `InputError` if one of them came from no topic that workers read, or its original is gone. None is sent
+        then. Raises `ServiceError` if the broker does not answer or refuses us, or a topic is missing.
         """
         check_topics(self._bootstrap, self._topics, self._security, names=WORKER_TOPICS)
         whole = [(self._origin(letter), self.original(letter)) for letter in letters]

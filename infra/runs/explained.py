@@ -109,10 +109,7 @@ class _Watch:
 def explain_iteration(trace: Trace, iteration: int, rank: int | None, settings: MonitorSettings) -> Explained:
     """Judge a recording, and return why one of its iterations was judged as it was.
 
-    Raises
-    ------
-    InputError
-        If the recording has no such iteration or rank.
+    Raises `InputError` if the recording has no such iteration or rank.
     """
     watch = _Watch(iteration, rank)
     judgements, _ = judge_trace(trace, replace(settings, watch=watch))

@@ -36,10 +36,7 @@ class Kept:
 def kept_of_job(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], job: str) -> list[Kept]:
     """Return the places of messages that the topics keep of a job.
 
-    Raises
-    ------
-    ServiceError
-        If Kafka does not answer, refuses us, or lacks a topic.
+    Raises `ServiceError` if Kafka does not answer, refuses us, or lacks a topic.
     """
     there = partitions_there(bootstrap, topics, security, TOPICS)
     found: list[Kept] = []
@@ -54,10 +51,7 @@ def kept_of_job(bootstrap: str, topics: TopicSettings, security: Mapping[str, An
 def erase(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], kept: list[Kept]) -> None:
     """Delete these keys, each in the partition in which it stands: that need not be the one of the key itself.
 
-    Raises
-    ------
-    ServiceError
-        If Kafka does not answer or refuses us.
+    Raises `ServiceError` if Kafka does not answer or refuses us.
     """
     producer = LastingProducer(client_config(bootstrap, security))
     tombstones = [Record(topics.name(one.topic), one.key, None, one.partition) for one in kept]

@@ -22,10 +22,7 @@ WARM_UP = 5
 class LivePlan:
     """How long the job is, and who is slow when.
 
-    Parameters
-    ----------
-    first, past
-        Iterations in which rank `rank` loads its data `stall_s` seconds longer.
+    `first`, `past`: Iterations in which rank `rank` loads its data `stall_s` seconds longer.
     """
 
     iterations: int = 160

@@ -73,12 +73,8 @@ class LocalServices(Service):
     def start(self) -> None:
         """Start all three, and wait until the worker reads.
 
-        Raises
-        ------
-        InputError
-            If the extra ``demo`` is not installed, or the data directory can't be used.
-        ServiceUnavailable
-            If one of them does not come up.
+        Raises `InputError` if the extra ``demo`` is not installed, or the data directory can't be used;
+        `ServiceUnavailable` if one of them does not come up.
         """
         with self._stopped_if_it_fails():
             directory = self._make_directory()

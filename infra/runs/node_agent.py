@@ -43,12 +43,9 @@ _MIB: Final = 1 << 20
 def run_node_agent(settings: Settings, file: AgentFile) -> Progress:
     """Run a node's agent until a signal asks to stop.
 
-    Raises
-    ------
-    InputError
-        If a source, the spool or the metrics' address is unusable: before anything is published.
-    ServiceRefused, TopicMismatch
-        If Kafka answers, and refuses us or lacks topics. While it does not answer, messages wait.
+    Raises `InputError` if a source, the spool or the metrics' address is unusable: before anything is published.
+    Raises `ServiceRefused`, `TopicMismatch` if Kafka answers, and refuses us or lacks topics. While it does not
+    answer, messages wait.
     """
     with ExitStack() as stack:
         stack.enter_context(_locked(file))

@@ -98,15 +98,7 @@ _RANK_STOP_S: Final = 5.0
 class LiveRun(PublishedRun):
     """Four processes of `infra.runs.live_training`, whose operators come over a local socket, as on a node.
 
-    Parameters
-    ----------
-    plan
-        Length of the job, and its fault.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If torch is not installed.
+    `plan`: Length of the job, and its fault. Raises `ModuleNotFoundError` if torch is not installed.
     """
 
     def __init__(self, plan: LivePlan, job: str, agent: AgentSettings) -> None:

@@ -91,10 +91,7 @@ class ChildProcess:
     def wait_until(self, is_ready: Callable[[], bool], within_s: float) -> None:
         """Wait until the service is ready.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If the process ends, or `within_s` seconds pass; the text has its last words.
+        Raises `ServiceUnavailable` if the process ends, or `within_s` seconds pass; the text has its last words.
         """
         deadline = time.monotonic() + within_s
         while not (is_ready() and self.is_running):

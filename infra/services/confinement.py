@@ -38,13 +38,8 @@ def landlock_version() -> int:
 def confine(writable: Sequence[Path], readable: Sequence[Path]) -> None:
     """Let this thread, and those that it starts from now on, open these files and directories alone.
 
-    A directory stands for all below it; open files stay open. It can't be undone. Call it where
-    `landlock_version` is not 0.
-
-    Raises
-    ------
-    OSError
-        If a path is not there, or the kernel refuses.
+    A directory stands for all below it; open files stay open. It can't be undone. Call it where `landlock_version` is
+    not 0. Raises `OSError` if a path is not there, or the kernel refuses.
     """
     handled = _OF_VERSION_2 | (_TRUNCATE if landlock_version() >= 3 else 0)
     ruleset = _call(_CREATE_RULESET, ctypes.byref(ctypes.c_uint64(handled)), ctypes.c_size_t(8), ctypes.c_uint32(0))

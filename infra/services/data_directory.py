@@ -21,19 +21,13 @@ def lock_directory(directory: Path) -> int:
     """Lock a directory before anything is written in it.
 
     Hand the descriptor to the service as well, and close it when the service has ended: the lock then lasts until
-    both this process and the service are gone.
+    both this process and the service are gone. Raises `InputError` if another process holds it; `OSError` if the
+    directory can't be written.
 
     Returns
     -------
     int
         Descriptor that holds the lock.
-
-    Raises
-    ------
-    InputError
-        If another process holds it.
-    OSError
-        If the directory can't be written.
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + _LETTING_GO_S
@@ -96,12 +90,7 @@ class DataDirectory:
     def take(self) -> None:
         """Make the directory, mode 0700, where it is not there, and lock it.
 
-        Raises
-        ------
-        InputError
-            If another process holds it.
-        OSError
-            If it can't be written.
+        Raises `InputError` if another process holds it; `OSError` if it can't be written.
         """
         make_private_directory(self.choose())
         self._lock = lock_directory(self.path)

@@ -61,12 +61,8 @@ class DemoBroker(Service):
     def start(self) -> None:
         """Start the broker and wait until it answers.
 
-        Raises
-        ------
-        InputError
-            If the extra ``demo`` is not installed, or the given port is taken.
-        ServiceUnavailable
-            If it does not come up in time.
+        Raises `InputError` if the extra ``demo`` is not installed, or the given port is taken; `ServiceUnavailable`
+        if it does not come up in time.
         """
         binary = _binary()
         self._directory = tempfile.TemporaryDirectory(prefix="irregulars-broker-")

@@ -169,13 +169,8 @@ class DemoDatabase(Service):
     def start(self) -> None:
         """Start the server and wait until it answers.
 
-        Raises
-        ------
-        InputError
-            If the extra ``demo`` is not installed, the given port is taken, or the directory is in use or can't be
-            written.
-        ServiceUnavailable
-            If it does not come up in time.
+        Raises `InputError` if the extra ``demo`` is not installed, the given port is taken, or the directory is in
+        use or can't be written; `ServiceUnavailable` if it does not come up in time.
         """
         if self._child is not None:
             return

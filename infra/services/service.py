@@ -47,14 +47,9 @@ class Service(ABC):
 def start_on_free_ports(start: Callable[[float], None], within_s: float) -> None:
     """Start something on free ports; try again if it does not come up.
 
-    The likely cause is a port that another process took between our look and the bind.
-
-    Parameters
-    ----------
-    start
-        Takes free ports, and waits for at most the given seconds; raises `ServiceUnavailable` if it does not come up.
-    within_s
-        For all tries together.
+    The likely cause is a port that another process took between our look and the bind. `start`: Takes free ports, and
+    waits for at most the given seconds; raises `ServiceUnavailable` if it does not come up. `within_s`: for all tries
+    together.
     """
     deadline = time.monotonic() + within_s
     for attempt in range(1, _STARTS + 1):

@@ -112,10 +112,7 @@ class Courier:
 class Retries:
     """Tries that failed, of one channel. A notice rests, and the channel only where its other side wants it to.
 
-    Parameters
-    ----------
-    give_up_s
-        Seconds from the first failure of a notice after which it is not tried again.
+    `give_up_s`: Seconds from the first failure of a notice after which it is not tried again.
     """
 
     def __init__(self, give_up_s: float) -> None:

@@ -75,12 +75,7 @@ class Incidents:
     def take(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> Incident:
         """Apply an alert: the same again, or an older revision, changes the times alone.
 
-        Parameters
-        ----------
-        alert
-            Message of the topic ``alerts``, decoded.
-        came_ns
-            When it came, ns since the epoch.
+        `alert`: Message of the topic ``alerts``, decoded; `came_ns`: when it came, ns since the epoch.
         """
         paged_ns = came_ns if urgency_of(alert.get("severity")) == "page" else None
         kept = Incident(alert, came_ns, paged_ns, partition, offset)
@@ -115,12 +110,7 @@ class Incidents:
 def device_of(alert: Mapping[str, Any]) -> str | None:
     """Name the device of the first suspect, the same in each job; None where the alert does not identify it.
 
-    Mutes are matched by this name, and repeat offenders found.
-
-    Parameters
-    ----------
-    alert
-        A message of the topic ``alerts``, decoded.
+    Mutes are matched by this name, and repeat offenders found. `alert`: a message of the topic ``alerts``, decoded.
 
     Examples
     --------

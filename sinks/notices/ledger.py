@@ -44,13 +44,7 @@ class _Pending:
 
 
 class Ledger:
-    """See the module.
-
-    Parameters
-    ----------
-    rules
-        Of each channel, by its name.
-    """
+    """See the module. `rules`: of each channel, by its name."""
 
     def __init__(self, rules: Mapping[str, Rules]) -> None:
         self._rules: Final = rules
@@ -251,10 +245,7 @@ class Ledger:
     def given_up(self, channel: str, due: Due, now_ns: int, *, may_have_arrived: bool) -> list[Told]:
         """Record that a notice is not tried again; return the records of it.
 
-        Parameters
-        ----------
-        may_have_arrived
-            Whether the channel may have taken it nevertheless: then it gets that of the end.
+        `may_have_arrived`: whether the channel may have taken it nevertheless: then it gets that of the end.
         """
         key = (due.incident.verdict_id, channel)
         told, is_first = self._told.get(key), key in self._first_tries

@@ -34,6 +34,8 @@ _LASTING: Final = re.compile(r"(?:\d{1,6}[smhdw])+")
 class Mute:
     """Holds back notices of incidents that all of its patterns match, from `from_ns` to before `until_ns`.
 
+    Raises `InputError` if it would mute everything, or ends before it begins.
+
     Parameters
     ----------
     mute_id
@@ -44,11 +46,6 @@ class Mute:
         Why, and who made it.
     host, job, device, kind
         Shell patterns; None: any. `device` is a name as `device_of` makes it. At least one is given.
-
-    Raises
-    ------
-    InputError
-        If it would mute everything, or ends before it begins.
     """
 
     mute_id: Words
@@ -126,18 +123,15 @@ def decode_mute(value: bytes | None) -> Mute:
 def mute_span(now_ns: int, lasting: str | None, begin: str | None, end: str | None) -> tuple[int, int]:
     """Return from when until when a mute holds, ns since the epoch.
 
+    Raises `InputError` if a time can't be read, the mute is over already, or not exactly one of `lasting` and `end`
+    is given: a mute that is forgotten must end by itself.
+
     Parameters
     ----------
     lasting
         How long: ``2h``, ``1d12h``.
     begin, end
         ISO 8601 times, UTC where they name no zone; `begin` None: now.
-
-    Raises
-    ------
-    InputError
-        If a time can't be read, the mute is over already, or not exactly one of `lasting` and `end` is given: a mute
-        that is forgotten must end by itself.
 
     Examples
     --------

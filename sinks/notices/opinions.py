@@ -34,12 +34,7 @@ _STEPS: Final = 30
 class TrackRecord:
     """How often verdicts of one kind were right here, as far as people said so.
 
-    Parameters
-    ----------
-    right, wrong
-        How many verdicts were called so.
-    shift
-        Added to the log odds of a suspect's probability.
+    `right`, `wrong`: How many verdicts were called so; `shift`: Added to the log odds of a suspect's probability.
     """
 
     right: int

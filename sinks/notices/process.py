@@ -89,12 +89,8 @@ class NotifyMetrics:
 class Notifier:
     """See the module. `run` may be called once.
 
-    Parameters
-    ----------
-    settings
-        Of the process.
-    channels, rules
-        Where notices go, and which incidents each channel is notified of, by name.
+    `settings`: of the process; `channels`, `rules`: where notices go, and which incidents each channel is notified
+    of, by name.
     """
 
     def __init__(self, settings: NotifySettings, channels: Sequence[Channel], rules: Mapping[str, Rules]) -> None:
@@ -126,12 +122,8 @@ class Notifier:
     def run(self) -> None:
         """Deliver notices until `stop`.
 
-        Raises
-        ------
-        InputError
-            If the pages' address can't be listened on.
-        ServiceError
-            If Kafka refuses us or lacks topics, or does not answer at the start.
+        Raises `InputError` if the pages' address can't be listened on; `ServiceError` if Kafka refuses us or lacks
+        topics, or does not answer at the start.
         """
         settings = self._settings
         require_topics(settings)
@@ -376,12 +368,8 @@ def _consumer_config(settings: NotifySettings) -> dict[str, Any]:
 def preview(settings: NotifySettings, rules: Mapping[str, Rules]) -> Iterator[str]:
     """Yield a line for each notice that would be delivered now, and for each incident that is held back.
 
-    Nothing is delivered, written or committed, and a process that runs is not disturbed.
-
-    Raises
-    ------
-    ServiceError
-        If Kafka does not answer or refuses us, or lacks topics.
+    Nothing is delivered, written or committed, and a process that runs is not disturbed. Raises `ServiceError` if
+    Kafka does not answer or refuses us, or lacks topics.
     """
     require_topics(settings)
     log = StateLog(settings.bootstrap, settings.topics, settings.security, threading.Event())
@@ -405,10 +393,7 @@ def preview(settings: NotifySettings, rules: Mapping[str, Rules]) -> Iterator[st
 def send_test(channel: Channel) -> str:
     """Deliver a test incident and its end to a channel; return the incident's id.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the channel did not take one of them.
+    Raises `ServiceUnavailable` if the channel did not take one of them.
     """
     suspect = {"device": "nic", "rank": 0, "ranks": [0], "probability": 0.9, "peer": None, "host": "test-host",
                "gpu": 0, "nic": "test-nic", "switch": None}  # fmt: skip

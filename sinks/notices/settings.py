@@ -98,10 +98,8 @@ class ChannelEntry:
 def read_notify_file(path: Path) -> tuple[ChannelEntry, ...]:
     """Read the channels of a file.
 
-    Raises
-    ------
-    InputError
-        If the file can't be read, has no channel, or a key is missing, of the wrong type, or given twice.
+    Raises `InputError` if the file can't be read, has no channel, or a key is missing, of the wrong type, or given
+    twice.
     """
     found = read_toml(path, "notify's file").get("channel", [])
     if not isinstance(found, list) or not found:
@@ -292,12 +290,8 @@ KINDS: Final[Mapping[str, tuple[type, Open]]] = {
 def open_channel(entry: ChannelEntry, settings: NotifySettings) -> Channel:
     """Open one channel of notify's file; nothing is sent.
 
-    Raises
-    ------
-    InputError
-        If the kind is unknown, its options are not those that it takes, or a secret can't be read.
-    PluginError
-        If a plug-in can't be imported, or does not take the options.
+    Raises `InputError` if the kind is unknown, its options are not those that it takes, or a secret can't be read;
+    `PluginError` if a plug-in can't be imported, or does not take the options.
     """
     kind, name = entry.table.kind, entry.table.name
     if kind in KINDS:

@@ -53,12 +53,8 @@ class _Followed(Generic[_Record]):
 class StateLog:
     """Reads and writes the topics of one installation. One thread at a time.
 
-    Parameters
-    ----------
-    bootstrap, topics, security
-        Where they are, and librdkafka's settings of protocol and credentials.
-    is_stopping
-        Whether waiting for a broker that is away is to end.
+    `bootstrap`, `topics`, `security`: where they are, and librdkafka's settings of protocol and credentials;
+    `is_stopping`: whether waiting for a broker that is away is to end.
     """
 
     def __init__(
@@ -134,10 +130,7 @@ class StateLog:
     def record_opinion(self, verdict: Verdict, word: str, who: str, note: str = "") -> None:
         """Publish a person's opinion on a verdict: one of `opinions.WORDS`.
 
-        Raises
-        ------
-        InputError
-            If the word is none of these, a text is too long, or there is no opinion to withdraw.
+        Raises `InputError` if the word is none of these, a text is too long, or there is no opinion to withdraw.
         """
         if word not in WORDS:
             raise InputError(f"feedback must be one of {', '.join(WORDS)}; got {word!r}")
@@ -223,17 +216,8 @@ def opened(
 ) -> Iterator[StateLog]:
     """Open the state for one command, and close it at the end.
 
-    Parameters
-    ----------
-    needed
-        Topics that must be there, without the prefix.
-    is_stopping
-        Ends the wait for a broker that went away meanwhile; None: it is waited for.
-
-    Raises
-    ------
-    ServiceError
-        If Kafka does not answer, refuses us, or lacks a topic.
+    `needed`: Topics that must be there, without the prefix. `is_stopping`: Ends the wait for a broker that went away
+    meanwhile; None: it is waited for. Raises `ServiceError` if Kafka does not answer, refuses us, or lacks a topic.
     """
     partitions_there(bootstrap, topics, security, needed)
     log = StateLog(bootstrap, topics, security, is_stopping or threading.Event())
@@ -248,23 +232,14 @@ def load(
 ) -> tuple[Ledger, dict[int, int]]:
     """Read all records and mutes, and the alerts on which a notice may still rest, up to the present end.
 
-    These are the alerts of the last week, those behind the committed offset, and those of incidents whose end was
-    not delivered, however old.
-
-    Parameters
-    ----------
-    committed
-        Offset of each partition up to which all was settled; below 0: none was committed.
+    These are the alerts of the last week, those behind the committed offset, and those of incidents whose end was not
+    delivered, however old. `committed`: Offset of each partition up to which all was settled; below 0: none was
+    committed. Raises `ServiceUnavailable` if the broker does not send them.
 
     Returns
     -------
     tuple[Ledger, dict[int, int]]
         The ledger, and the offset of the next alert of each partition.
-
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker does not send them.
     """
     ledger = Ledger(rules)
     for told in log.told():

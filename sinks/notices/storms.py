@@ -40,12 +40,8 @@ _ID_CHARACTERS: Final = 200_000
 class Storm:
     """Incidents that share the notices of one channel.
 
-    Parameters
-    ----------
-    storm_id
-        Names it where an incident has the id of its verdict.
-    members
-        Ids of the incidents, in the order in which they came, as keys.
+    `storm_id`: Names it where an incident has the id of its verdict; `members`: Ids of the incidents, in the order in
+    which they came, as keys.
     """
 
     storm_id: str
@@ -59,12 +55,7 @@ def storm_alert(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the notice of a storm in the form of an alert, and the ids that it names.
 
-    Parameters
-    ----------
-    known
-        Those of its incidents of which alerts are known.
-    severity
-        The worst of them.
+    `known`: Those of its incidents of which alerts are known; `severity`: the worst of them.
     """
     alerts = [one.alert for one in known]
     jobs, kinds = ({str(one[name]) for one in alerts} for name in ("job", "kind"))

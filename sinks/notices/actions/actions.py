@@ -51,16 +51,13 @@ class Action:
 def actions_of(notice: Notice) -> tuple[Action, ...]:
     """Return the actions proposed now, then those that the notice before proposed and this one does not.
 
+    Raises `RecordError` if its alert or its reference does not follow its format.
+
     Parameters
     ----------
     notice
         Its ``reference`` comes from `remember`, of the actions of the notice before. Without it, those of a verdict
         that changed to another device can't be named; readers find out by themselves (infra/docs/actions.md).
-
-    Raises
-    ------
-    RecordError
-        If its alert or its reference does not follow its format.
     """
     verdict = _as_sure_as_here(decode_verdict(encode_json("alerts", notice.alert), "alerts"), notice)
     proposed = () if _is_called_off(notice, verdict) else _proposals(verdict)
@@ -186,10 +183,7 @@ _OF_ALERT: Final = ("verdict_id", "revision", "job", "attempt", "kind", "severit
 def encode_actions(notice: Notice, actions: tuple[Action, ...] | None = None) -> bytes:
     """Make the message of the topic ``actions``; its key is the verdict's id.
 
-    Parameters
-    ----------
-    actions
-        From `actions_of` for this notice, where they are known already.
+    `actions`: From `actions_of` for this notice, where they are known already.
 
     Returns
     -------

@@ -116,10 +116,8 @@ class Actor:
     def act(self) -> None:
         """Carry out the plan.
 
-        Raises
-        ------
-        ServiceUnavailable, ServiceRefused
-            If the orchestrator does not answer, or refuses us: the next call does the rest.
+        Raises `ServiceUnavailable`, `ServiceRefused` if the orchestrator does not answer, or refuses us: the next
+        call does the rest.
         """
         marked = self.nodes.marked()
         plan = plan_nodes(self._messages, marked.cordoned, self._done | marked.undone, self.limits, self.now_ns())
@@ -176,13 +174,9 @@ class Actor:
 def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
     """Act on the messages of the topic for ever, or, with `is_ending`, once on those that are there.
 
-    An orchestrator that does not answer is asked again; one that refuses us ends it.
-
-    Raises
-    ------
-    ServiceRefused, ServiceUnavailable
-        If Kafka or the orchestrator refuses us. With `is_ending` also if the orchestrator does not answer, or if
-        another member of the group has the topic.
+    An orchestrator that does not answer is asked again; one that refuses us ends it. Raises `ServiceRefused`,
+    `ServiceUnavailable` if Kafka or the orchestrator refuses us. With `is_ending` also if the orchestrator does not
+    answer, or if another member of the group has the topic.
     """
     began_s, next_s = time.monotonic(), 0.0
     while True:

@@ -24,12 +24,8 @@ class ActionsChannel:
 
     A message is there when `deliver` returns: the producer is idempotent, and all replicas in sync have it. The
     newest message of an incident is the whole truth, so that one without any action withdraws all before it; it is
-    left out where nothing can have been published before.
-
-    Parameters
-    ----------
-    timeout_s
-        How long the broker may take for a message, before the notice is to come again, s.
+    left out where nothing can have been published before. `timeout_s`: How long the broker may take for a message,
+    before the notice is to come again, s.
     """
 
     def __init__(self, name: str, topic: str, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:

@@ -33,6 +33,8 @@ class ActionFeed:
     """Reads the topic: as a member of a consumer group, of which one has the topic at a time, or as a bystander.
 
     The topic has one partition: of several consumers that are started one acts, and another takes over from it.
+    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if
+    there is no topic ``actions``, or it has several partitions.
 
     Parameters
     ----------
@@ -47,13 +49,6 @@ class ActionFeed:
         How long the broker may take to answer at the start.
     tell
         Takes a line when the broker is away later on, and one when it is back.
-
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer, or refuses us.
-    TopicMismatch
-        If there is no topic ``actions``, or it has several partitions.
     """
 
     def __init__(

@@ -58,10 +58,7 @@ def api_access(
 ) -> ApiAccess:
     """Return the given access, completed by the pod's service account.
 
-    Raises
-    ------
-    InputError
-        If neither says where the server is, or a token would go over an open connection.
+    Raises `InputError` if neither says where the server is, or a token would go over an open connection.
     """
     if server is None:
         host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
@@ -113,10 +110,7 @@ class KubernetesApi:
     def patch_node(self, name: str, change: Mapping[str, Any]) -> dict[str, Any] | None:
         """Merge a change into a node; with a ``resourceVersion`` in it, only if the node is still of that version.
 
-        Raises
-        ------
-        Conflict
-            If it is not.
+        Raises `Conflict` if it is not.
         """
         return self._call("PATCH", _path(name), change, MERGE)
 

@@ -27,21 +27,9 @@ def recent_verdicts(
 ) -> Iterator[Verdict]:
     """Yield the verdicts of the alerts since a time, to the end of the topic.
 
-    Unreadable messages are passed over.
-
-    Parameters
-    ----------
-    since_ns
-        Time of the oldest message that is read, ns since the epoch.
-    within_s
-        How long all of it may take, s.
-
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused
-        If the broker refuses us, or not all was read in time.
-    TopicMismatch
-        If there is no topic ``alerts``.
+    Unreadable messages are passed over. `since_ns`: Time of the oldest message that is read, ns since the epoch;
+    `within_s`: How long all of it may take, s. Raises `ServiceUnavailable`, `ServiceRefused` if the broker refuses
+    us, or not all was read in time; `TopicMismatch` if there is no topic ``alerts``.
     """
     deadline_s = time.monotonic() + within_s
     _, metadata = open_admin(bootstrap, security, within_s)

@@ -115,15 +115,9 @@ def run_health_events(
 ) -> None:
     """Give the events of each message, and only then note that it is done with.
 
-    Parameters
-    ----------
-    is_ending
-        Stop at the newest message, instead of waiting for more; and do not wait for an endpoint that is away.
-
-    Raises
-    ------
-    ServiceRefused, ServiceUnavailable
-        If Kafka or the endpoint refuses us; with `is_ending` also if the endpoint does not answer.
+    `is_ending`: Stop at the newest message, instead of waiting for more; and do not wait for an endpoint that is
+    away. Raises `ServiceRefused`, `ServiceUnavailable` if Kafka or the endpoint refuses us; with `is_ending` also if
+    the endpoint does not answer.
     """
     while True:
         polled = feed.poll(_POLL_S)
@@ -163,10 +157,7 @@ def _deliver(write: Write, events: Sequence[Mapping[str, Any]], *, is_waiting: b
 def open_output(place: str) -> Iterator[Write]:
     """Open where events go: ``-`` is standard output, ``http://…`` or ``https://…`` an endpoint, else a file.
 
-    Raises
-    ------
-    InputError
-        If the file can't be written, or the address is none.
+    Raises `InputError` if the file can't be written, or the address is none.
     """
     if place == "-":
         yield lambda events: _print(sys.stdout, events)

@@ -41,12 +41,7 @@ class SlurmNodes:
     """The nodes of the cluster that ``scontrol`` reaches.
 
     A node is drained: jobs on it go on, and no new one begins there. Who gives it another reason takes it over: it is
-    not touched any more.
-
-    Parameters
-    ----------
-    folder
-        Where ``scontrol`` and ``sinfo`` are; None: they are looked for in ``PATH``.
+    not touched any more. `folder`: where ``scontrol`` and ``sinfo`` are; None: they are looked for in ``PATH``.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

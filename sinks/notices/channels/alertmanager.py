@@ -31,7 +31,8 @@ class AlertmanagerChannel:
     """Posts alerts, again before they expire, and their end.
 
     A page after a ticket is another alert there, with the label ``severity="page"``: the one of the ticket ends with
-    the same request. So routes by severity work, and nothing changes its labels.
+    the same request. So routes by severity work, and nothing changes its labels. Raises `InputError` if a label has
+    no name that Prometheus knows, or one of ours.
 
     Parameters
     ----------
@@ -43,11 +44,6 @@ class AlertmanagerChannel:
         Seconds after which an alert that is not told again ends by itself.
     now
         The time, seconds since the epoch.
-
-    Raises
-    ------
-    InputError
-        If a label has no name that Prometheus knows, or one of ours.
     """
 
     def __init__(

@@ -82,6 +82,8 @@ class HttpSettings:
 class HttpPost:
     """Posts to one URL.
 
+    Raises `InputError` if the URL, or a file that is named, can't be used.
+
     Parameters
     ----------
     url
@@ -93,11 +95,6 @@ class HttpPost:
     is_url_secret
         Whether the URL is one: then no more than its host is named, and it must be https, except on this machine and
         without a proxy.
-
-    Raises
-    ------
-    InputError
-        If the URL, or a file that is named, can't be used.
     """
 
     def __init__(
@@ -121,12 +118,8 @@ class HttpPost:
     def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> Answer:
         """Send `body` and return the answer to it, if it was taken.
 
-        Raises
-        ------
-        SinkBusy
-            If no answer comes, or the other side says that it can't take it now.
-        SinkRejected
-            If it says that it will never take it.
+        Raises `SinkBusy` if no answer comes, or the other side says that it can't take it now; `SinkRejected` if it
+        says that it will never take it.
         """
         url = self._checked_url() + path
         try:
