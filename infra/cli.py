@@ -47,8 +47,8 @@ from irregulars.printing import printable, say
 _WHOLE = 1000  # letters of a command's summary that are shown
 UNUSABLE = 2
 _BY_SIGNAL = 128  # and its number, as shells have it
+# Commands that a signal ends with status 0: they run until then, and finish what they do
 _UNTIL_STOPPED = {"act", "agent", "console", "notify", "replay", "up", "worker"}
-"""Commands that a signal ends with status 0: they run until then, and finish what they do."""
 
 _NOT_READ = 1  # Typer's own status where a pipe is closed before all is written
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

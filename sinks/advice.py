@@ -15,11 +15,8 @@ from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import KINDS
 from irregulars.words import name_kind, name_ranks
 
-SURE: Final = 0.5
-"""Below this probability of the first suspect, advice says to confirm before anything is drained."""
-
-RUNBOOK: Final = "infra/docs/runbook.md"
-"""A section for each kind of verdict, which is its anchor as well."""
+SURE: Final = 0.5  # below this probability of the first suspect, advice says to confirm before anything is drained
+RUNBOOK: Final = "infra/docs/runbook.md"  # a section for each kind of verdict, which is its anchor as well
 
 
 def name_cause(verdict: Verdict) -> str:
@@ -77,23 +74,16 @@ def _bracket(*parts: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next step, for people and for machines: made together, so that both get the same.
+    """The next step, for people and for machines: made together, so that both get the same."""
 
-    Parameters
-    ----------
-    sentence
-        For people; begins in lower case, ends without a stop.
-    actions
-        For orchestrators, of `ACTION_NAMES`: all concern the first suspect. Empty: a machine can do nothing.
-    """
-
-    sentence: str
+    sentence: str  # for people; begins in lower case, ends without a stop
+    # For orchestrators, of `ACTION_NAMES`: all concern the first suspect. Empty: a machine can do nothing.
     actions: tuple[str, ...] = ()
 
 
+# What an orchestrator may be told to do: let no new work onto the host; move the job off it at its next checkpoint;
+# write that checkpoint now; test the device; give the pipeline stage fewer layers
 ACTION_NAMES: Final = ("cordon", "drain", "checkpoint_now", "test_device", "replan_stages")
-"""What an orchestrator may be told to do: let no new work onto the host; move the job off it at its next checkpoint;
-write that checkpoint now; test the device; give the pipeline stage fewer layers."""
 
 
 def advise(verdict: Verdict) -> str:

@@ -17,11 +17,11 @@ from irregulars.sinks.advice import advise, gpu_hours_lost, name_cause, name_dev
 from irregulars.validation import NotNegative, Text, checked
 from irregulars.words import percent
 
+# Events that give an alert. ``continued`` is left out: it only says that the same goes on.
 ALERTING_EVENTS: Final = ("opened", "changed", "raised", "closed")
-"""Events that give an alert. ``continued`` is left out: it only says that the same goes on."""
 
+# Least severity that gives an alert. Notes are only stored: too little was lost to disturb anybody.
 LEAST_SEVERITY: Final = "ticket"
-"""Least severity that gives an alert. Notes are only stored: too little was lost to disturb anybody."""
 
 _WORTH_NAMING: Final = 0.1
 

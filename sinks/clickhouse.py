@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ClickHouseSink", "DatabaseSettings"]
 
+# ClickHouse error codes that blame the rows: can't parse, wrong type, out of range, a constraint violated, … Every
+# other code blames the moment (too many parts, no memory, no disk, a table or column gone, credentials changed): the
+# rows are good, and are kept until somebody has repaired the database
 _DATA_ERRORS: Final = frozenset({6, 26, 27, 33, 38, 41, 43, 53, 69, 70, 72, 117, 128, 131, 321, 349, 407, 469, 691})
-"""ClickHouse error codes that blame the rows: can't parse, wrong type, out of range, a constraint violated, …
-
-Every other code blames the moment (too many parts, no memory, no disk, a table or column gone, credentials changed):
-the rows are good, and are kept until somebody has repaired the database.
-"""
 
 # async_insert would answer before the rows are stored (the default since 26.2). Nulls in columns that have none must
 # be errors, not zeros. A recording with wild clocks may span any number of partitions.

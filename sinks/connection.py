@@ -18,28 +18,28 @@ from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
+# ClickHouse error codes that mean "not you": read-only user, unknown user, wrong password, missing right
 REFUSALS: Final = frozenset({164, 192, 193, 194, 497, 516})
-"""ClickHouse error codes that mean "not you": read-only user, unknown user, wrong password, missing right."""
 
+# Those of them that mean the name or the password; a server of today says 516 for both
 LOGIN_REFUSALS: Final = frozenset({192, 193, 194, 516})
-"""Those of them that mean the name or the password; a server of today says 516 for both."""
 
 LOG: Final = logging.getLogger("irregulars.database")
 _UNKNOWN_DATABASE: Final = 81
 _QUOTA_EXCEEDED: Final = 201
 
+# ClickHouse error codes that blame the text of a query: syntax, unknown names, wrong types, missing parameters
 _QUERY_ERRORS: Final = frozenset(
     {6, 10, 27, 36, 42, 43, 46, 47, 53, 60, 62, 63, 115, 179, 184, 207, 215, 386, 456, 457}
 )
-"""ClickHouse error codes that blame the text of a query: syntax, unknown names, wrong types, missing parameters."""
 
 _READONLY: Final = 164
 _NOT_GRANTED: Final = 497
+# In ClickHouse's text to code 497: the right that was missing, if it is one to change something
 _GRANT: Final = re.compile(r"have the grant (?!SELECT|SHOW|CLUSTER|READ)[A-Z]")
-"""In ClickHouse's text to code 497: the right that was missing, if it is one to change something."""
 
+# Of ClickHouse's setting ``readonly``: nothing is written; settings of a query may be set, but not this one
 _READING: Final = "2"
-"""Of ClickHouse's setting ``readonly``: nothing is written; settings of a query may be set, but not this one."""
 
 _PAUSE_S: Final = 0.25
 _CONNECT_TIMEOUT_S: Final = 5
@@ -51,36 +51,21 @@ class DatabaseSettings:
 
     Raises `InputError` if the URL is none of http or https, or holds credentials, or the database has no name, or
     there is an authority for a URL without TLS.
-
-    Parameters
-    ----------
-    url
-        ``http://host:port`` or ``https://host:port``, with a path where a proxy wants one, and without credentials:
-        addresses appear in texts.
-    user, password
-        Credentials; the password appears nowhere.
-    database
-        Name of the database; the sink creates it where it is missing.
-    wait_s
-        Seconds to wait for the database to answer; 0: ask it once.
-    ca_file
-        Certificate authority of a database over https (PEM); `None`: the system's.
-    is_reading
-        Tell the server to refuse whatever writes, also where the user might; it then takes no such setting back.
-    answer_s
-        Seconds that one request may take until its answer is there.
-    read_password
-        Reads the password's file again: it may have been replaced. `None`: there is no file.
     """
 
+    # ``http://host:port`` or ``https://host:port``, with a path where a proxy wants one, and without credentials:
+    # addresses appear in texts
     url: str = "http://127.0.0.1:8123"
+    # user, password: credentials; the password appears nowhere
     user: str = "default"
     password: str = field(default="", repr=False)
-    database: str = "irregulars"
-    wait_s: float = 30.0
-    ca_file: Path | None = None
+    database: str = "irregulars"  # name of the database; the sink creates it where it is missing
+    wait_s: float = 30.0  # seconds to wait for the database to answer; 0: ask it once
+    ca_file: Path | None = None  # certificate authority of a database over https (PEM); `None`: the system's
+    # Tell the server to refuse whatever writes, also where the user might; it then takes no such setting back
     is_reading: bool = False
-    answer_s: float = 60.0
+    answer_s: float = 60.0  # seconds that one request may take until its answer is there
+    # Reads the password's file again: it may have been replaced. `None`: there is no file.
     read_password: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -144,10 +129,10 @@ def connect(settings: DatabaseSettings, *, is_creating: bool = False) -> Client:
                 client.set_client_setting("readonly", _READING)
         named = {"name": settings.database}
         # Asked first, so that a user without the right to create databases can use one that exists.
-        does_exist = client.command("EXISTS DATABASE {name:Identifier}", parameters=named)
-        if is_creating and not does_exist:
+        has_database = client.command("EXISTS DATABASE {name:Identifier}", parameters=named)
+        if is_creating and not has_database:
             client.command("CREATE DATABASE IF NOT EXISTS {name:Identifier}", parameters=named)
-        elif not does_exist:
+        elif not has_database:
             raise ServiceRefused(
                 f"database must exist; got none named {settings.database!r} ({settings.address}). "
                 "Start a worker on it, which creates it, or name another"

@@ -29,8 +29,8 @@ from irregulars.errors import InputError
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
+# What questions are about, in the order in which they are listed
 THEMES: Final = ("now", "a verdict", "an iteration", "devices and hosts", "jobs and cost", "the pipeline")
-"""What questions are about, in the order in which they are listed."""
 
 _ONCE: Final = ("title", "theme", "description", "empty")
 _PARAMETER: Final = re.compile(
@@ -84,48 +84,29 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Investigation:
-    """One shipped question.
+    """One shipped question."""
 
-    Parameters
-    ----------
-    name, sql
-        The file's name, and its whole text.
-    theme
-        One of `THEMES`.
-    empty
-        Meaning of an answer without rows, a sentence.
-    """
-
+    # name, sql: the file's name, and its whole text
     name: str
     title: str
-    theme: str
+    theme: str  # one of `THEMES`
     description: str
-    empty: str
+    empty: str  # meaning of an answer without rows, a sentence
     parameters: tuple[Parameter, ...]
     sql: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the database; times are naive, in UTC.
+    """An answer of the database; times are naive, in UTC."""
 
-    Parameters
-    ----------
-    columns, rows
-        Names of the columns, and the rows.
-    chosen
-        Values of parameters that were left to the database: the newest job, and so on.
-    empty
-        Meaning of an answer without rows; empty: not known.
-    cut_at
-        The question's limit, if there are more rows than it let through.
-    """
-
+    # columns, rows: names of the columns, and the rows
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    # Values of parameters that were left to the database: the newest job, and so on
     chosen: Mapping[str, str | int | None] = field(default_factory=dict)
-    empty: str = ""
-    cut_at: int | None = None
+    empty: str = ""  # meaning of an answer without rows; empty: not known
+    cut_at: int | None = None  # the question's limit, if there are more rows than it let through
 
 
 @cache
@@ -276,9 +257,7 @@ def _parameter(name: str, text: str) -> Parameter:
 # Each is looked up beforehand by a query of its own, so that questions stay SQL with plain values: ClickHouse then
 # reads by key, and the same text runs in Grafana.
 
-NEWEST: Final = "NEWEST"
-"""Default of a parameter whose value is looked up."""
-
+NEWEST: Final = "NEWEST"  # default of a parameter whose value is looked up
 _JOB: Final = """
     SELECT job
     FROM
@@ -315,8 +294,8 @@ _ITERATION: Final = """
     LIMIT 1
 """
 
+# Parameters that can be looked up, in the order in which one needs the other, and how
 NEWEST_OF: Final[Mapping[str, str]] = {"job": _JOB, "verdict_id": _VERDICT, "iteration": _ITERATION}
-"""Parameters that can be looked up, in the order in which one needs the other, and how."""
 
 
 def look_up(client: Client, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, str | int | None]:

@@ -143,9 +143,9 @@ def _apply(client: Client, migration: Migration, is_replicated: bool) -> None:
     )
 
 
+# The sum of ``stored_at`` and many more days passes 2106, where ClickHouse's DateTime begins anew: rows would go at
+# once
 LONGEST_DAYS: Final = 3_650
-"""The sum of ``stored_at`` and many more days passes 2106, where ClickHouse's DateTime begins anew: rows would go at
-once."""
 
 _ENGINES: Final = "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()"
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 from irregulars.errors import PluginError, SinkRejected
 from irregulars.sinks.tables import TABLES, sort_by_key
 
-Rows = Mapping[str, pa.Table]
-"""Arrow tables by the names in `sinks.tables.TABLES`."""
+Rows = Mapping[str, pa.Table]  # Arrow tables by the names in `sinks.tables.TABLES`
 
 
 class Sink(Protocol):
@@ -48,8 +47,8 @@ class Sink(Protocol):
         """Flush and let go of all resources, even where the flush raises. Closing twice is fine."""
 
 
+# Makes an unopened sink on an empty store, and a function that reads one table of that store back
 MakeSink = Callable[[], tuple[Sink, Callable[[str], pa.Table]]]
-"""Makes an unopened sink on an empty store, and a function that reads one table of that store back."""
 
 _ROWS_CHECKED: Final = 12
 

@@ -12,8 +12,7 @@ from irregulars.words import duration, name_ranks
 
 _SUSPECTS_SHOWN: Final = 3
 
-NameRank = Callable[[int], str]
-"""Names a rank for people, with its host where that is known."""
+NameRank = Callable[[int], str]  # names a rank for people, with its host where that is known
 
 
 def rank_alone(rank: int) -> str:

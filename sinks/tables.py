@@ -28,21 +28,12 @@ _TIME: Final = pa.timestamp("ns", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """Columns of one table, and the key by which two rows are the same row.
+    """Columns of one table, and the key by which two rows are the same row."""
 
-    Parameters
-    ----------
-    schema
-        The columns that a sink is given; a field that is not nullable must not be null.
-    key
-        Columns that together name a row; the row with the largest `version`, else the newest, replaces the others.
-    version
-        Column that says which of two rows with equal keys knows more.
-    """
-
-    schema: pa.Schema
+    schema: pa.Schema  # the columns that a sink is given; a field that is not nullable must not be null
+    # Columns that together name a row; the row with the largest `version`, else the newest, replaces the others
     key: tuple[str, ...]
-    version: str | None = None
+    version: str | None = None  # column that says which of two rows with equal keys knows more
 
 
 def _schema(required: Mapping[str, pa.DataType], optional: Mapping[str, pa.DataType] | None = None) -> pa.Schema:
@@ -214,8 +205,7 @@ def table_of_opinions(opinions: Sequence[Opinion]) -> pa.Table:
     return _rows("feedback", rows)
 
 
-SAMPLES: Final = ("bandwidth", "gpu_health")
-"""Topics whose batches become rows of the table of that name as they are."""
+SAMPLES: Final = ("bandwidth", "gpu_health")  # topics whose batches become rows of the table of that name as they are
 
 
 def table_of_samples(batches: Sequence[Batch]) -> pa.Table:

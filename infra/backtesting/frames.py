@@ -35,20 +35,13 @@ class TaughtFrame:
 
 @dataclass(frozen=True, slots=True)
 class JobFrames:
-    """Frames of a job, and its true faults.
-
-    Parameters
-    ----------
-    streams
-        Frames for one detector each, in order: level ``rank``, one stream; level ``operator``, one of each rank.
-    rank_of
-        Of each stream: whose it is; None: its frames have a row for each rank.
-    """
+    """Frames of a job, and its true faults."""
 
     name: str
     faults: tuple[Fault, ...]
+    # Frames for one detector each, in order: level ``rank``, one stream; level ``operator``, one of each rank
     streams: tuple[Sequence[TaughtFrame], ...]
-    rank_of: tuple[int | None, ...]
+    rank_of: tuple[int | None, ...]  # of each stream: whose it is; None: its frames have a row for each rank
 
     @property
     def rows(self) -> int:
@@ -101,7 +94,11 @@ def replay(job: JobFrames, make: MakeDetector) -> Replay:
             started_s = time.thread_time()
             scores = _asked(detector, one)
             took_s += time.thread_time() - started_s
-            said |= _by_rank(one, rank, scores)
+            if rank is None:
+                own = zip(one.frame["rank"].tolist(), scores.tolist(), strict=True)
+                said |= {(one.iteration, int(number)): score for number, score in own}
+            else:
+                said[one.iteration, rank] = float(np.fmax.reduce(scores, initial=np.nan))
     return Replay(_matrix(said), job.rows, took_s)
 
 
@@ -119,13 +116,6 @@ def _asked(detector: Detector, one: TaughtFrame) -> Scores:
             f"(iteration {one.iteration})"
         )
     return scores
-
-
-def _by_rank(one: TaughtFrame, rank: int | None, scores: Scores) -> dict[tuple[int, int], float]:
-    if rank is None:
-        pairs = zip(one.frame["rank"].tolist(), scores.tolist(), strict=True)
-        return {(one.iteration, int(number)): score for number, score in pairs}
-    return {(one.iteration, rank): float(np.fmax.reduce(scores, initial=np.nan))}
 
 
 def _matrix(said: dict[tuple[int, int], float]) -> ScoredJob:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -42,7 +42,8 @@ def read_recording(directory: Path, level: Level, settings: MonitorSettings) -> 
     trace = number_iterations(read_trace(directory)).trace
     settings = replace(settings, operator_detectors=(), rank_detectors=(), fills_columns=False)
     if level == "rank":
-        tap = _rank_tap(trace, settings)
+        tap = FrameTap("rank")
+        judge_whole(LocalPipeline(trace.job, replace(settings, rank_detectors=(lambda: tap,))), trace)
         return JobFrames(directory.name, faults, (tap.frames,), (None,))
     taps = {one.rank: _operator_tap(trace, one, settings) for one in trace.announcements}
     return JobFrames(directory.name, faults, tuple(tap.frames for tap in taps.values()), tuple(taps))
@@ -77,27 +78,17 @@ def read_faults(directory: Path) -> tuple[Fault, ...]:
     except ValueError as error:
         raise InputError(f"{LABEL} must be JSON; got {error} ({path})") from error
     try:
-        return tuple(_fault(one) for one in _labels(label) if one["ranks"] and one["kind"] != "none")
+        labels = [label, *label.get("faults", [])[1:]]  # a simulated job may have several faults
+        return tuple(_fault(one) for one in labels if one["ranks"] and one["kind"] != "none")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{LABEL} must be an object with kind, ranks and iterations; got {type(error).__name__}: {error} ({path})"
         ) from error
 
 
-def _labels(label: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the labels of all faults: a simulated job may have several."""
-    return [label, *label.get("faults", [])[1:]]
-
-
 def _fault(label: dict[str, Any]) -> Fault:
     spans = label.get("spans") or [label["iterations"]]
     return Fault(tuple(int(rank) for rank in label["ranks"]), tuple((int(first), int(past)) for first, past in spans))
-
-
-def _rank_tap(trace: Trace, settings: MonitorSettings) -> FrameTap:
-    tap = FrameTap("rank")
-    judge_whole(LocalPipeline(trace.job, replace(settings, rank_detectors=(lambda: tap,))), trace)
-    return tap
 
 
 def _operator_tap(trace: Trace, announcement: Announcement, settings: MonitorSettings) -> FrameTap:
@@ -182,11 +173,11 @@ def _announcements(job: str, rows: Sequence[Sequence[Any]]) -> list[Announcement
         for name, kind in zip(names, own_kinds, strict=True):
             members.setdefault(name, []).append(int(rank))
             kinds[name] = kind
-    return [_announcement(job, int(rank), names, kinds, members, len(rows)) for rank, names, _ in rows]
-
-
-def _announcement(
-    job: str, rank: int, names: Iterable[str], kinds: Mapping[str, str], members: Mapping[str, list[int]], size: int
-) -> Announcement:
-    own = tuple(Communicator(name, kinds[name], members[name]) for name in names)
-    return Announcement(job=job, attempt=0, rank=rank, world_size=size, logged_ranks=size, communicators=own)
+    found = []
+    for rank, names, _ in rows:
+        own = tuple(Communicator(name, kinds[name], members[name]) for name in names)
+        one = Announcement(
+            job=job, attempt=0, rank=int(rank), world_size=len(rows), logged_ranks=len(rows), communicators=own
+        )
+        found.append(one)
+    return found

@@ -25,11 +25,10 @@ from irregulars.detectors.verdicts.strange_ranks import STRANGE
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Flags, Floats, Ints
 
-RECENT: Final = VERDICTS.strange_recent
-"""Newest iterations that an alarm goes by: as where a detector opens verdicts."""
+RECENT: Final = VERDICTS.strange_recent  # newest iterations that an alarm goes by: as where a detector opens verdicts
 
+# Strange ones among them that raise it: a single one is noise of networks and hosts
 SEEN: Final = VERDICTS.strange_seen
-"""Strange ones among them that raise it: a single one is noise of networks and hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +50,18 @@ class ScoredJob:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts over some jobs; those of several add up.
+    """Counts over some jobs; those of several add up."""
 
-    Parameters
-    ----------
-    true, alarmed, right
-        Pairs of iteration and rank: at fault, under an alarm, and both.
-    faults, found
-        Faults that have rows, and those that were found.
-    delays
-        Iterations, of each fault that was found.
-    false_alarms
-        Alarms raised where nothing is true.
-    iterations
-        Of the jobs.
-    """
-
+    # true, alarmed, right: pairs of iteration and rank: at fault, under an alarm, and both
     true: int = 0
     alarmed: int = 0
     right: int = 0
+    # faults, found: faults that have rows, and those that were found
     faults: int = 0
     found: int = 0
-    delays: tuple[int, ...] = ()
-    false_alarms: int = 0
-    iterations: int = 0
+    delays: tuple[int, ...] = ()  # iterations, of each fault that was found
+    false_alarms: int = 0  # alarms raised where nothing is true
+    iterations: int = 0  # of the jobs
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(

@@ -38,6 +38,7 @@ def alerts(
     """
     from irregulars.errors import RecordError
     from irregulars.infra.runs.alert_feed import follow_alerts
+    from irregulars.sinks.alerts import alert_line, decode_alert
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     feed = follow_alerts(*kafka_of(settings),
@@ -45,7 +46,7 @@ def alerts(
     with nullcontext() if is_ending else _watch(settings, group):
         for message in islice(feed, limit):
             try:
-                line = _line(message, json)
+                line = json_text(decode_alert(message)) if json else printable(alert_line(message))
                 print(line if json else broken(line, sys.stdout, _HANGING), flush=True)
             except RecordError as error:
                 say(f"alert skipped: {error}")
@@ -55,9 +56,3 @@ def _watch(settings: Settings, group: str) -> BlockWatch:
     from irregulars.infra.doctor.diagnosis import watch
 
     return watch(settings, group, say)
-
-
-def _line(message: bytes, json: bool) -> str:
-    from irregulars.sinks.alerts import alert_line, decode_alert
-
-    return json_text(decode_alert(message)) if json else printable(alert_line(message))

@@ -21,15 +21,13 @@ from irregulars.printing import counted, printable, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.runs.analysis import Analysis
     from irregulars.messages.judgements import Suspect, Verdict
     from irregulars.producers.trace.directory import Trace
 
 _SUSPECTS_SHOWN = 3
 
-_COLLECT_AFTER_OBJECTS = 70_000
-"""A hundred times Python's own."""
+_COLLECT_AFTER_OBJECTS = 70_000  # a hundred times Python's own
 
 
 class Source(StrEnum):
@@ -65,8 +63,12 @@ def analyze(
 
     Example: irregulars import kineto traces/ job/ && irregulars analyze job/
     """
+    from irregulars.infra.configuration.wiring import monitor_settings
+    from irregulars.infra.runs.analysis import analyze as judge
+
     with _collecting_rarely():
-        analysis = _analyze(settings_of(context, delta=delta, window=window), directory, without or ())
+        settings = monitor_settings(settings_of(context, delta=delta, window=window), has_detectors=False)
+        analysis = judge(read_and_report(directory, without or ()), settings)
     if json:
         print_json(analysis.to_json())
     else:
@@ -74,13 +76,6 @@ def analyze(
         if analysis.verdicts:
             command = f"{repeated(context, delta=delta, window=window)} show {shlex.quote(printable(directory))}"
             print(f"\nOn one screen, with who waited for whom: {command}")
-
-
-def _analyze(settings: Settings, directory: Path, without: Collection[str]) -> Analysis:
-    from irregulars.infra.configuration.wiring import monitor_settings
-    from irregulars.infra.runs.analysis import analyze as judge
-
-    return judge(read_and_report(directory, without), monitor_settings(settings, has_detectors=False))
 
 
 def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:

@@ -21,21 +21,19 @@ from irregulars.printing import printable, printable_lines
 if TYPE_CHECKING:
     from irregulars.sinks.investigations import Answer
 
+# ``fitting``: a table if the width suffices and no value has several lines; else vertical if the height does, or
+# there are one or two rows; else a table with long texts cut, and of the first columns
 Shape = Literal["fitting", "table", "vertical"]
-"""``fitting``: a table if the width suffices and no value has several lines; else vertical if the height does, or
-there are one or two rows; else a table with long texts cut, and of the first columns."""
 
 NULL: Final = "-"
 _GAP: Final = "  "
 _UNITS: Final = ("seconds", "milliseconds", "microseconds")
-_FEW: Final = 2
-"""Rows that are shown as records however few lines a terminal has."""
+_FEW: Final = 2  # rows that are shown as records however few lines a terminal has
 
+# Letters of a text that stand in a table which is too wide for the terminal; `…` stands for the others
 _LONGEST: Final = 32
-"""Letters of a text that stand in a table which is too wide for the terminal; `…` stands for the others."""
 
-_NARROWEST: Final = 20
-"""Letters of a value that stand on a line at least, however long the names of the columns are."""
+_NARROWEST: Final = 20  # letters of a value that stand on a line at least, however long the names of the columns are
 
 
 def show_answer(answer: Answer, shape: Shape = "fitting") -> None:

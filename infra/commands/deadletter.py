@@ -13,7 +13,7 @@ from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafk
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
-    from irregulars.infra.runs.dead_letters import DeadLetter, DeadLetterBox
+    from irregulars.infra.runs.dead_letters import DeadLetterBox
 
 deadletter = typer.Typer(
     help="See messages that could not be used, and why; send them again.\n\nExample: irregulars deadletter list",
@@ -72,7 +72,10 @@ def show(
     """
     with _open(context, bootstrap, topic_prefix) as box:
         found = box.letter(letter)
-        value = _best(box, found)
+        try:
+            value = box.original(found)[1]
+        except (InputError, ServiceError):  # gone, or not ours to read: the head alone is kept
+            value = found.value
     told = found.to_json()
     if json:
         encoded = None if value is None else base64.b64encode(value).decode()
@@ -135,14 +138,6 @@ def _chosen(box: DeadLetterBox, topic: str | None, reason: str | None) -> Any:
     for one in box.letters():
         if (topic is None or one.topic.endswith(topic)) and (reason is None or reason in one.reason):
             yield one
-
-
-def _best(box: DeadLetterBox, letter: DeadLetter) -> bytes | None:
-    """The whole value where it is kept, else its head."""
-    try:
-        return box.original(letter)[1]
-    except (InputError, ServiceError):  # gone, or not ours to read
-        return letter.value
 
 
 def _dump(value: bytes) -> list[str]:

@@ -16,22 +16,13 @@ from irregulars.validation import checked, shown
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """One threshold that is not as set.
+    """One threshold that is not as set."""
 
-    Parameters
-    ----------
-    name, value
-        Of the setting, and by which is judged.
-    job
-        Where; None: in all jobs that have no value of their own.
-    change
-        Who said so, when and why.
-    """
-
+    # name, value: of the setting, and by which is judged
     name: str
     value: float
-    job: str | None
-    change: ThresholdChange
+    job: str | None  # where; None: in all jobs that have no value of their own
+    change: ThresholdChange  # who said so, when and why
 
     def describe(self) -> str:
         """Say for people who said so, when and why."""

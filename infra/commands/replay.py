@@ -18,8 +18,8 @@ from irregulars import stopping
 from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, print_json, settings_of
 from irregulars.printing import counted, say
 
+# Seconds without an acknowledgement after which that is said: a broker in good health takes a fraction of one
 QUIET_S = 10.0
-"""Seconds without an acknowledgement after which that is said: a broker in good health takes a fraction of one."""
 
 _FIRST_ROWS = 16
 

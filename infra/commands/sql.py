@@ -76,7 +76,9 @@ def sql(
         return
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
     if is_printing:
-        _print_access(settings.clickhouse_database)
+        from irregulars.sinks.migrate import access_sql
+
+        print(access_sql(settings.clickhouse_database), end="")
         return
     if is_creating:
         _create_tables(settings, wait_s)
@@ -120,12 +122,6 @@ def _tell_cut(answer: Answer) -> None:
     if answer.cut_at is not None:
         told = f"irregulars: the first {counted(answer.cut_at, 'row')}, there are more: limit=… shows them"
         open_console(is_error=True).print(told, style="dim", markup=False)
-
-
-def _print_access(database: str) -> None:
-    from irregulars.sinks.migrate import access_sql
-
-    print(access_sql(database), end="")
 
 
 def _create_tables(settings: Settings, wait_s: float) -> None:

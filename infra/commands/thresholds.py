@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from irregulars.messages.threshold_changes import ThresholdChange
     from irregulars.sinks.notices.state_log import StateLog
 
+# Seconds of silence below which `set` asks whether it is meant: jobs are silent for longer while they save
 LEAST_SILENCE_S: Final = 60.0
-"""Seconds of silence below which `set` asks whether it is meant: jobs are silent for longer while they save."""
 
 thresholds = typer.Typer(
     help="Change thresholds of all jobs or of one, while workers run.\n\n"
@@ -103,6 +103,7 @@ def list_thresholds(
     from dataclasses import asdict
 
     from irregulars.infra.commands.live_thresholds import in_force, planned
+    from irregulars.messages.threshold_changes import LIVE
 
     settings, now_ns = _settings(context, bootstrap, topic_prefix), time.time_ns()
     with _open(settings) as log:
@@ -111,7 +112,8 @@ def list_thresholds(
         _print_changes([one for one in changes if job is None or one.job in (None, job)], json)
         return
     found, later = in_force(changes, now_ns, job), planned(changes, now_ns)
-    as_set = {} if job is None else _as_set(settings, {one.name for one in found})
+    changed = {one.name for one in found}
+    as_set = {} if job is None else {name: getattr(settings, name) for name in LIVE if name not in changed}
     if json:
         print_json(
             {"in_force": [asdict(one) for one in found], "as_set": as_set, "planned": [asdict(one) for one in later]}
@@ -162,12 +164,6 @@ def _open(settings: Settings) -> AbstractContextManager[StateLog]:
     from irregulars.sinks.notices.state_log import opened
 
     return opened(*kafka_of(settings), "thresholds")
-
-
-def _as_set(settings: Settings, changed: set[str]) -> dict[str, float]:
-    from irregulars.messages.threshold_changes import LIVE
-
-    return {name: getattr(settings, name) for name in LIVE if name not in changed}
 
 
 def _print_changes(changes: list[ThresholdChange], json: bool) -> None:

@@ -26,8 +26,8 @@ SOURCES: Final = (
 )  # fmt: skip
 """What the wheel is made of."""
 
+# Taken out again when all is installed: an environment in production is replaced, and never changed
 LATER: Final = ("pip", "setuptools")
-"""Taken out again when all is installed: an environment in production is replaced, and never changed."""
 
 _HASH: Final = re.compile(r"--hash=\S+")
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from irregulars.errors import InputError
 
+# Below ``infra``. The Dockerfile and ``locked_install.py`` are not among them: they build from a checkout.
 FOLDERS: Final = ("kit/kubernetes", "kit/systemd", "node", "prometheus", "grafana")
-"""Below ``infra``. The Dockerfile and ``locked_install.py`` are not among them: they build from a checkout."""
 
 _OF_PYTHON: Final = (".py", ".pyc", "__pycache__")
 
@@ -39,7 +39,13 @@ def write_kit(directory: Path) -> list[Path]:
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise InputError(f"directory must be new or empty: what you changed there stays yours; got {directory}")
-        return [_written(directory / path, file) for path, file in shipped_files().items()]
+        written = []
+        for path, file in shipped_files().items():
+            target = directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+            written.append(target)
+        return written
     except OSError as error:
         raise InputError(f"directory must be one that we may write to; got {error}") from error
 
@@ -52,9 +58,3 @@ def _below(place: Traversable) -> Iterator[tuple[str, Traversable]]:
             yield from ((f"{one.name}/{path}", file) for path, file in _below(one))
         else:
             yield one.name, one
-
-
-def _written(path: Path, file: Traversable) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(file.read_bytes())
-    return path

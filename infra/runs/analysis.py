@@ -20,31 +20,24 @@ from irregulars.streams.local_pipeline import LocalPipeline, in_one_piece
 from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.words import name_ranks
 
+# Larger than what travels: nothing depends on it but the price of a batch, and how much is read back too much
 _BATCH_ROWS = 4_096
-"""Larger than what travels: nothing depends on it but the price of a batch, and how much is read back too much."""
 
 _RANKS_AT_ONCE = 64
 
-JOINED_GAP = 2
-"""Ranges of irregular iterations join over at most so many regular ones."""
+JOINED_GAP = 2  # ranges of irregular iterations join over at most so many regular ones
 
 
 @dataclass(slots=True)
 class Analysis:
-    """Result of judging a trace.
-
-    Parameters
-    ----------
-    verdicts
-        The newest revision of each, most training time lost first; those that accuse no device come last.
-    unjudged_reason
-        Why the trace could not be judged: a clause that follows "because". None where it was.
-    """
+    """Result of judging a trace."""
 
     job: str
     rejected_rows: int
     iterations: list[JudgedIteration] = field(default_factory=list)
+    # The newest revision of each, most training time lost first; those that accuse no device come last
     verdicts: list[Verdict] = field(default_factory=list)
+    # Why the trace could not be judged: a clause that follows "because". None where it was.
     unjudged_reason: str | None = None
 
     @property

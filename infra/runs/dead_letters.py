@@ -17,9 +17,7 @@ from irregulars.kafka.topic_admin import check_topics, partitions_there
 from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, WORKER_TOPICS, TopicSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
-REPLAYED: Final = (*RANK_TOPICS, "evidence")
-"""Topics to which letters go back: those that workers read."""
-
+REPLAYED: Final = (*RANK_TOPICS, "evidence")  # topics to which letters go back: those that workers read
 _DEADLINE_S: Final = 120.0
 _ASK_S: Final = 10.0
 

@@ -25,48 +25,30 @@ from irregulars.words import duration, percent, span
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """One rank in the iteration, ns; None: not known, or not read.
-
-    Parameters
-    ----------
-    elapsed_ns, work_ns
-        Time of the rank, and its own work (the gaps) in that.
-    work_excess_ns
-        How much longer than usual it worked.
-    ways
-        Its transfers: name of the way, how much longer than usual they took, and the usual time; the slowest first.
-    """
+    """One rank in the iteration, ns; None: not known, or not read."""
 
     rank: int
+    # elapsed_ns, work_ns: time of the rank, and its own work (the gaps) in that
     elapsed_ns: float | None
     work_ns: float | None
-    work_excess_ns: float | None
+    work_excess_ns: float | None  # how much longer than usual it worked
+    # Its transfers: name of the way, how much longer than usual they took, and the usual time; the slowest first
     ways: tuple[tuple[str, float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One iteration, and the facts that the judge had.
-
-    Parameters
-    ----------
-    delta, level_ns, noise_ns
-        The δ in force, the median of the window's regular iterations and their noise (a robust standard deviation).
-    why
-        Why the judge looked into it, a clause each; empty: it had no reason to.
-    reasons
-        Reasons in its operators, as its verdicts carry them; None: they were not read.
-    verdicts
-        The newest revisions of verdicts whose range holds it.
-    """
+    """One iteration, and the facts that the judge had."""
 
     judged: JudgedIteration
+    # delta, level_ns, noise_ns: the δ in force, the median of the window's regular iterations and their noise (a
+    # robust standard deviation)
     delta: float
     level_ns: float
     noise_ns: float
-    why: tuple[str, ...] = ()
-    reasons: Reasons | None = None
-    verdicts: tuple[Verdict, ...] = ()
+    why: tuple[str, ...] = ()  # why the judge looked into it, a clause each; empty: it had no reason to
+    reasons: Reasons | None = None  # reasons in its operators, as its verdicts carry them; None: they were not read
+    verdicts: tuple[Verdict, ...] = ()  # the newest revisions of verdicts whose range holds it
     rank: RankFacts | None = None
 
     def to_json(self) -> dict[str, Any]:

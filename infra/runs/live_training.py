@@ -14,8 +14,7 @@ from typing import Any
 RANKS = 4
 WIDTH = 256
 BATCH = 64
-WARM_UP = 5
-"""Unmarked steps before the first iteration: connections are made, buckets rebuilt, caches filled."""
+WARM_UP = 5  # unmarked steps before the first iteration: connections are made, buckets rebuilt, caches filled
 
 
 @dataclass(frozen=True, slots=True)

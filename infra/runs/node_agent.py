@@ -66,7 +66,11 @@ class _Devices:
 
     def __init__(self, file: AgentFile) -> None:
         sysfs = file.agent.sysfs
-        self.gpu_count = _count_gpus() if file.gpus.enabled else 0
+        self.gpu_count = 0
+        if file.gpus.enabled:
+            from irregulars.producers.node.gpu_feed import count_gpus
+
+            self.gpu_count = count_gpus()
         nics = {name: nic.place for name, nic in find_nics(sysfs).items() if nic.place is not None}
         self.roster = Roster(
             file.agent.host or socket.gethostname(),
@@ -87,12 +91,6 @@ class _Devices:
 
         gpus = GpuFeed(self.roster, file.gpus.period_s)
         self.source = DeviceSource([*feeds, gpus], gpus.take_health, owners=lambda: self.roster.owners)
-
-
-def _count_gpus() -> int:
-    from irregulars.producers.node.gpu_feed import count_gpus
-
-    return count_gpus()
 
 
 def _open_sources(file: AgentFile, stack: ExitStack) -> dict[str, Source]:

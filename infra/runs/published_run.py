@@ -39,18 +39,15 @@ class WatchedSource(PassingSource):
         records = super().poll(max_records)
         for record in records:
             if isinstance(record, Batch) and record.header.schema == "iterations":
-                self._note(record)
+                own = (record.columns[name].tolist() for name in ("iteration", "elapsed_ns"))
+                for iteration, elapsed_ns in zip(*own, strict=True):
+                    self._elapsed_ns[iteration] = max(elapsed_ns, self._elapsed_ns.get(iteration, 0.0))
         return records
 
     def iteration_times_s(self) -> list[float]:
         """Times of the iterations so far, in their order, seconds."""
         # A copy first: the agent's thread adds to it.
         return [elapsed_ns / 1e9 for _, elapsed_ns in sorted(dict(self._elapsed_ns).items())]
-
-    def _note(self, batch: Batch) -> None:
-        pairs = zip(batch.columns["iteration"].tolist(), batch.columns["elapsed_ns"].tolist(), strict=True)
-        for iteration, elapsed_ns in pairs:
-            self._elapsed_ns[iteration] = max(elapsed_ns, self._elapsed_ns.get(iteration, 0.0))
 
 
 class PublishedRun:

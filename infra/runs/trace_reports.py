@@ -58,25 +58,17 @@ _COLUMNS = ("operator", "sequence", "start_ns", "iteration")
 
 
 class LateRank(NamedTuple):
-    """Who kept others waiting the most in the collectives of one kind.
-
-    Parameters
-    ----------
-    collectives
-        How many of this kind were compared.
-    rank, last_in, waited_s
-        The rank; how often it arrived last; how long the first to arrive waited for it, in all of them together.
-    waited_for_all_s
-        The same, summed over all ranks that were last.
-    """
+    """Who kept others waiting the most in the collectives of one kind."""
 
     communicator: str
     operator: str
-    collectives: int
+    collectives: int  # how many of this kind were compared
+    # rank, last_in, waited_s: the rank; how often it arrived last; how long the first to arrive waited for it, in all
+    # of them together
     rank: int
     last_in: int
     waited_s: float
-    waited_for_all_s: float
+    waited_for_all_s: float  # the same, summed over all ranks that were last
 
 
 def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:

@@ -11,45 +11,26 @@ from irregulars.errors import InputError, SinkBusy, SinkRejected
 from irregulars.sinks.notices.ledger import Due
 from irregulars.sinks.notices.notice import Channel, NotArrived
 
-FIRST_S: Final = 1.0
-"""Seconds to the second try; each later one takes twice as long as the one before."""
+FIRST_S: Final = 1.0  # seconds to the second try; each later one takes twice as long as the one before
+LONGEST_S: Final = 300.0  # most seconds between two tries, unless the channel itself asks for more
 
-LONGEST_S: Final = 300.0
-"""Most seconds between two tries, unless the channel itself asks for more."""
-
+# Seconds until a secret that can't be read is read again: the file may be being exchanged
 _UNREADABLE_S: Final = 30.0
-"""Seconds until a secret that can't be read is read again: the file may be being exchanged."""
 
 _NS: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one try.
+    """The result of one try."""
 
-    Parameters
-    ----------
-    channel
-        Its name.
-    reference
-        Returned by the channel, if it took the notice.
-    failure
-        Why it did not; None: it did.
-    is_final
-        Whether it never will.
-    may_have_arrived
-        Whether it may have taken it nevertheless.
-    retry_after_s
-        Seconds for which it wants to be left alone; 0: it may take other notices.
-    """
-
-    channel: str
+    channel: str  # its name
     due: Due
-    reference: str | None = None
-    failure: str | None = None
-    is_final: bool = False
-    may_have_arrived: bool = True
-    retry_after_s: float = 0.0
+    reference: str | None = None  # returned by the channel, if it took the notice
+    failure: str | None = None  # why it did not; None: it did
+    is_final: bool = False  # whether it never will
+    may_have_arrived: bool = True  # whether it may have taken it nevertheless
+    retry_after_s: float = 0.0  # seconds for which it wants to be left alone; 0: it may take other notices
 
 
 def deliver(channel: Channel, due: Due) -> Outcome:

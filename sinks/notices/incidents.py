@@ -9,33 +9,21 @@ from typing import Any, Final
 from irregulars.messages.judgements import urgency_of
 from irregulars.messages.kinds import DEVICE_KINDS
 
+# Verdicts on the same device within this time make a repeat offender. A week holds two working days after each
+# weekend, and a device that is still in use after three incidents in a week was not repaired.
 REPEAT_NS: Final = 7 * 86_400 * 10**9
-"""Verdicts on the same device within this time make a repeat offender. A week holds two working days after each
-weekend, and a device that is still in use after three incidents in a week was not repaired."""
 
-REPEATS: Final = 3
-"""Verdicts on a device within `REPEAT_NS` from which on a notice calls it a repeat offender."""
+REPEATS: Final = 3  # verdicts on a device within `REPEAT_NS` from which on a notice calls it a repeat offender
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One verdict, as far as its alerts have come.
+    """One verdict, as far as its alerts have come."""
 
-    Parameters
-    ----------
-    alert
-        Its newest revision.
-    first_ns
-        When its first alert came, ns since the epoch (Kafka's time of the message).
-    paged_ns
-        When the first came that is a page; None: none did.
-    partition, offset
-        Where the newest revision stands.
-    """
-
-    alert: Mapping[str, Any]
-    first_ns: int
-    paged_ns: int | None
+    alert: Mapping[str, Any]  # its newest revision
+    first_ns: int  # when its first alert came, ns since the epoch (Kafka's time of the message)
+    paged_ns: int | None  # when the first came that is a page; None: none did
+    # partition, offset: where the newest revision stands
     partition: int = 0
     offset: int = 0
 

@@ -31,8 +31,7 @@ class Due:
     notice: Notice
     is_repeat: bool = False
     storm: Storm | None = None
-    joining: tuple[Incident, ...] = ()
-    """Of a storm: incidents for which this is the channel's first notice."""
+    joining: tuple[Incident, ...] = ()  # of a storm: incidents for which this is the channel's first notice
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from irregulars.validation import Integer, checked
 Pattern = Annotated[str, Meta(min_length=1, max_length=300)]
 Words = Annotated[str, Meta(min_length=1, max_length=500)]
 
+# How long a mute that is over is kept: the notice of an incident that it held back still names it
 KEPT_NS: Final = 30 * 86_400 * 10**9
-"""How long a mute that is over is kept: the notice of an incident that it held back still names it."""
 
 _NS: Final = 10**9
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -35,24 +35,17 @@ class Mute:
     """Holds back notices of incidents that all of its patterns match, from `from_ns` to before `until_ns`.
 
     Raises `InputError` if it would mute everything, or ends before it begins.
-
-    Parameters
-    ----------
-    mute_id
-        Names it, for its end.
-    from_ns, until_ns
-        Times, ns since the epoch.
-    reason, who
-        Why, and who made it.
-    host, job, device, kind
-        Shell patterns; None: any. `device` is a name as `device_of` makes it. At least one is given.
     """
 
-    mute_id: Words
+    mute_id: Words  # names it, for its end
+    # from_ns, until_ns: times, ns since the epoch
     from_ns: Integer
     until_ns: Integer
+    # reason, who: why, and who made it
     reason: Words
     who: Words
+    # host, job, device, kind: shell patterns; None: any. `device` is a name as `device_of` makes it. At least one is
+    # given.
     host: Pattern | None = None
     job: Pattern | None = None
     device: Pattern | None = None

@@ -26,51 +26,31 @@ _Body = TypeVar("_Body")
 _SHOWN: Final = 500
 _ORDINALS: Final = {3: "third", 4: "fourth", 5: "fifth"}
 
+# Least seconds for which a channel is left alone whose other side does not answer, or takes nothing now
 AWAY_S: Final = 1.0
-"""Least seconds for which a channel is left alone whose other side does not answer, or takes nothing now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message about one incident.
+    """One message about one incident."""
 
-    Parameters
-    ----------
-    event
-        ``opened`` is delivered once for each incident, ``resolved`` is its end.
-    alert
-        The message of the topic ``alerts`` that it rests on, decoded: its ``verdict_id`` names the incident.
-    severity
-        ``ticket`` or ``page``; it may be less than the verdict's own while a page is held back.
-    earlier
-        Ids of verdicts on the same device within the week before, oldest first: a repeat offender has two or more.
-    reference
-        Returned by the channel for this incident's notice before, where the channel updates a message; else None.
-    record
-        How often people here called verdicts of its kind right; None: no verdict was judged by people.
-    muted
-        Of an incident that was muted while it was open: end, author and reason of the mute; else None.
-    link
-        Its page in the console; None: `console_url` is not set.
-    runbook
-        URL of the steps for a verdict of its kind; None: `runbook_url` is not set.
-    is_doubtful
-        Of one that opens: whether an earlier try to deliver it may have arrived, unbeknown to us.
-    incidents
-        Of a storm: ids of its verdicts, the newest first; the alert is made of theirs.
-    """
-
-    event: NoticeEvent
+    event: NoticeEvent  # ``opened`` is delivered once for each incident, ``resolved`` is its end
+    # The message of the topic ``alerts`` that it rests on, decoded: its ``verdict_id`` names the incident
     alert: Mapping[str, Any]
-    severity: str
+    severity: str  # ``ticket`` or ``page``; it may be less than the verdict's own while a page is held back
+    # Ids of verdicts on the same device within the week before, oldest first: a repeat offender has two or more
     earlier: tuple[str, ...] = ()
+    # Returned by the channel for this incident's notice before, where the channel updates a message; else None
     reference: str | None = None
+    # Of an incident that was muted while it was open: end, author and reason of the mute; else None
     muted: str | None = None
+    # How often people here called verdicts of its kind right; None: no verdict was judged by people
     record: TrackRecord | None = None
-    link: str | None = None
-    runbook: str | None = None
+    link: str | None = None  # its page in the console; None: `console_url` is not set
+    runbook: str | None = None  # URL of the steps for a verdict of its kind; None: `runbook_url` is not set
+    # Of one that opens: whether an earlier try to deliver it may have arrived, unbeknown to us
     is_doubtful: bool = False
-    incidents: tuple[str, ...] = ()
+    incidents: tuple[str, ...] = ()  # of a storm: ids of its verdicts, the newest first; the alert is made of theirs
 
     @property
     def incident(self) -> str:

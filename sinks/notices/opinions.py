@@ -16,16 +16,16 @@ from irregulars.sinks.notices.mutes import Mute
 from irregulars.validation import checked
 
 WORDS: Final = ("right", "wrong", "withdraw")
+# Verdicts on one pattern that are called wrong, with none that is called right after them, until it is silenced
 WRONG_IN_A_ROW: Final = 3
-"""Verdicts on one pattern that are called wrong, with none that is called right after them, until it is silenced."""
 
+# How long it stays silent. 30 days: a fleet, its drivers and its jobs have changed by then.
 SILENCE_NS: Final = 30 * 86_400 * 10**9
-"""How long it stays silent. 30 days: a fleet, its drivers and its jobs have changed by then."""
 
 SAYS_SO: Final = "feedback"
+# Standard deviation, in log odds, by which verdicts of one installation may be more or less sure than ours were when
+# probabilities were calibrated. 1: odds of 9 to 1 may be 3 to 1 or 25 to 1; about four opinions weigh as much as it.
 _SPREAD: Final = 1.0
-"""Standard deviation, in log odds, by which verdicts of one installation may be more or less sure than ours were when
-probabilities were calibrated. 1: odds of 9 to 1 may be 3 to 1 or 25 to 1; about four opinions weigh as much as it."""
 _SUREST: Final = 0.99
 _STEPS: Final = 30
 

@@ -21,8 +21,8 @@ from irregulars.sinks.notices.notice import Notice
 from irregulars.validation import Count, Integer, JobName, Text, checked, one_of
 
 STATES: Final = ("trying", "open", "doubtful", "refused", "closed")
+# How long a record is kept after the incident's end was delivered. Only alerts of the last week are read again.
 KEPT_NS: Final = 30 * 86_400 * 10**9
-"""How long a record is kept after the incident's end was delivered. Only alerts of the last week are read again."""
 
 _NS: Final = 10**9
 State = Annotated[str, one_of(*STATES)]
@@ -30,45 +30,28 @@ State = Annotated[str, one_of(*STATES)]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The newest notice that one channel got of one incident.
+    """The newest notice that one channel got of one incident."""
 
-    Parameters
-    ----------
-    verdict_id, channel
-        Which incident, and the channel's name.
-    state
-        ``trying``: the notice that it opened is under way; ``open``: the channel took that; ``doubtful``: the try was
-        given up, and may have arrived; ``refused``: it was given up, and did not arrive; ``closed``: the end was
-        delivered or given up.
-    event, revision, severity
-        Of that notice, and of the revision of the verdict that it rests on.
-    job
-        Of the verdict.
-    device
-        As `incidents.device_of` names it; None: not known.
-    reference
-        Returned by the channel: the id of a message that it updates.
-    told_ns
-        When, ns since the epoch.
-    partition, offset
-        Of the alert that the notice rests on.
-    storm
-        Id of the storm (`sinks.notices.storms`) whose notices cover it; the storm's own record has it too.
-        None, and not in the JSON: it has notices of its own.
-    """
-
+    # verdict_id, channel: which incident, and the channel's name
     verdict_id: Text
     channel: Text
+    # ``trying``: the notice that it opened is under way; ``open``: the channel took that; ``doubtful``: the try was
+    # given up, and may have arrived; ``refused``: it was given up, and did not arrive; ``closed``: the end was
+    # delivered or given up
     state: State
+    # event, revision, severity: of that notice, and of the revision of the verdict that it rests on
     event: Annotated[str, one_of("opened", "updated", "resolved")]
     revision: Count
     severity: Annotated[str, one_of("note", "ticket", "page")]
-    job: JobName
-    device: str | None
-    reference: str | None
-    told_ns: Integer
+    job: JobName  # of the verdict
+    device: str | None  # as `incidents.device_of` names it; None: not known
+    reference: str | None  # returned by the channel: the id of a message that it updates
+    told_ns: Integer  # when, ns since the epoch
+    # partition, offset: of the alert that the notice rests on
     partition: Count
     offset: Count
+    # Id of the storm (`sinks.notices.storms`) whose notices cover it; the storm's own record has it too. None, and
+    # not in the JSON: it has notices of its own.
     storm: Text | None = None
 
     @property
@@ -93,34 +76,19 @@ def decode_told(value: bytes | None) -> Told:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which incidents one channel is notified of.
+    """Which incidents one channel is notified of."""
 
-    Parameters
-    ----------
-    hold_s
-        Seconds for which a page is delivered as a ticket at most: an incident that ends meanwhile wakes no one.
-    least_severity
-        Incidents that are less urgent are left out.
-    least_gpu_hours
-        So are those that have cost less; one whose cost is not known is not.
-    jobs
-        Shell patterns: incidents of jobs that match none of them are left out.
-    repeat_s
-        Seconds after which the last notice of an open incident is delivered again; None: never.
-    console_url, runbook_url
-        Where the console and the runbook are; None: notices have no link to it.
-    gathers
-        Whether incidents that open too fast are gathered into one notice (`sinks.notices.storms`).
-    """
-
+    # Seconds for which a page is delivered as a ticket at most: an incident that ends meanwhile wakes no one
     hold_s: float = 60.0
-    least_severity: str = "ticket"
-    least_gpu_hours: float = 0.0
-    jobs: tuple[str, ...] = ("*",)
+    least_severity: str = "ticket"  # incidents that are less urgent are left out
+    least_gpu_hours: float = 0.0  # so are those that have cost less; one whose cost is not known is not
+    jobs: tuple[str, ...] = ("*",)  # shell patterns: incidents of jobs that match none of them are left out
+    # Seconds after which the last notice of an open incident is delivered again; None: never
     repeat_s: float | None = None
+    # console_url, runbook_url: where the console and the runbook are; None: notices have no link to it
     console_url: str | None = None
     runbook_url: str | None = None
-    gathers: bool = True
+    gathers: bool = True  # whether incidents that open too fast are gathered into one notice (`sinks.notices.storms`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +107,7 @@ class Wait:
     reason: str
 
 
-Decision = Tell | Wait | None
-"""None: nothing, until an alert or a mute comes that changes it."""
+Decision = Tell | Wait | None  # None: nothing, until an alert or a mute comes that changes it
 
 
 def decide(

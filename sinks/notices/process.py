@@ -36,9 +36,9 @@ TOPICS: Final = ("alerts", "notices", "mutes", "feedback", "deadletter")
 WAITS: Final = ("held", "muted", "retry")
 EVENTS: Final = ("opened", "updated", "repeated", "resolved")
 TEST_JOB: Final = "test-nothing-is-wrong"
+# Seconds without a turn of the loop after which the process counts as stalled: a turn takes a fifth of one, and waits
+# for the broker at most while a record is written
 STALLED_S: Final = 60.0
-"""Seconds without a turn of the loop after which the process counts as stalled: a turn takes a fifth of one, and
-waits for the broker at most while a record is written."""
 
 _IDLE_S: Final = 0.2
 _BUSY_S: Final = 0.02

@@ -29,8 +29,7 @@ from irregulars.validation import NotNegative, Text, one_of, shown
 if TYPE_CHECKING:
     from irregulars.sinks.notices.channels.http_post import HttpSettings, Secret
 
-OWN: Final = ("channel",)
-"""Keys of the file that are no general settings."""
+OWN: Final = ("channel",)  # keys of the file that are no general settings
 
 ChannelName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_-]{0,63}\Z", description="a name of a-z 0-9 _ -")]
 Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^\s/@]+(/\S*)?\Z", description="http:// or https://, no credentials")]
@@ -40,32 +39,17 @@ TimeLimit = Annotated[float, Meta(ge=0.1, le=300)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifySettings:
-    """Settings of the process, and defaults of its channels.
+    """Settings of the process, and defaults of its channels."""
 
-    Parameters
-    ----------
-    bootstrap, topics, security
-        Where the topics are, and librdkafka's settings of protocol and credentials.
-    give_up_s
-        Seconds from the first failure after which a notice goes to the dead letters.
-    listen
-        ``host:port`` of the pages, or ``off``.
-    session_s
-        Seconds without a sign of life after which another process of the group takes over.
-    stop_s
-        Seconds for which the end waits for tries that are under way.
-    rules
-        Of a channel that has none of its own.
-    """
-
+    # bootstrap, topics, security: where the topics are, and librdkafka's settings of protocol and credentials
     bootstrap: str
     topics: TopicSettings
     security: Mapping[str, Any] = field(default_factory=dict)
-    give_up_s: float = 3600.0
-    listen: str = "off"
-    session_s: float = 6.0
-    stop_s: float = 5.0
-    rules: Rules = field(default_factory=Rules)
+    give_up_s: float = 3600.0  # seconds from the first failure after which a notice goes to the dead letters
+    listen: str = "off"  # ``host:port`` of the pages, or ``off``
+    session_s: float = 6.0  # seconds without a sign of life after which another process of the group takes over
+    stop_s: float = 5.0  # seconds for which the end waits for tries that are under way
+    rules: Rules = field(default_factory=Rules)  # of a channel that has none of its own
 
     @property
     def group(self) -> str:
@@ -196,7 +180,10 @@ class PagerDutyOptions(HttpOptions):
 def _open_pagerduty(name: str, options: PagerDutyOptions, where: str, _: NotifySettings) -> Channel:
     from irregulars.sinks.notices.channels.pagerduty import PagerDutyChannel
 
-    return PagerDutyChannel(name, _needed(options, where, "routing_key"), options.url, options.http())
+    key_of = _secret(options, where, "routing_key")
+    if key_of is None:
+        raise InputError(f"one of routing_key_file and routing_key_env must be given; got none ({where})")
+    return PagerDutyChannel(name, key_of, options.url, options.http())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,13 +319,6 @@ def _open_plugin(entry: ChannelEntry) -> Channel:
         text = f"kind must be one that can be imported and called with its options; got {found} ({entry.where})"
         raise PluginError(text) from error
     return channel
-
-
-def _needed(options: object, where: str, name: str) -> Secret:
-    secret = _secret(options, where, name)
-    if secret is None:
-        raise InputError(f"one of {name}_file and {name}_env must be given; got none ({where})")
-    return secret
 
 
 def _secret(options: object, where: str, name: str) -> Secret | None:

@@ -36,8 +36,7 @@ _AWAY: Final = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOW
 _LARGEST: Final = MAX_MESSAGE_BYTES - MAX_KEY_BYTES
 _Record = TypeVar("_Record")
 _KeyValue = tuple[bytes | None, bytes | None]
-Refuse = Callable[[Message, str], None]
-"""Called with an alert that can't be decoded, and the reason."""
+Refuse = Callable[[Message, str], None]  # called with an alert that can't be decoded, and the reason
 
 
 @dataclass(slots=True)

@@ -19,21 +19,20 @@ from irregulars.words import name_kind
 
 _NS: Final = 10**9
 
+# Incidents with notices of their own within `MINUTE_NS`; those after them share one. A fleet opens a few an hour.
+# Each incident has up to three notices (opened, raised to a page, resolved), and a storm ends within twenty.
 OPENINGS: Final = 5
-"""Incidents with notices of their own within `MINUTE_NS`; those after them share one. A fleet opens a few an hour.
-Each incident has up to three notices (opened, raised to a page, resolved), and a storm ends within twenty."""
 
 MINUTE_NS: Final = 60 * _NS
+# From the first incident of a storm to its first notice: an incident alone by then gets a notice of its own
 GATHER_NS: Final = 2 * _NS
-"""From the first incident of a storm to its first notice: an incident alone by then gets a notice of its own."""
 
+# Between two notices of a storm: an incident that joins it is in one within this time, beside the channel's own
 UPDATE_NS: Final = 6 * _NS
-"""Between two notices of a storm: an incident that joins it is in one within this time, beside the channel's own."""
 
 _NAMED: Final = 5
 _LINE: Final = 160
-_ID_CHARACTERS: Final = 200_000
-"""Of all ids together: with them a notice still fits into a message of Kafka."""
+_ID_CHARACTERS: Final = 200_000  # of all ids together: with them a notice still fits into a message of Kafka
 
 
 @dataclass(frozen=True, slots=True)

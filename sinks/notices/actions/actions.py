@@ -30,8 +30,8 @@ TIME_TO_LIVE_NS: Final = {
 """How long after the evidence an action may still be begun, ns. Who comes later shall not act on what was true then:
 a checkpoint is worth it now, a host may be repaired an hour later. A test is useful whenever the host is free."""
 
+# Of a device: what is remembered of an action travels with each notice, and a hang may keep thousands waiting
 _RANKS_REMEMBERED: Final = 64
-"""Of a device: what is remembered of an action travels with each notice, and a hang may keep thousands waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,10 @@ def _proposed(verdict: Verdict, action: str, suspect: Suspect) -> Action:
 def _action(
     verdict: Verdict, action: str, state: ActionState, suspect: Suspect, expires_at_ns: int | None, reason: str
 ) -> Action:
+    hourly = None if verdict.state == "closed" else gpu_hours_per_hour(verdict)
     return Action(
-        _id(verdict, action, suspect), action, state, suspect, gpu_hours_lost(verdict), _hourly(verdict),
-        expires_at_ns, "".join(sign if sign.isprintable() else " " for sign in reason),
+        _id(verdict, action, suspect), action, state, suspect, gpu_hours_lost(verdict), hourly, expires_at_ns,
+        "".join(sign if sign.isprintable() else " " for sign in reason),
     )  # fmt: skip
 
 
@@ -152,11 +153,6 @@ def _why_withdrawn(notice: Notice, verdict: Verdict) -> str:
     if not verdict.suspects:
         return "the verdict names no device any more"
     return f"the verdict now says {name_device(verdict.suspects[0])}"
-
-
-def _hourly(verdict: Verdict) -> float | None:
-    """GPU-hours lost an hour, while the cause is there."""
-    return None if verdict.state == "closed" else gpu_hours_per_hour(verdict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,15 +56,11 @@ class Nodes(Protocol):
         """Let just these nodes show that they are suspected; does nothing where nodes can't show it."""
 
 
+# Seconds between two looks at the nodes without a new message: time to live runs out, and people change nodes
 LOOK_S: Final = 60.0
-"""Seconds between two looks at the nodes without a new message: time to live runs out, and people change nodes."""
 
-AWAY_S: Final = 10.0
-"""Seconds until an orchestrator that did not answer is asked again."""
-
-END_S: Final = 60.0
-"""Seconds in which somebody who acts once must have the topic to itself."""
-
+AWAY_S: Final = 10.0  # seconds until an orchestrator that did not answer is asked again
+END_S: Final = 60.0  # seconds in which somebody who acts once must have the topic to itself
 _POLL_S: Final = 0.5
 _LIMIT: Final = "as many nodes as --most-nodes are cordoned by us already"
 _WHY_LEFT: Final = {

@@ -13,9 +13,7 @@ from irregulars.sinks.notices.actions.actions import actions_of, encode_actions,
 from irregulars.sinks.notices.notice import Notice, written
 
 _RETRY_S: Final = 5.0
-_MOST_BYTES: Final = 1 << 20
-"""Of a message: what the topic takes."""
-
+_MOST_BYTES: Final = 1 << 20  # of a message: what the topic takes
 _NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG})
 
 

@@ -19,12 +19,12 @@ from irregulars.private_files import read_secret
 from irregulars.sinks.notices.actions.actor import Marked
 from irregulars.sinks.notices.actions.node_plan import Proposal
 
+# A value replaces what is there, an object is merged into it, null deletes (RFC 7386)
 MERGE: Final = "application/merge-patch+json"
-"""A value replaces what is there, an object is merged into it, null deletes (RFC 7386)."""
 
+# The same, but lists of Kubernetes' own types are merged by a key: conditions by ``type``. With `MERGE` ours would
+# replace those of the kubelet.
 STRATEGIC: Final = "application/strategic-merge-patch+json"
-"""The same, but lists of Kubernetes' own types are merged by a key: conditions by ``type``. With `MERGE` ours would
-replace those of the kubelet."""
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT: Final = urllib3.Timeout(connect=5.0, read=20.0)
@@ -38,19 +38,12 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiAccess:
-    """Where the API server is, and who we are there.
-
-    Parameters
-    ----------
-    token_file
-        It is read anew for each call: Kubernetes renews tokens every hour. None: no token is sent.
-    ca_file
-        Its certificate authority (PEM). None: the system's.
-    """
+    """Where the API server is, and who we are there."""
 
     server: str
+    # It is read anew for each call: Kubernetes renews tokens every hour. None: no token is sent.
     token_file: Path | None
-    ca_file: Path | None
+    ca_file: Path | None  # its certificate authority (PEM). None: the system's.
 
 
 def api_access(
@@ -167,15 +160,13 @@ def _said(status: int, data: bytes) -> str:
     return f"status {status}{': ' if message else ''}{message[:200]}"
 
 
+# Label of each node that carries anything of ours, by which they are found again
 LABEL: Final = "irregulars/straggler"
-"""Label of each node that carries anything of ours, by which they are found again."""
 
+# Annotation of a node that we cordoned: the action's id. Who takes it off takes the node over.
 CORDONED: Final = "irregulars/cordoned"
-"""Annotation of a node that we cordoned: the action's id. Who takes it off takes the node over."""
 
-VERDICT: Final = "irregulars/verdict"
-"""Annotation that names the verdict, for people."""
-
+VERDICT: Final = "irregulars/verdict"  # annotation that names the verdict, for people
 CONDITION: Final = "IrregularsStraggler"
 _TRIES: Final = 5
 _NO_NODE: Final = "Kubernetes knows no node {}"
@@ -248,7 +239,8 @@ class KubernetesNodes:
 
     def _show(self, node: Mapping[str, Any], status: str, reason: str, message: str) -> None:
         """Write the condition where it is another one; the label comes first, so that it is found again."""
-        before = next((one for one in _conditions(node) if one.get("type") == CONDITION), {})
+        conditions = (node.get("status") or {}).get("conditions") or []
+        before = next((one for one in conditions if one.get("type") == CONDITION), {})
         if (before.get("status"), before.get("message")) == (status, message):
             return
         if LABEL not in (node["metadata"].get("labels") or {}):
@@ -301,7 +293,3 @@ def _annotations(node: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _is_cordoned(node: Mapping[str, Any]) -> bool:
     return bool((node.get("spec") or {}).get("unschedulable"))
-
-
-def _conditions(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return (node.get("status") or {}).get("conditions") or []

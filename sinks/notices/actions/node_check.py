@@ -72,8 +72,7 @@ def _left_s(deadline_s: float) -> float:
 OK: Final = 0
 PROBLEM: Final = 1
 UNKNOWN: Final = 2
-MOST_CHARACTERS: Final = 80
-"""What node-problem-detector takes of a plug-in's output (``max_output_length``)."""
+MOST_CHARACTERS: Final = 80  # what node-problem-detector takes of a plug-in's output (``max_output_length``)
 
 
 def check_host(revisions: Iterable[Verdict], host: str) -> tuple[int, str]:

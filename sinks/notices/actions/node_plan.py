@@ -13,14 +13,13 @@ from typing import Final, Literal
 
 from irregulars.sinks.notices.actions.actions import HOUR_NS, TIME_TO_LIVE_NS, Action, ActionsMessage, incident_tag
 
+# What a node can be called. A host is announced by a job: a Slurm that is given ``node-[0-99]`` drains a hundred.
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
-"""What a node can be called. A host is announced by a job: a Slurm that is given ``node-[0-99]`` drains a hundred."""
 
-_EVERY_NODE: Final = "all"
-"""Slurm's word for all nodes, in any case: no node of ours."""
+_EVERY_NODE: Final = "all"  # Slurm's word for all nodes, in any case: no node of ours
 
+# How far a host's clock may run ahead of ours, ns. Evidence from further ahead proves nothing about now.
 _SLACK_NS: Final = HOUR_NS // 12
-"""How far a host's clock may run ahead of ours, ns. Evidence from further ahead proves nothing about now."""
 
 Reason = Literal["improbable", "expired", "future", "unusable", "done"]
 

@@ -25,8 +25,8 @@ CHECK: Final = "IrregularsStraggler"
 AGENT: Final = "irregulars"
 
 _COMPONENTS: Final = {"gpu": "GPU", "nic": "NIC", "host": "Node"}
+# What NVSentinel calls the next step: DCGM's diagnostics for a GPU; a NIC or a host is for people
 _TESTS: Final = {"gpu": "RUN_DCGMEUD", "nic": "CONTACT_SUPPORT", "host": "CONTACT_SUPPORT"}
-"""What NVSentinel calls the next step: DCGM's diagnostics for a GPU; a NIC or a host is for people."""
 
 
 def health_events(
@@ -102,8 +102,8 @@ def _timestamp(time_ns: int) -> str:
     return f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
 
 
+# Returns when all events are where they belong; raises `ServiceUnavailable` or `ServiceRefused`
 Write = Callable[[Sequence[Mapping[str, Any]]], None]
-"""Returns when all events are where they belong; raises `ServiceUnavailable` or `ServiceRefused`."""
 
 AWAY_S: Final = 5.0
 _POLL_S: Final = 0.5

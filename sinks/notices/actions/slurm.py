@@ -12,8 +12,8 @@ from irregulars.errors import ServiceRefused, ServiceUnavailable
 from irregulars.sinks.notices.actions.actor import Marked
 from irregulars.sinks.notices.actions.node_plan import Proposal, is_usable_host
 
+# With it begins the reason of a node that we drained; a node with any other reason is somebody else's
 PREFIX: Final = "irregulars: "
-"""With it begins the reason of a node that we drained; a node with any other reason is somebody else's."""
 
 _NO_REASON: Final = "none"
 _COMMAND_S: Final = 20.0

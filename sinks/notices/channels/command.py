@@ -12,9 +12,7 @@ from typing import Final
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.sinks.notices.notice import NotArrived, Notice, encode_notice, written
 
-NEVER: Final = 65
-"""Status with which a program says that it will never take this notice (EX_DATAERR of sysexits.h)."""
-
+NEVER: Final = 65  # status with which a program says that it will never take this notice (EX_DATAERR of sysexits.h)
 _LONGEST_REFERENCE: Final = 200
 
 

@@ -23,32 +23,27 @@ from irregulars.errors import InputError, SinkBusy, SinkRejected
 from irregulars.printing import printable
 from irregulars.sinks.notices.notice import AWAY_S, NotArrived
 
-Secret = Callable[[], str]
-"""Gives a secret each time that it is needed: a file that holds it may change while we run."""
+Secret = Callable[[], str]  # gives a secret each time that it is needed: a file that holds it may change while we run
+LONGEST_WAIT_S: Final = 3600.0  # most seconds that another side can make us wait by ``Retry-After``
 
-LONGEST_WAIT_S: Final = 3600.0
-"""Most seconds that another side can make us wait by ``Retry-After``."""
-
+# Refusals that may pass: a secret is being exchanged (401, 403, 407), or it was too early or too much
 _PASSING: Final = frozenset({401, 403, 407, 408, 425, 429})
-"""Refusals that may pass: a secret is being exchanged (401, 403, 407), or it was too early or too much."""
 
+# Answers that say nothing of the notice itself, but that none is taken now
 _AWAY: Final = frozenset({*_PASSING, 502, 503, 504})
-"""Answers that say nothing of the notice itself, but that none is taken now."""
 
+# Errors before anything was sent
 _NOT_SENT: Final = (
     urllib3.exceptions.NewConnectionError,
     urllib3.exceptions.ConnectTimeoutError,
     urllib3.exceptions.SSLError,
     urllib3.exceptions.ProxyError,
 )
-"""Errors before anything was sent."""
 
 _CREDENTIALS: Final = frozenset({401, 403, 407})
 _CREDENTIALS_S: Final = 60.0
 _SHOWN: Final = 200
-_LONG: Final = 8
-"""Characters from which on a piece of a URL may be a secret."""
-
+_LONG: Final = 8  # characters from which on a piece of a URL may be a secret
 _MOST_BYTES: Final = 64 * 1024
 
 
@@ -62,21 +57,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """How to reach the other side.
+    """How to reach the other side."""
 
-    Parameters
-    ----------
-    timeout_s
-        Seconds for connecting, and again for each part of the answer.
-    ca_file
-        Certificate authority of the other side (PEM); None: the system's.
-    proxy
-        ``http://host:port`` of a proxy; None: none.
-    """
-
-    timeout_s: float = 10.0
-    ca_file: Path | None = None
-    proxy: str | None = None
+    timeout_s: float = 10.0  # seconds for connecting, and again for each part of the answer
+    ca_file: Path | None = None  # certificate authority of the other side (PEM); None: the system's
+    proxy: str | None = None  # ``http://host:port`` of a proxy; None: none
 
 
 class HttpPost:

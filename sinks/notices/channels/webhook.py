@@ -12,7 +12,7 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from irregulars.errors import SinkBusy, SinkRejected
-from irregulars.kafka.lasting_producer import BY_KEY, Headers, LastingProducer, Record
+from irregulars.kafka.lasting_producer import BY_KEY, LastingProducer, Record
 from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings, Secret
 from irregulars.sinks.notices.notice import AWAY_S, Notice, encode_notice, written
 
@@ -95,7 +95,8 @@ class CloudEventsChannel:
 
     def deliver(self, notice: Notice) -> str | None:
         """Produce it, and wait for the acknowledgement; see `Channel.deliver`."""
-        value, headers = written(self._message, notice)
+        value, named = written(lambda one: (encode_notice(one), headers_of(one, self._source)), notice)
+        headers = [(key, text.encode(errors="replace")) for key, text in named.items()]
         error = self._producer.deliver(
             [Record(self._topic, notice.incident.encode(), value, BY_KEY, headers)]
         )  # ends: message.timeout.ms
@@ -107,10 +108,6 @@ class CloudEventsChannel:
     def close(self) -> None:
         """Let go of the connection."""
         self._producer.flush(0)
-
-    def _message(self, notice: Notice) -> tuple[bytes, Headers]:
-        headers = [(key, value.encode(errors="replace")) for key, value in headers_of(notice, self._source).items()]
-        return encode_notice(notice), headers
 
 
 def headers_of(notice: Notice, source: str) -> dict[str, str]:
