@@ -12,8 +12,8 @@ from irregulars.detectors.nics.steady_stretches import Stretch, Traffic, steady_
 from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
 from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.trace.directory import Trace
-from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples
 from irregulars.streams.rank_hop.message_rows import part_of
+from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples
 
 _ALL_NS = int(np.iinfo(np.int64).max)
 
