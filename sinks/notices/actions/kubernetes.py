@@ -240,7 +240,7 @@ class KubernetesNodes:
     def _show(self, node: Mapping[str, Any], status: str, reason: str, message: str) -> None:
         """Write the condition where it is another one; the label comes first, so that it is found again."""
         conditions = (node.get("status") or {}).get("conditions") or []
-        before = next((one for one in conditions if one.get("type") == CONDITION), {})
+        before: dict[str, Any] = next((one for one in conditions if one.get("type") == CONDITION), {})
         if (before.get("status"), before.get("message")) == (status, message):
             return
         if LABEL not in (node["metadata"].get("labels") or {}):
