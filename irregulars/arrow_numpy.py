@@ -17,7 +17,7 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, null: float | None = None) -> C
     Parameters
     ----------
     null
-        What stands for a null; a value of the column's type. Without it nulls are an error.
+        The value in place of a null, of the column's type. Without it nulls are an error.
 
     >>> to_numpy(pa.chunked_array([[1, None], [3]]), -1).tolist()
     [1, -1, 3]

@@ -15,7 +15,7 @@ from irregulars.dtypes import Flags, Ints
 
 
 class Kernel(Protocol):
-    """The compiled loops; each says in its docstring what it takes."""
+    """The compiled loops; their arguments stand in their docstrings."""
 
     def plain_layout(
         self, value: bytes, plan: bytes, fields: int, most_rows: int
@@ -23,7 +23,7 @@ class Kernel(Protocol):
         """Find the columns of an Arrow stream that is laid out as ours are."""
 
     def look(self, value: bytes, layout: bytes, counts: Ints, names: int, looks: Ints, runs: Ints) -> int:
-        """Look at the rows of some ranks."""
+        """Find extremes and runs in the rows of some ranks."""
 
     def reduce(
         self, values: list[bytes], layouts: list[bytes], code_begins: Ints, cuts: Ints, closings: Ints, numbers: Ints,

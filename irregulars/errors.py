@@ -3,12 +3,12 @@
 ::
 
     IrregularsError
-    ├── InputError            what the caller gave is unusable; exit status 2
+    ├── InputError            a file, a setting or an argument is unusable; exit status 2
     │   ├── RecordError       one message can't be decoded; it goes to the dead-letter topic
     │   └── PluginError       a plug-in can't be imported or fails its checks
     ├── ServiceError          a service that we need can't be used
     │   ├── ServiceUnavailable    it does not answer
-    │   │   └── SendingGivenUp    what was on its way to Kafka was given up, since others may have taken over
+    │   │   └── SendingGivenUp    messages on their way to Kafka were given up, since others may have taken over
     │   ├── ServiceRefused        it answers, and refuses us (credentials, rights)
     │   └── TopicMismatch         topics exist, with another number of partitions than agreed
     └── SinkError
@@ -34,11 +34,11 @@ def how_to_install(extra: str) -> str:
 
 
 class IrregularsError(Exception):
-    """The root: catch this to catch whatever Irregulars raises on purpose."""
+    """The root: catch this to catch everything that Irregulars raises on purpose."""
 
 
 class InputError(IrregularsError):
-    """What the caller gave (a file, a setting, an argument) is unusable."""
+    """A file, a setting or an argument is unusable."""
 
 
 class RecordError(InputError):
@@ -58,7 +58,7 @@ class ServiceUnavailable(ServiceError):
 
 
 class SendingGivenUp(ServiceUnavailable):
-    """What was on its way to Kafka was given up: others may have taken over the partitions that it came from."""
+    """Messages on their way to Kafka were given up: others may have taken over the partitions that they came from."""
 
 
 class ServiceRefused(ServiceError):

@@ -26,7 +26,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter would
 
 LOG: Final = logging.getLogger("irregulars.pages")
 MOST_REQUESTS: Final = 16
-"""Requests that are answered at a time: whoever can reach the port must not cost us a thread for each connection."""
+"""Requests that are answered at a time: clients that reach the port must not cost us a thread for each connection."""
 
 READ_S: Final = 5.0
 """How long a client may take over each piece of its request, s; a page is asked for in one piece."""
@@ -34,7 +34,7 @@ READ_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a request is answered with."""
+    """Answer to a request."""
 
     body: bytes
     status: int = 200
@@ -163,7 +163,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: the client went away, and a traceback helps nobody."""
+        """Log nothing: the client went away, and a traceback would not help."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,9 +1,9 @@
-"""Bytes of a state: what a process keeps so that another one goes on where it stopped.
+"""Bytes of a state, from which another process goes on where one stopped.
 
 A state is a dataclass or a named tuple of plain values, of other such classes, and of numpy arrays. Its annotations
 are the format: `encode_state` writes with msgspec, and `decode_state` checks each value against them as it reads.
 
-No pickle: whoever may write to the snapshot topic must not be able to run code in a worker. Layout::
+No pickle: a right to write to the snapshot topic must not be one to run code in a worker. Layout::
 
     "IRS"  version:u8  CRC-32 of the rest:u32 little-endian  MessagePack
     "IRZ"  version:u8  CRC-32 of the rest:u32 little-endian  length:u64 little-endian  MessagePack, by Zstandard
@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from irregulars.errors import RecordError
-from irregulars.validation import validation
+from irregulars.validation import first_use
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ _LEAST_PACKED_ARRAY: Final = 1_024
 """The same of an array by itself: a column of 128 ranks. Of shorter ones it costs time and saves nothing."""
 
 _MOST_PACKED: Final = 256 << 20
-"""Bytes of what is packed: a few bytes of a message must not unfold to more than a worker holds."""
+"""Most bytes before compression: a few bytes of a message must not unfold to more than a worker holds."""
 
 
 class _Array(NamedTuple):
@@ -131,13 +131,13 @@ def encode_state(state: Any, version: int) -> bytes:
 
 
 def decode_state(value: bytes | None, kind: type[T], version: int, parts: Sequence[bytes] = ()) -> T:
-    """Read back what `encode_state` wrote as a `kind`; arrays are writable copies.
+    """Decode bytes of `encode_state` as a `kind`; arrays are writable copies.
 
     Parameters
     ----------
     parts
-        What `encode_root` left out, in its order, each as `encode_state` wrote it. A value that occurs twice is one
-        object afterwards, as it was before.
+        Values that `encode_root` left out, in its order, each as `encode_state` wrote it. A value that occurs twice
+        is one object afterwards, as it was before.
 
     Raises
     ------
@@ -174,20 +174,17 @@ def _body(value: bytes, name: str, version: int) -> memoryview:
         raise RecordError(
             f"state must have the checksum {checksum}; got {zlib.crc32(content)} ({name}; it is damaged)"
         )
+    if magic == _MAGIC:
+        return content
+    (size_bytes,) = _LENGTH.unpack_from(content) if len(content) >= _LENGTH.size else (0,)
     try:
-        return content if magic == _MAGIC else _unfolded(content)
+        return memoryview(_decompressed(content[_LENGTH.size :], size_bytes))
     except ValueError as error:
         raise RecordError(f"state must be a {name}; got another one: {error}") from error
 
 
-def _unfolded(content: memoryview) -> memoryview:
-    """Return the MessagePack of a compressed state; raises ValueError."""
-    (size_bytes,) = _LENGTH.unpack_from(content) if len(content) >= _LENGTH.size else (0,)
-    return memoryview(_decompressed(content[_LENGTH.size :], size_bytes))
-
-
 def _decompressed(packed: memoryview, size_bytes: int) -> Any:
-    """Return so many bytes; raises ValueError if they are more than can be, or other ones."""
+    """Return `size_bytes` bytes; raises ValueError if they are more than can be, or other ones."""
     if not 0 < size_bytes <= _MOST_PACKED:
         raise ValueError(f"length of what is packed must be 1 to {_MOST_PACKED} bytes; got {size_bytes}")
     try:
@@ -196,16 +193,20 @@ def _decompressed(packed: memoryview, size_bytes: int) -> Any:
         raise ValueError(f"bytes must be packed as they say; got {error}") from error
 
 
-# --- what msgspec does not know by itself ---------------------------------------------------------------------------
+# --- types that msgspec does not know by itself ---------------------------------------------------------------------
 
 
 def _to_plain(value: Any) -> Any:
-    """Turn what msgspec can't encode into what it can."""
+    """Turn a value that msgspec can't encode into one that it can."""
     if isinstance(value, np.ndarray):
         if not _DTYPE.fullmatch(value.dtype.str):
             raise TypeError(f"array must hold booleans, numbers or fixed-width text; got {value.dtype}")
-        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        return _Array(value.dtype.str, value.shape, *_pack(data, value.itemsize))
+        data, packing = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, ""
+        if _LEAST_PACKED_ARRAY <= len(data) <= _MOST_PACKED:
+            by_place = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, value.itemsize).T)
+            packed: bytes = _zstd().compress(by_place, asbytes=True)
+            data, packing = (memoryview(packed), _PACKED) if len(packed) < len(data) else (data, "")
+        return _Array(value.dtype.str, value.shape, data, packing)
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if isinstance(value, deque):
@@ -213,25 +214,6 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, Part):
         return value.value
     raise TypeError(f"state must be plain values, dataclasses, named tuples and arrays; got {type(value).__name__}")
-
-
-def _pack(data: np.ndarray, item_bytes: int) -> tuple[memoryview, str]:
-    """Return the bytes of an array as they are written, and how."""
-    if not _LEAST_PACKED_ARRAY <= len(data) <= _MOST_PACKED:
-        return data.data, ""
-    by_place = np.ascontiguousarray(data.reshape(-1, item_bytes).T)
-    packed: bytes = _zstd().compress(by_place, asbytes=True)
-    return (memoryview(packed), _PACKED) if len(packed) < len(data) else (data.data, "")
-
-
-def _unpack(found: _Array, size_bytes: int, item_bytes: int) -> bytearray:
-    """Return the bytes of an array as in memory."""
-    if not found.packing:
-        return bytearray(found.data)
-    if found.packing != _PACKED:
-        raise ValueError(f"packing of an array must be {_PACKED!r}; got {found.packing!r}")
-    by_place = np.frombuffer(_decompressed(found.data, size_bytes), np.uint8)
-    return bytearray(by_place.reshape(item_bytes, -1).T.tobytes())
 
 
 @lru_cache
@@ -245,7 +227,7 @@ def _from_plain(kind: Any, value: Any) -> Any:
     """Turn a plain value into an array or a deque; msgspec makes a ValidationError of errors, and says where."""
     origin = get_origin(kind) or kind
     if origin is np.ndarray:
-        return _read_array(_convert(value, _Array), kind)
+        return _read_array(_convert(value, _Array), _wanted_scalar(kind))
     if origin is deque:
         return deque(_convert(value, list[get_args(kind)]))  # type: ignore[misc]
     if origin is Part:
@@ -254,21 +236,25 @@ def _from_plain(kind: Any, value: Any) -> Any:
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    with validation(kind):
+    with first_use(kind):
         return msgspec.convert(value, kind, dec_hook=_from_plain)
 
 
-def _read_array(found: _Array, kind: Any) -> np.ndarray:
+def _read_array(found: _Array, wanted: type[np.generic] | None) -> np.ndarray:
     if not _DTYPE.fullmatch(found.dtype):
         raise ValueError(f"array must hold booleans, numbers or fixed-width text; got {found.dtype!r}")
     dtype = np.dtype(found.dtype)
-    wanted = _wanted_scalar(kind)
     if wanted is not None and dtype.type is not wanted:
         raise ValueError(f"array must hold {wanted.__name__}; got {dtype}")
     size_bytes = math.prod(found.shape) * dtype.itemsize
     if min(found.shape, default=0) < 0 or not (found.packing or size_bytes == len(found.data)):
         raise ValueError(f"array of {dtype} and shape {found.shape} must have as many bytes; got {len(found.data)}")
-    return np.ndarray(found.shape, dtype, _unpack(found, size_bytes, dtype.itemsize))
+    if not found.packing:
+        return np.ndarray(found.shape, dtype, bytearray(found.data))
+    if found.packing != _PACKED:
+        raise ValueError(f"packing of an array must be {_PACKED!r}; got {found.packing!r}")
+    by_place = np.frombuffer(_decompressed(found.data, size_bytes), np.uint8).reshape(dtype.itemsize, -1)
+    return np.ndarray(found.shape, dtype, bytearray(by_place.T.tobytes()))
 
 
 @lru_cache
@@ -293,7 +279,7 @@ def _root_decoder(kind: Any, parts: Sequence[bytes], version: int) -> msgspec.ms
             known[value] = Part(decode_state(parts[value], _kind_of(wanted), version))
         return known[value]
 
-    with validation(kind):
+    with first_use(kind):
         return msgspec.msgpack.Decoder(kind, dec_hook=hook)
 
 
@@ -304,7 +290,7 @@ def _kind_of(kind: Any) -> Any:
 
 @lru_cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    with validation(kind):
+    with first_use(kind):
         return msgspec.msgpack.Decoder(kind, dec_hook=_from_plain)
 
 

@@ -20,13 +20,13 @@ from typing import Any, Final
 _SIGNALS: Final = (signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # the first one is our own
 _AGAIN_S: Final = 0.02
 
-_asked_by = 0  # number of the signal; 0: nobody has asked
+_asked_by = 0  # number of the signal; 0: none came
 _is_raising = False  # whether `StopAsked` was raised for it, or is to be
 _stop: Callable[[], object] = bool
 
 
 class StopAsked(BaseException):
-    """A signal asks to stop; no `Exception`, so that nobody takes it for a failure of what was going on.
+    """A signal asks to stop; no `Exception`, so that no handler takes it for a failure of the work.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def on_stop(stop: Callable[[], object]) -> Iterator[None]:
         _stop = outer
         for number, handler in before.items():
             signal.signal(number, handler)
-        if before.get(signal.SIGTERM) is not _note:  # nobody listens outside
+        if before.get(signal.SIGTERM) is not _note:  # no block outside listens
             _asked_by, _is_raising = 0, False
 
 

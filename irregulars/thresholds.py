@@ -1,4 +1,4 @@
-"""How a threshold is written down: its value beside its unit, what it means and where it comes from.
+"""How a threshold is written down: its value beside its unit, its meaning and its source.
 
 Each room with thresholds has one frozen dataclass of them, in its `thresholds.py`. The page infra/docs/thresholds.md
 lists them; a test keeps the two alike.
@@ -13,7 +13,7 @@ _KEY: Final = "threshold"
 
 
 class Threshold(NamedTuple):
-    """What is written down about one threshold."""
+    """One threshold, as it is written down."""
 
     name: str
     value: float
@@ -28,11 +28,11 @@ def threshold(value: float, *, unit: str, meaning: str, source: str) -> Any:
     Parameters
     ----------
     value
-        The default, and what the product uses.
+        The default, which the product uses.
     unit
         Such as ``ns``, ``share of the iteration``, ``standard errors``, ``iterations``.
     meaning
-        What is so above it, or below; a sentence.
+        The effect of a value above it, or below; a sentence.
     source
         A paper with its section, a script with the split that fitted it, or "chosen: " and the reason.
     """
@@ -40,7 +40,7 @@ def threshold(value: float, *, unit: str, meaning: str, source: str) -> Any:
 
 
 def thresholds_of(instance: Any) -> list[Threshold]:
-    """Return what is written down about the thresholds of a dataclass, in the order of its fields."""
+    """Return the thresholds of a dataclass, in the order of its fields."""
     return [
         Threshold(one.name, getattr(instance, one.name), *one.metadata[_KEY])
         for one in fields(instance)

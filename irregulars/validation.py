@@ -1,7 +1,8 @@
-"""Values that come from outside (JSON, TOML, settings), checked against the annotation of what they are to become.
+"""Values from outside (JSON, TOML, settings), checked against the annotation of the type that they are to become.
 
-An annotation says the rule: ``Annotated[int, Meta(ge=0, le=65_535)]`` is an integer from 0 to 65535. msgspec checks
-it; this module says in one wording what is wrong, and where.
+An annotation is the rule: ``Annotated[int, Meta(ge=0, le=65_535)]`` is an integer from 0 to 65535. msgspec checks it;
+this module words the error, with its place. A message that breaks its schema must be refused here: further in it
+would stop a worker, and since it is read again after each restart, it would stop every worker.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KNOWN: Final[set[Any]] = set()
 
 
 @contextmanager
-def validation(kind: Any) -> Iterator[None]:
+def first_use(kind: Any) -> Iterator[None]:
     """Let one thread at a time convert to a type for the first time.
 
     msgspec 0.22 inspects a dataclass when it converts to it for the first time, and keeps the result in the class. If
@@ -90,7 +91,7 @@ def checked(value: Any, kind: Any, what: str, where: str = "", error: type[Input
     kind
         A type that msgspec knows, `pathlib.Path`, or a dataclass of such. Keys that a dataclass lacks are ignored.
     what, where
-        What the value is, for the text of an error; empty for a message whose fields have names of their own.
+        Name and place of the value, for the text of an error; empty for a message whose fields have their own names.
 
     Raises
     ------
@@ -106,7 +107,7 @@ def checked(value: Any, kind: Any, what: str, where: str = "", error: type[Input
     irregulars.errors.InputError: ranks[1] must be an integer from 0 to 4194303; got -2
     """
     try:
-        with validation(kind):
+        with first_use(kind):
             return msgspec.convert(value, kind, dec_hook=_read_path)
     except msgspec.ValidationError as reason:
         name, rule, found = _culprit(value, kind, what)
@@ -138,7 +139,7 @@ def require_known(name: str, known: Collection[str], what: str, where: str, othe
 
 
 def describe(kind: Any, value: Any = None) -> str:
-    """Say the rule of an annotation in words, for a value that breaks it where there is one.
+    """Return the rule of an annotation in words, for a value that breaks it where there is one.
 
     >>> describe(Annotated[int, Meta(ge=1)] | None), describe(tuple[str, ...])
     ('an integer of at least 1', 'a list of texts')
@@ -228,7 +229,7 @@ def _culprit(value: Any, kind: Any, what: str) -> tuple[str, str, Any]:
 
 
 def _parts(value: Any, kind: Any, what: str) -> Iterator[tuple[Any, Any, str]]:
-    """Yield what a value consists of, each part with its annotation and its name."""
+    """Yield the parts of a value, each with its annotation and its name."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         yield from _parts(value, inner[0], what)
@@ -257,13 +258,13 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _without_none(kind: Any) -> Any:
-    """The annotation of what is there, where it may be None."""
+    """Return an annotation without None."""
     others = [one for one in get_args(kind) if one is not NoneType]
     return others[0] if NoneType in get_args(kind) and len(others) == 1 else kind
 
 
 def _read_path(kind: Any, value: Any) -> Path:
-    """Read what msgspec does not know; it makes a ValidationError of errors."""
+    """Read a path, which msgspec does not know; it makes a ValidationError of errors."""
     if kind is not Path:
         raise TypeError(f"annotation must be one that msgspec knows, or a path; got {kind}")
     if isinstance(value, str) and "\0" in value:
@@ -285,5 +286,5 @@ def json_object(value: bytes | None, what: str) -> dict[str, Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, in one line with its type."""
+    """Return type and first line of an error's text."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}"

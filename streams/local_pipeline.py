@@ -84,7 +84,7 @@ class LocalPipeline:
         return rows
 
     def judge(self, rows: Sequence[Evidence | Membership] | None = None) -> Judgements:
-        """Judge evidence, by default all that is complete, and return what was decided."""
+        """Judge evidence, by default all that is complete, and return the judgements."""
         self.monitor.add(self.reduce() if rows is None else rows)
         return self.monitor.advance(self.log.read_back)
 

@@ -1,13 +1,16 @@
-"""How far a worker, and all workers together, have read: asked of Kafka, and told to the others.
+"""Until when everything that was sent has been read: the only clock by which a silence may be judged.
 
-Three clocks of `streams.progress.read_through`, each for the monitors of one partition:
+A worker that lags, or the death of another worker, looks like silent ranks. How far the topics have been read tells
+the two apart. The ends of the topics are noted at some moment; once everything before these ends has been read,
+everything that was sent before the moment has been read. So a silence is the sender's, and not ours, if it lasts by
+this clock. There are three (`ReadThrough`), each for the monitors of one partition:
 
 * the first hop's: everything that was sent until then to the rank's topics is in its monitors;
-* everybody's: the same of all partitions of the first hop, whoever has them; workers tell one another on the topic
-  ``progress``, after the evidence that follows from it stands on the bus;
-* the second hop's: all evidence of what was sent until then is in the job's monitor.
+* everybody's: the same of all partitions of the first hop, of all workers; workers publish it on the topic
+  ``progress``, after the evidence that follows from it is on the broker;
+* the second hop's: all evidence of rows that were sent until then is in the job's monitor.
 
-A clock stands still while somebody lags, is suspended or dead, or while the broker does not answer.
+A clock stands still while a worker lags, is suspended or dead, or while the broker does not answer.
 """
 
 from __future__ import annotations
@@ -15,11 +18,60 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from irregulars.streams.progress.read_through import ReadThrough
 from irregulars.streams.snapshots.records import Offsets
+
+Place = TypeVar("Place")
+
+MOST_LOOKS: Final = 128
+"""Looks that are kept while reading lags; where more would be needed, every second one goes."""
+
+
+class ReadThrough(Generic[Place]):
+    """Follows how far some places (topics, partitions) have been read.
+
+    Examples
+    --------
+    >>> clock = ReadThrough()
+    >>> clock.look(10.0, {"commops": 5})      # at 10 s the topic had 5 messages
+    >>> clock.advance({"commops": 4}) is None
+    True
+    >>> clock.look(11.0, {"commops": 9})
+    >>> clock.advance({"commops": 7})         # those 5 have been read, and not yet all 9
+    10.0
+    """
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, Mapping[Place, int]]] = deque()
+        self._apart_s = 0.0  # least time between two looks; grows while reading lags
+        self._until_s: float | None = None
+
+    @property
+    def until_s(self) -> float | None:
+        """Everything that was sent until then has been read; `None` while nothing is known."""
+        return self._until_s
+
+    def look(self, at_s: float, ends: Mapping[Place, int]) -> None:
+        """Note that at a moment the places ended at these offsets (of the next message)."""
+        is_close = len(self._looks) > 1 and at_s - self._looks[-2][0] < self._apart_s
+        if self._looks and (ends == self._looks[-1][1] or is_close):
+            self._looks.pop()  # the newer one says as much, or more
+        self._looks.append((at_s, ends))
+        if len(self._looks) > MOST_LOOKS:
+            self._looks = deque(look for number, look in enumerate(self._looks) if number % 2 == 0)
+            self._apart_s = 2 * (self._looks[-1][0] - self._looks[0][0]) / MOST_LOOKS
+
+    def advance(self, positions: Mapping[Place, int]) -> float | None:
+        """Return `until_s` after reading has come to these offsets (of the next message to read)."""
+        while self._looks and all(positions.get(place, 0) >= end for place, end in self._looks[0][1].items()):
+            self._until_s = self._looks.popleft()[0]
+        if not self._looks:
+            self._apart_s = 0.0
+        return self._until_s
+
 
 LOG: Final = logging.getLogger("irregulars.worker")
 EVERY_S: Final = 2.0
@@ -46,11 +98,11 @@ class StreamTime:
     Parameters
     ----------
     rank_topics, evidence
-        What each hop reads, named without prefix.
+        The topics of each hop, named without prefix.
     ask_ends
-        Of the broker; may fail, and then nothing is known of this moment.
+        Asks the broker; may fail, and then nothing is known of this moment.
     progress
-        What the workers tell one another.
+        How far the workers have read, as they publish it.
     """
 
     def __init__(self, rank_topics: Collection[str], evidence: str, ask_ends: AskEnds, progress: Progress) -> None:
@@ -66,7 +118,7 @@ class StreamTime:
         self._warned_s = self.now_s()
 
     def now_s(self) -> float:
-        """Return the time since 1970 as it was at the start plus what has passed: nobody's clock can set it."""
+        """Return the time since 1970 at the start plus the time since then: setting the clock changes nothing."""
         return self._began_s + time.monotonic()
 
     def forget(self) -> None:
@@ -84,13 +136,9 @@ class StreamTime:
         if done:
             error = self._looking.exception()
             self._looking = None
-            if error is not None:  # whatever it is, the clocks stand still, which accuses nobody
+            if error is not None:  # of any kind: the clocks stand still, and no device is accused
                 LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
-        self._warn_if_standing()
-
-    def _warn_if_standing(self) -> None:
-        """Tell once a minute if no silence can be told, and whose partitions hold up everybody."""
-        now_s = self.now_s()
+        now_s = self.now_s()  # once a minute a line if no silence can be judged, with the partitions that hold it up
         behind = [
             partition
             for partition, clock in sorted(self._everybodys.items())

@@ -1,8 +1,8 @@
 """Metrics of a worker: `prometheus_client`'s counters, gauges and histograms, in a registry of their own.
 
 Stages and writers are given one `Counters` and call it once for each message, never for each row. Children are
-bound to their labels at the start: what may be counted stands there with 0, since a series that begins with its first
-step hides that step from Prometheus.
+bound to their labels at the start: each series begins with 0, since one that begins with its first step hides that
+step from Prometheus.
 """
 
 from __future__ import annotations

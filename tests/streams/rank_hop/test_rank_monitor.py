@@ -194,12 +194,6 @@ def test_the_last_word_waits_for_the_rows_that_it_counts() -> None:
     assert made.is_ended
 
 
-def test_bandwidth_that_nobody_announced_holds_no_iteration_up() -> None:
-    made = monitor()
-    made.beat(ended(rows={"bandwidth": 100}))
-    assert is_over(made)
-
-
 def test_the_wall_clock_gives_up_on_a_source_that_fell_silent() -> None:
     made = monitor(grace_s=30.0)
     made.add(turns(*[turn(n, 10 * n) for n in range(4000)]), 0)
@@ -240,30 +234,17 @@ def test_after_the_silence_a_rank_that_stands_in_an_operator_gives_all_it_has() 
     assert not made.is_ended
 
 
-def test_rates_of_a_nic_do_not_break_the_silence_of_its_rank() -> None:
+@pytest.mark.parametrize("schema", ["bandwidth", "gpu_health"])
+def test_samples_of_devices_do_not_break_the_silence_of_their_rank(schema: str) -> None:
     made = monitor(replace(ANNOUNCED, sources=("commops", "iterations", "bandwidth"), nic="eth0"), silence_s=600.0)
     made.add(turns(turn(0, 0)), 0)
     made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
-    for now_s in (0, 300, 600):
-        made.add(samples((11 + now_s, "eth0", 1.0, 1.0)), 2)
-        made.tick(now_s)
-    assert numbers(made)[-1:] == [1]
-
-
-def test_states_of_a_gpu_do_not_break_the_silence_of_its_rank() -> None:
-    made = monitor(silence_s=600.0)
-    made.add(turns(turn(0, 0)), 0)
-    made.add(operators(operator(0, 1), operator(1, 11, None)), 1)
     dtypes = dict.fromkeys(BATCH_SCHEMAS["gpu_health"].names, np.float64) | {"time_ns": np.int64}
+    states = Batch(Header("gpu_health", "lockstep", 1, 0), {n: np.zeros(1, t) for n, t in dtypes.items()})
     for now_s in (0, 300, 600):
-        made.add(Batch(Header("gpu_health", "lockstep", 1, 0), {n: np.zeros(1, t) for n, t in dtypes.items()}), 2)
+        made.add(states if schema == "gpu_health" else samples((11 + now_s, "eth0", 1.0, 1.0)), 2)
         made.tick(now_s)
     assert numbers(made)[-1:] == [1]
-
-
-def test_an_operator_that_was_told_before_and_after_its_end_counts_once_as_ended() -> None:
-    rows = closed(operator(0, 1, None, sequence=7), operator(0, 2, 3.0, sequence=7), operator(0, 6, 2.0, sequence=8))
-    assert [(row["operators"], row["unended"], row["communication_ns"]) for row in rows[:1]] == [(2, 0, 5 * MS)]
 
 
 def test_the_wall_clock_ends_a_rank_whose_counted_rows_never_come() -> None:
@@ -297,45 +278,47 @@ def test_work_is_what_lies_between_operators_and_communication_what_lies_in_them
     assert first["partition"] == 3
 
 
-def test_overlapping_operators_leave_no_gap_between_them() -> None:
-    (first, _) = closed(operator(0, 1, 6), operator(0, 2, 1), operator(0, 5, 1), operator(0, 8, 1))
-    assert first["work_ns"] == 2 * MS
+EVIDENCE: dict[str, tuple[list[dict[str, Any]], str, list[tuple[Any, ...]]]] = {
+    "overlapping operators leave no gap between them": (
+        [operator(0, 1, 6), operator(0, 2, 1), operator(0, 5, 1), operator(0, 8, 1)], "work_ns", [(2 * MS,)],
+    ),
+    "operators of one start are not the same operator": (
+        [operator(0, 1, 2), operator(0, 1, 2, sequence=99), operator(0, 1, 2, operator=5)], "operators", [(3,)],
+    ),
+    "an operator that never ended is counted and has no time": (
+        [operator(0, 1, 2), operator(0, 5, None)], "operators communication_ns", [(2, 2 * MS)],
+    ),
+    "an operator that was sent before and after its end counts once as ended": (
+        [operator(0, 1, None, sequence=7), operator(0, 2, 3.0, sequence=7), operator(0, 6, 2.0, sequence=8)],
+        "operators unended communication_ns", [(2, 0, 5 * MS)],
+    ),
+    "an iteration without operators still takes its time": (
+        [operator(1, 12)], "operators elapsed_ns offsets", [(0, 10 * MS, []), (1, 10 * MS, [7])],
+    ),
+    "operators without an iteration belong to the one in which they start": (
+        [operator(UNKNOWN, 1), operator(UNKNOWN, 9.5), operator(UNKNOWN, 10), operator(1, 15)],
+        "operators", [(2,), (2,)],
+    ),
+    "operators outside of any iteration are left out": (
+        [operator(UNKNOWN, -5), operator(0, 1), operator(UNKNOWN, 25)], "iteration operators", [(0, 1), (1, 0)],
+    ),
+    "operators that never ended are an iteration that has no row yet": (
+        [operator(UNKNOWN, 1), operator(UNKNOWN, 21), operator(UNKNOWN, 26, None)],
+        "iteration operators unended", [(0, 1, 0), (1, 0, 0), (2, 2, 1)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "columns", "expected"), EVIDENCE.values(), ids=EVIDENCE)
+def test_evidence_of_operators(rows: list[dict[str, Any]], columns: str, expected: list[tuple[Any, ...]]) -> None:
+    found = [tuple(row[name] for name in columns.split()) for row in closed(*rows)]
+    assert found[: len(expected)] == expected
+    assert len(found) == max(len(expected), 2)
 
 
 def test_a_row_that_comes_twice_counts_once() -> None:
     one, two = operator(0, 1, 2), operator(0, 5, 1)
     assert closed(one, two) == closed(one, two, two, one, one)
-
-
-def test_operators_of_one_start_are_not_the_same_operator() -> None:
-    (first, _) = closed(operator(0, 1, 2), operator(0, 1, 2, sequence=99), operator(0, 1, 2, operator=5))
-    assert first["operators"] == 3
-
-
-def test_an_operator_that_never_ended_is_counted_and_has_no_time() -> None:
-    (first, _) = closed(operator(0, 1, 2), operator(0, 5, None))
-    assert (first["operators"], first["communication_ns"]) == (2, 2 * MS)
-
-
-def test_an_iteration_without_operators_still_takes_its_time() -> None:
-    first, second = closed(operator(1, 12))
-    assert (first["operators"], first["elapsed_ns"], first["offsets"]) == (0, 10 * MS, [])
-    assert second["operators"] == 1
-
-
-def test_operators_without_an_iteration_belong_to_the_one_in_which_they_start() -> None:
-    first, second = closed(operator(UNKNOWN, 1), operator(UNKNOWN, 9.5), operator(UNKNOWN, 10), operator(1, 15))
-    assert (first["operators"], second["operators"]) == (2, 2)
-
-
-def test_operators_outside_of_any_iteration_are_left_out() -> None:
-    rows = closed(operator(UNKNOWN, -5), operator(0, 1), operator(UNKNOWN, 25))
-    assert [row["operators"] for row in rows] == [1, 0]
-
-
-def test_operators_that_never_ended_are_an_iteration_that_has_no_row_yet() -> None:
-    rows = closed(operator(UNKNOWN, 1), operator(UNKNOWN, 21), operator(UNKNOWN, 26, None))
-    assert [(row["iteration"], row["operators"], row["unended"]) for row in rows] == [(0, 1, 0), (1, 0, 0), (2, 2, 1)]
 
 
 def test_an_iteration_that_hangs_is_known_though_the_one_before_has_closed() -> None:
@@ -382,15 +365,6 @@ def test_rows_that_end_after_their_iteration_has_closed_are_late_whatever_the_bo
     kept = [[(row["iteration"], row["operators"]) for row in evidence(made)] for made in (one, two)]
     assert kept[0] == kept[1]
     assert kept[0][0] == (0, 1)
-
-
-def test_rows_that_never_came_are_counted_as_lost() -> None:
-    made = monitor(replace(ANNOUNCED, lost_rows=5))
-    made.add(turns(turn(0, 0)), 0)
-    made.add(operators(operator(0, 2), rows_before=3), 1)
-    made.add(operators(operator(0, 7, 1), rows_before=10), 2)
-    made.beat(ended())
-    assert [row["lost_rows"] for row in evidence(made)] == [5 + 3 + 6]
 
 
 def test_a_batch_that_comes_twice_changes_nothing() -> None:

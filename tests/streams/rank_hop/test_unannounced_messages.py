@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.records import Batch
-from irregulars.streams.rank_hop.rank_monitor import MAX_HELD_BATCHES, HeldMessages
+from irregulars.streams.rank_hop.rank_monitor import HeldMessages
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
@@ -37,14 +37,6 @@ def test_only_operators_of_the_attempt_or_a_later_one_show_that_it_has_begun() -
     held.add(iteration_batch(0, [{"iteration": 0, "start_ns": 5, "elapsed_ns": 7}], attempt=3), 0)
     held.add(operators(attempt=2), 1)
     assert [held.has_operators(attempt, None) for attempt in (1, 2, 3)] == [True, True, False]
-
-
-def test_more_than_can_be_held_is_given_back_oldest_first() -> None:
-    held = HeldMessages()
-    for offset in range(MAX_HELD_BATCHES + 3):
-        held.add(operators(), offset)
-    assert [offset for _, offset in held.take_surplus()] == [0, 1, 2]
-    assert held.take_surplus() == []
 
 
 def test_a_snapshot_restores_all_that_is_held() -> None:
