@@ -20,7 +20,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, ROOTED, UNKNOWN
 from irregulars.producers.importers.clog_lines import BAD, Call, LogParser, Membership, Split
-from irregulars.producers.importers.clog_times import CALL, UNCLEAR, Looks
+from irregulars.producers.importers.clog_times import CALL, UNCLEAR, TimeCounts
 from irregulars.producers.importers.groups import Group, communicators_of
 from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
 
@@ -37,14 +37,14 @@ class Ranks(NamedTuple):
 
 
 def ranks_of_logs(logs: Mapping[str, LogParser], named: Mapping[str, int | None]) -> Ranks:
-    """Tell the global ranks: those in the largest communicator that all logs say they are in.
+    """Return the global ranks: those in the largest communicator that all logs joined.
 
     Parameters
     ----------
     logs
         By a name for people.
     named
-        The rank that each file's name tells.
+        The rank in each file's name.
 
     Raises
     ------
@@ -133,16 +133,10 @@ def _name(groups: dict[str, Group | None], name: str, group: Group) -> None:
 
 
 RUNNING_MS: Final = 300_000
-"""A job whose newest line is not older is running, as far as its logs tell: its open calls say nothing yet."""
+"""A job whose newest line is not older counts as running: its open calls prove nothing yet."""
 
 Collective = tuple[str, int]
 """A communicator, as a log names it, and the number of a collective on it."""
-
-
-def is_running(parsers: Mapping[str, LogParser], now_ms: int) -> bool:
-    """Whether a job may still write its logs. Where clocks are far apart it is taken as over."""
-    newest_ms = max((parser.newest_ms for parser in parsers.values()), default=0)
-    return abs(now_ms - newest_ms) <= RUNNING_MS
 
 
 def given_up(
@@ -160,29 +154,21 @@ def given_up(
     newest_ended
         Number of the newest collective that ended, by log and communicator.
     """
-    found: dict[str, set[Collective]] = {}
-    for logs in _by_group(groups).values():
-        counts = {file: parsers[file].collectives(name) for file, name in logs.items()}
-        first = min(counts.values())
-        ended = {file: newest_ended[file].get(name, -1) for file, name in logs.items()}
-        if max(ended.values()) == first and not any(_has_gaps(parsers[file]) for file in logs):
-            for file in (file for file, number in ended.items() if number == first):
-                found.setdefault(file, set()).add((logs[file], first))
-    return found
-
-
-def _by_group(groups: Mapping[str, Mapping[str, Group | None]]) -> dict[Group, dict[str, str]]:
-    """Logs of the members of each group, with the name that each of them calls it by."""
-    found: dict[Group, dict[str, str]] = {}
+    by_group: dict[Group, dict[str, str]] = {}  # logs of its members, each with its own name of the group
     for file, own in groups.items():
         for name, group in own.items():
             if group is not None:
-                found.setdefault(group, {})[file] = name
+                by_group.setdefault(group, {})[file] = name
+    found: dict[str, set[Collective]] = {}
+    for logs in by_group.values():
+        counts = {file: parsers[file].collectives(name) for file, name in logs.items()}
+        first = min(counts.values())
+        ended = {file: newest_ended[file].get(name, -1) for file, name in logs.items()}
+        has_gaps = any(parsers[file].lost > 0 or parsers[file].skipped[BAD] > 0 for file in logs)
+        if max(ended.values()) == first and not has_gaps:
+            for file in (file for file, number in ended.items() if number == first):
+                found.setdefault(file, set()).add((logs[file], first))
     return found
-
-
-def _has_gaps(parser: LogParser) -> bool:
-    return parser.lost > 0 or parser.skipped[BAD] > 0
 
 
 MOST_CALLS: Final = 8_000_000
@@ -191,10 +177,10 @@ MOST_CALLS: Final = 8_000_000
 _MS_NS: Final = 1_000_000
 _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
 _ENDED_NS: Final = 0.0
-"""For an operator that ended, and of which the log does not tell how long it took: no less than this."""
+"""Duration of an operator that ended after an unknown time: no less than this."""
 
 ITERATION: Final = 0
-"""Where nothing says how long operators took no iteration can be judged: all that is there counts as one."""
+"""Number of the only iteration where the durations of operators are unknown: then none can be judged."""
 
 NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
 NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"
@@ -337,9 +323,11 @@ def job_of_logs(
         {group for own in groups.values() for group in own.values() if group is not None}, ranks.world_size
     )
     rows: dict[int, RankRows] = {}
-    trusted = Looks.of_all(parser.looks for parser in parsers.values()).trusted()
+    trusted = TimeCounts.of_all(parser.times for parser in parsers.values()).trusted()
     standing = given_up(parsers, groups, {name: log.newest_ended() for name, log in logs.items()})
-    is_going_on = now_ms is not None and is_running(parsers, now_ms)
+    # Where clocks are far apart the job is taken as over.
+    newest_ms = max((parser.newest_ms for parser in parsers.values()), default=0)
+    is_going_on = now_ms is not None and abs(now_ms - newest_ms) <= RUNNING_MS
     open_calls = 0
     for name, log in logs.items():
         rows[ranks.of[name]] = made = RankRows()
@@ -355,7 +343,7 @@ def job_of_logs(
         communicators={one.id: one for one in communicators.values()},
         ranks=dict(sorted(rows.items())),
         places={ranks.of[name]: Place(lost_rows=parser.lost) for name, parser in parsers.items()},
-        notes=_notes(parsers, ranks, trusted) + _notes_of_open(open_calls, is_going_on=is_going_on),
+        notes=_notes(parsers, ranks, trusted, open_calls, is_going_on=is_going_on),
         skipped=dict(skipped),
     )
 
@@ -394,7 +382,7 @@ def add_calls(
     Parameters
     ----------
     trusted
-        From when an operator counts: as `producers.importers.clog_times.Looks.trusted` says.
+        From when an operator counts: as `producers.importers.clog_times.TimeCounts.trusted` returns it.
     """
     for call in calls:
         group = groups.get(call.communicator)
@@ -431,11 +419,9 @@ def _times(call: Call, trusted: str) -> tuple[int, float]:
     return start_ms * _MS_NS, float((call.end_ms - start_ms) * _MS_NS)
 
 
-def _notes_of_open(count: int, *, is_going_on: bool) -> list[str]:
-    return [(NOTE_RUNNING if is_going_on else NOTE_OPEN).format(count=count)] if count else []
-
-
-def _notes(parsers: Mapping[str, LogParser], ranks: Ranks, trusted: str) -> list[str]:
+def _notes(
+    parsers: Mapping[str, LogParser], ranks: Ranks, trusted: str, open_calls: int, *, is_going_on: bool
+) -> list[str]:
     missing, backwards = ranks.world_size - len(parsers), sum(parser.backwards for parser in parsers.values())
     notes = {
         NOTE_NO_ITERATIONS: True,
@@ -445,5 +431,6 @@ def _notes(parsers: Mapping[str, LogParser], ranks: Ranks, trusted: str) -> list
         NOTE_NAMES: ranks.root is None,
         NOTE_MISSING.format(count=missing, all=ranks.world_size): missing,
         NOTE_BACKWARDS.format(count=backwards): backwards,
+        (NOTE_RUNNING if is_going_on else NOTE_OPEN).format(count=open_calls): open_calls,
     }
     return [note for note, is_so in notes.items() if is_so]

@@ -14,11 +14,12 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
 from irregulars.errors import InputError
 from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN
-from irregulars.producers.importers.clog_times import Looks
+from irregulars.producers.importers.clog_times import TimeCounts
 
 _OPERATORS: Final = {
     "all_reduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce", "send": "send", "recv": "recv",
@@ -44,7 +45,7 @@ _MOST_RANK: Final = 1 << 20
 
 
 class Signature(NamedTuple):
-    """What each call of one number is.
+    """Operator, communicator and size of the calls of one number.
 
     Parameters
     ----------
@@ -192,13 +193,13 @@ class LogParser:
         self.skipped: Counter[str] = Counter()
         self.members: list[Membership] = []
         self.splits: list[Split] = []
-        self.looks = Looks()
+        self.times = TimeCounts()
         self.calls = self.events = self.lost = self.backwards = 0
         self._skips_foreign = skips_foreign
         self._is_foreign = False
         self._line = 0
         self._base_ms: int | None = None
-        self._newest_ms = self._newest_call_ms = 0
+        self.newest_ms = self._newest_call_ms = 0  # time of the newest line and call, ms since the epoch
         self._newest_call = ""
         self._is_after_sync = False
         self._last_work = 0
@@ -210,7 +211,7 @@ class LogParser:
         self._blocking: set[str] = set()  # signatures that may have open calls which block
 
     def parse(self, line: bytes) -> Call | None:
-        """Read one line; give the call that ends with it.
+        """Read one line; return the call that ends with it.
 
         Raises
         ------
@@ -234,13 +235,8 @@ class LogParser:
         """When the log was begun, ms since the epoch; 0 where its first line has not come."""
         return self._base_ms or 0
 
-    @property
-    def newest_ms(self) -> int:
-        """Time of the newest line, ms since the epoch."""
-        return self._newest_ms
-
     def collectives(self, communicator: str) -> int:
-        """How many collectives were called on a communicator."""
+        """Return the number of collectives that were called on a communicator."""
         return self._numbers.get((communicator, UNKNOWN, UNKNOWN), 0)
 
     @property
@@ -249,7 +245,7 @@ class LogParser:
         return self._base_ms is None and not self._is_foreign
 
     def open_calls(self) -> Iterator[Call]:
-        """Give the calls that have not ended, in the order of each signature."""
+        """Yield the calls that have not ended, in the order of each signature."""
         for pairs in (self._running, self._called):
             for calls in pairs.values():
                 yield from calls
@@ -262,7 +258,7 @@ class LogParser:
         for one in (self._signatures, self._numbers, self._called, self._running):
             one.clear()
         self._open = self._open_sync = 0
-        self.looks = Looks()
+        self.times = TimeCounts()
 
     def state(self) -> dict[str, Any]:
         """Return what the next lines need, as JSON values."""
@@ -270,11 +266,11 @@ class LogParser:
             "foreign": self._is_foreign,
             "line": self._line,
             "base_ms": self._base_ms,
-            "newest": [self._newest_ms, self._newest_call_ms, self._newest_call],
+            "newest": [self.newest_ms, self._newest_call_ms, self._newest_call],
             "last": [self._last_work, self._is_after_sync],
             "members": self.members,
             "splits": self.splits,
-            "looks": self.looks.state(),
+            "looks": asdict(self.times),
             "counts": [self.calls, self.events],
             "signatures": [[key, *_packed(one)] for key, one in self._signatures.items()],
             "numbers": [[*key, count] for key, count in self._numbers.items()],
@@ -284,14 +280,14 @@ class LogParser:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], *, skips_foreign: bool = False) -> LogParser:
-        """Restore."""
+        """Return the parser that gave a state."""
         parser = cls(skips_foreign=skips_foreign)
         parser._is_foreign, parser._line, parser._base_ms = state["foreign"], state["line"], state["base_ms"]
-        parser._newest_ms, parser._newest_call_ms, parser._newest_call = state["newest"]
+        parser.newest_ms, parser._newest_call_ms, parser._newest_call = state["newest"]
         parser._last_work, parser._is_after_sync = state["last"]
         parser.members = [Membership(*one) for one in state["members"]]
         parser.splits = [Split(parent, child, tuple(ranks)) for parent, child, ranks in state["splits"]]
-        parser.looks = Looks.of_state(state["looks"])
+        parser.times = TimeCounts(**state["looks"])
         parser.calls, parser.events = state["counts"]
         parser._signatures = {key: Signature(*_unpacked(one)) for key, *one in state["signatures"]}
         parser._numbers = Counter({tuple(key): count for *key, count in state["numbers"]})
@@ -308,7 +304,7 @@ class LogParser:
     def _begin(self, text: str) -> None:
         found = _HEADER.fullmatch(text)
         if found is not None and int(found[1]) == VERSION:
-            self._base_ms = self._newest_ms = int(found[2]) * 1000 + int(found[3])
+            self._base_ms = self.newest_ms = int(found[2]) * 1000 + int(found[3])
             return
         if found is None and self._skips_foreign:
             self._is_foreign = True
@@ -341,8 +337,8 @@ class LogParser:
         at_ms = self._time(fields[-1])
         if at_ms is None or kind not in ("Q", "S", "E", "W") or len(fields) > (4 if kind == "Q" else 3):
             self.skipped[BAD] += 1
-            if kind == "E":  # it ended, nobody knows when: the next end is that of the next call
-                self._end(fields[0], self._newest_ms)
+            if kind == "E":  # it ended at an unknown time: the next end is that of the next call
+                self._end(fields[0], self.newest_ms)
         elif kind == "Q":
             self._call(fields, at_ms)
         elif kind == "S":
@@ -357,8 +353,8 @@ class LogParser:
             return None
         after_ms = int(found[2]) * 1000 + int(found[3])
         at_ms = self._base_ms + (-after_ms if found[1] else after_ms)
-        self.backwards += at_ms < self._newest_ms - _BACKWARDS_MS
-        self._newest_ms = at_ms
+        self.backwards += at_ms < self.newest_ms - _BACKWARDS_MS
+        self.newest_ms = at_ms
         return at_ms
 
     def _sign(self, fields: list[str]) -> None:
@@ -421,14 +417,14 @@ class LogParser:
         if self._open >= MOST_OPEN:
             raise self._error(f"come when at most {MOST_OPEN} calls have not ended", identity,
                               "clog writes ends with events=['LIFECYCLE']")  # fmt: skip
-        if self._open_sync and self._newest_call and self.looks.do_block():
+        if self._open_sync and self._newest_call and self.times.do_block():
             self._drop_endless()
         is_pair = signature.operator in P2P
         key = (signature.communicator, signature.peer, signature.operator if is_pair else UNKNOWN)
         call = Call(signature.communicator, signature.operator, self._numbers[key], *signature[2:], at_ms)
         self._numbers[key] += 1
         self.calls += 1
-        self.looks.add_call(is_after_sync=self._is_after_sync, is_open=self._open_sync > 0)
+        self.times.add_call(is_after_sync=self._is_after_sync, is_open=self._open_sync > 0)
         self._is_after_sync = not call.is_async
         self._open += 1
         if not call.is_async:
@@ -483,7 +479,7 @@ class LogParser:
             identity == self._newest_call and not self._running.get(identity) and not self._called.get(identity)
         )
         other_ms = None if is_newest else self._newest_call_ms
-        self.looks.add_end(call.called_ms, call.start_ms, at_ms, other_ms, is_async=call.is_async)
+        self.times.add_end(call.called_ms, call.start_ms, at_ms, other_ms, is_async=call.is_async)
         return call._replace(end_ms=at_ms)
 
     def _is_ours(self, identity: str) -> bool:

@@ -1,14 +1,15 @@
-"""Reads clog's lines while they are written, and remembers what the next reading needs."""
+"""Reads clog's lines while they are written, and keeps the state that the next reading needs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from irregulars.producers.importers.clog_job import Ranks, add_calls, groups_of_job
 from irregulars.producers.importers.clog_lines import Call, LogParser, Membership
-from irregulars.producers.importers.clog_times import UNCLEAR, Looks
+from irregulars.producers.importers.clog_times import UNCLEAR, TimeCounts
 from irregulars.producers.importers.groups import communicators_of
 from irregulars.producers.importers.imported import ImportedJob, RankRows
 
@@ -24,7 +25,7 @@ class LiveClog:
         The job. A log's rank in the communicator of that size that it names first is its global rank. None: the first
         that it names at all.
     state
-        What `state` gave after the reading before.
+        As `state` returned it after the reading before.
     """
 
     def __init__(self, job: str, world_size: int | None, state: Mapping[str, Any]) -> None:
@@ -33,7 +34,7 @@ class LiveClog:
             file: LogParser.of_state(one, skips_foreign=True) for file, one in state.get("parsers", {}).items()
         }
         self._earlier = set(state.get("earlier", ()))  # files of ranks that write another one by now
-        self._looks_of_earlier = Looks.of_state(state.get("looks", {}))
+        self._times_of_earlier = TimeCounts(**state.get("looks", {}))
         self._calls: dict[str, list[Call]] = {}
         self._left_out: Counter[str] = Counter()
 
@@ -56,20 +57,20 @@ class LiveClog:
             self._calls.setdefault(file, []).append(call)
 
     def refuse(self, file: str) -> None:
-        """Note that no more lines of a file come: it keeps its rank and its communicators."""
+        """Expect no more lines of a file: it keeps its rank and its communicators."""
         if file in self._parsers:
             self._parsers[file].drop_calls()
 
     def job(self) -> ImportedJob | None:
         """Return the calls that ended as rows of a job; None if there are none."""
         ranks = self._ranks()
-        groups = groups_of_job(self._parsers_of(ranks), ranks)
+        groups = groups_of_job({file: one for file, one in self._parsers.items() if file in ranks.of}, ranks)
         made = {group for own in groups.values() for group in own.values() if group is not None}
         communicators = communicators_of(made, ranks.world_size, is_whole=False)
         rows: dict[int, RankRows] = {}
         # A log without a start or an end (LIFECYCLE is missing) looks as if no call ever blocked.
-        looks = [parser.looks for parser in self._parsers.values() if parser.events]
-        trusted = Looks.of_all([self._looks_of_earlier, *looks]).trusted()
+        looks = [parser.times for parser in self._parsers.values() if parser.events]
+        trusted = TimeCounts.of_all([self._times_of_earlier, *looks]).trusted()
         for file, calls in self._calls.items():
             if trusted == UNCLEAR:
                 self._left_out["calls of which nobody knows how long they took: a watchdog looks at the GPU"] += len(
@@ -100,16 +101,16 @@ class LiveClog:
         """
         newest, size = self._ranks().of, self._size()
         earlier = {file for file, one in self._parsers.items() if file not in newest and _told(one, size) is not None}
-        looks = [self._parsers[file].looks for file in earlier if self._parsers[file].events]
+        looks = [self._parsers[file].times for file in earlier if self._parsers[file].events]
         kept = {file: one for file, one in self._parsers.items() if file in files and file not in earlier}
         return {
             "parsers": {file: parser.state() for file, parser in sorted(kept.items())},
             "earlier": sorted(file for file in self._earlier | earlier if file in files),
-            "looks": Looks.of_all([self._looks_of_earlier, *looks]).state(),
+            "looks": asdict(TimeCounts.of_all([self._times_of_earlier, *looks])),
         }
 
     def _ranks(self) -> Ranks:
-        """Global ranks of the logs that tell theirs; of two logs of one rank the one that was begun last counts."""
+        """Return the global ranks that are known; of two logs of one rank the one that was begun last counts."""
         size = self._size()
         found: dict[int, str] = {}
         for file, parser in self._in_order():
@@ -119,7 +120,7 @@ class LiveClog:
         return Ranks({file: rank for rank, file in found.items()}, size or 1, None)
 
     def _size(self) -> int | None:
-        """Ranks of the job; if nobody gave them, those of the first communicator of the log that was begun first."""
+        """Return the size of the job; if it was not given, that of the first communicator of the oldest log."""
         named = (one.size for _, parser in self._in_order() for one in parser.members)
         return next(named, None) if self._world_size is None else self._world_size
 
@@ -127,10 +128,7 @@ class LiveClog:
         """Return the logs in the order in which they were begun."""
         return sorted(self._parsers.items(), key=lambda one: (one[1].begun_ms, one[0]))
 
-    def _parsers_of(self, ranks: Ranks) -> dict[str, LogParser]:
-        return {file: parser for file, parser in self._parsers.items() if file in ranks.of}
-
 
 def _told(parser: LogParser, size: int | None) -> Membership | None:
-    """Return what a log says of its global rank, in the communicator of that size; None: nothing yet."""
+    """Return the membership that holds a log's global rank, in the communicator of that size; None: not yet known."""
     return next((one for one in parser.members if one.size == size), None)

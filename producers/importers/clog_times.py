@@ -1,19 +1,19 @@
-"""What the times of a log are worth: by when its starts and ends were written, next to its calls.
+"""Whether the times of a log can be trusted: by when its starts and ends were written, next to its calls.
 
 clog writes a start and an end when TorchComms *learns* of them. On gloo that is at once, and a call returns when the
-operator has ended, so the start says nothing and the call is the start. On NCCL a watchdog looks at the events of the
-GPU, every second (every 100 ms on NCCLX) and at each further call. What began and ended between two looks has the
-same time twice, and whoever waited in between seems not to have waited.
+operator has ended, so the start adds nothing and the call is the start. On NCCL a watchdog looks at the events of the
+GPU, every second (every 100 ms on NCCLX) and at each further call. An operator that began and ended between two looks
+has the same time twice, and a rank that waited in between seems not to have waited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Final
 
 LONG_MS: Final = 2
-"""From the call to the end: a shorter operator does not tell at which of both times it began."""
+"""From the call to the end: of a shorter operator, either of both times may be its begin."""
 
 _SAME_MS: Final = 1
 _MOST_HOLLOW: Final = 0.9
@@ -22,14 +22,14 @@ _MOST_AT_CALLS: Final = 0.5
 _LEAST_ENDED: Final = 20
 _LEAST_CALLS: Final = 50
 _LEAST_FOLLOWED: Final = 0.1
-"""Of the operators that ended: from fewer calls that should block nothing is known of the others."""
+"""Share of the operators that ended; fewer calls that should block prove nothing about the others."""
 
 START, CALL, UNCLEAR = "start", "call", "unclear"
 """From when an operator of a rank is counted: its start, its call, or neither can be trusted."""
 
 
 @dataclass(slots=True)
-class Looks:
+class TimeCounts:
     """Counts of one log.
 
     Parameters
@@ -42,7 +42,7 @@ class Looks:
     ended_apart, hollow_apart
         The same of calls that return at once.
     at_calls
-        Of both, those whose end was written right after the call of another one: somebody looked at that call.
+        Of both, those whose end was written right after the call of another one, at which the watchdog looked.
     """
 
     followed: int = 0
@@ -78,11 +78,11 @@ class Looks:
         return self.followed >= least and self.overlapped <= _MOST_OVERLAPPED * self.followed
 
     def trusted(self) -> str:
-        """Tell from when operators are counted.
+        """Return the time from which operators are counted.
 
-        >>> Looks(followed=100, overlapped=0, ended=90, hollow=90).trusted()  # gloo
+        >>> TimeCounts(followed=100, overlapped=0, ended=90, hollow=90).trusted()  # gloo
         'call'
-        >>> Looks(followed=100, overlapped=70, ended=90, hollow=80, at_calls=80).trusted()  # NCCL
+        >>> TimeCounts(followed=100, overlapped=70, ended=90, hollow=80, at_calls=80).trusted()  # NCCL
         'unclear'
         """
         ended = self.ended + self.ended_apart
@@ -98,16 +98,7 @@ class Looks:
         return CALL if self.do_block(1) else UNCLEAR
 
     @classmethod
-    def of_all(cls, logs: Iterable[Looks]) -> Looks:
+    def of_all(cls, logs: Iterable[TimeCounts]) -> TimeCounts:
         """Add up the counts of several logs: ranks of one job are of one backend."""
         listed = list(logs)
         return cls(*(sum(getattr(one, field.name) for one in listed) for field in fields(cls)))
-
-    def state(self) -> dict[str, Any]:
-        """Return the counts as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> Looks:
-        """Restore."""
-        return cls(**state)

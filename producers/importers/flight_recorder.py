@@ -16,12 +16,12 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
-from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, SEND, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, P2P, SEND, UNKNOWN
 from irregulars.producers.importers.groups import Group, bytes_of_tensors, communicators_of, operator_of, ranks_of
 from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
 
 ENDED_NS: Final = 0.0
-"""For an operator that ended, and no entry says how long it took: no less than this."""
+"""Duration of an operator that ended after an unknown time: no less than this."""
 
 _ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _MOST_GROUPS: Final = 65_536
@@ -62,18 +62,15 @@ class Entry(NamedTuple):
     size_bytes: float
 
 
-# --- one dump -------------------------------------------------------------------------------------------------------
-
-
 def read_dump(value: Any, rank: int) -> Dump:
     """Check one dump.
 
     Parameters
     ----------
     value
-        What the file holds.
+        Content of the file.
     rank
-        Whose it is: a dump does not say.
+        Rank that wrote it: a dump does not hold it.
 
     Raises
     ------
@@ -100,7 +97,7 @@ def _kind(value: object) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a text unchanged, and None for any other value: a hostile value could take for ever to print."""
+    """Return a text unchanged, and an empty one for any other value, which could take for ever to print."""
     return value if isinstance(value, str) else ""
 
 
@@ -211,6 +208,7 @@ def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[s
 def _names_of_ids(
     status: Mapping[Any, Any], rows: Sequence[Mapping[str, Any]], groups: Mapping[str, Group]
 ) -> dict[str, str]:
+    """Return the group's name of each ``pg_id``; by the order of both only where no entry contradicts it."""
     said = {str(_integer(one.get("pg_id"))): _name_of_group(one) for one in rows}
     ids = sorted(_integer(number) for number in status if _integer(number) is not None)  # type: ignore[type-var]
     names = sorted(int(name) for name in groups if name.isdecimal() and len(name) < 10)
@@ -237,7 +235,7 @@ _FIRST_OPEN: Final = 1 << 20
 what both have completed is the same."""
 
 _ANY: Final = OPERATOR_CODES["barrier"]
-"""For a collective that ended, and whose name nobody wrote down."""
+"""Operator of a collective that ended and whose name is in no entry."""
 
 NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
 
@@ -274,7 +272,10 @@ def job_of_dumps(
     with_pairs = {d.groups[e.group] for d in by_rank.values() for e in d.entries if e.ends is not None}
     ranks = {rank: _rows(dump, communicators, with_pairs) for rank, dump in by_rank.items()}
     for rank, until_ns in (dumped_ns or {}).items():
-        _mark_iteration(ranks[rank], by_rank[rank], until_ns)
+        # The iteration lasts while operators are issued; a rank that issued none enters it at its end.
+        starts_ns = [entry.start_ns for entry in by_rank[rank].entries if UNKNOWN < entry.start_ns <= until_ns]
+        first_ns = min(starts_ns, default=until_ns)
+        ranks[rank].add_iteration(ITERATION, first_ns, max(starts_ns, default=until_ns) - first_ns)
     skipped = sum(dump.skipped for dump in by_rank.values())
     return ImportedJob(
         job=job,
@@ -303,7 +304,7 @@ def _rows(dump: Dump, communicators: Mapping[Group, Communicator], with_pairs: s
             communicators[group].id,
             entry.operator,
             number,
-            peer=_peer(entry, dump.rank),
+            peer=UNKNOWN if entry.ends is None else entry.ends[entry.operator == SEND],
             start_ns=entry.start_ns,
             elapsed_ns=entry.elapsed_ns,
             size_bytes=entry.size_bytes,
@@ -314,13 +315,6 @@ def _rows(dump: Dump, communicators: Mapping[Group, Communicator], with_pairs: s
         if group not in with_pairs and (name, last) not in seen and dump.rank in group.ranks:
             rows.add(communicators[group].id, _ANY, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
     return rows
-
-
-def _mark_iteration(rows: RankRows, dump: Dump, until_ns: int) -> None:
-    """Let the iteration last while operators were issued; a rank that issued none enters it at its end."""
-    starts_ns = [entry.start_ns for entry in dump.entries if UNKNOWN < entry.start_ns <= until_ns]
-    first_ns = min(starts_ns, default=until_ns)
-    rows.add_iteration(ITERATION, first_ns, max(starts_ns, default=until_ns) - first_ns)
 
 
 def _pair_numbers(entries: Sequence[Entry]) -> list[int]:
@@ -335,9 +329,3 @@ def _pair_numbers(entries: Sequence[Entry]) -> list[int]:
         for n, at in enumerate(places):
             numbers[at] = _FIRST_OPEN + n - ended
     return numbers
-
-
-def _peer(entry: Entry, rank: int) -> int:
-    if entry.ends is None:
-        return UNKNOWN
-    return entry.ends[1] if entry.operator == SEND else entry.ends[0] if entry.operator == RECV else rank

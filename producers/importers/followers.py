@@ -7,9 +7,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 from irregulars.errors import InputError
@@ -29,7 +30,7 @@ SETTLE_S: Final = 2.0
 """A file that has not changed for so long is complete."""
 
 MOST_WAIT_S: Final = 60.0
-"""So long complete files wait for others that still change: a file that never rests holds nobody up for ever."""
+"""Longest wait of complete files for others that still change: one that never rests must not block the rest."""
 
 MOST_PIECE_BYTES: Final = 4 << 20
 """Of logs, read at once."""
@@ -41,13 +42,13 @@ KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")
 
 
 class LiveRows(Protocol):
-    """Takes in the lines of several logs, from one reading to the next."""
+    """Turns the lines of several logs into rows, from one reading to the next."""
 
     def add(self, file: str, line: bytes) -> None:
         """Take in a line of a file; raises `InputError` if nothing more of the file can be used."""
 
     def refuse(self, file: str) -> None:
-        """Note that no more lines of a file come; those before count."""
+        """Expect no more lines of a file; those before it count."""
 
     def job(self) -> ImportedJob | None:
         """Return the rows read so far as a job; None if there are none."""
@@ -82,11 +83,11 @@ def follow(
         Name of the job: no such file holds one.
     world_size
         How many ranks the job has. NCCL Inspector needs it: a process's rank in the communicator of that size is its
-        global rank. clog is taken by its word without it: the first communicator of a log tells both.
+        global rank. Without it clog's first communicator is taken as the one of all ranks.
     position
         Where an earlier source of the same directory stood; None: from the beginning.
     interval_s
-        From one look at the directory to the next, seconds.
+        Time between two listings of the directory, seconds.
     settle_s
         A trace or a dump that has not changed for so long is complete, seconds.
     ends_when_idle
@@ -97,34 +98,27 @@ def follow(
     InputError
         If the kind is unknown, the world size is missing, or the position is none of a followed source.
     """
-    _require_known(kind)
+    if kind not in KINDS:
+        raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
     reader: FileReader
-    if kind == "nccl-inspector":
-        size = _given(world_size)
-        reader = LogReader(directory, job, lambda state: LiveLog(job, size, state))
+    if kind == "kineto":
+        reader = NewFileReader(directory, job, _job_of_traces, settle_s, traces_among)
+    elif kind == "flight-recorder":
+        reader = NewFileReader(directory, job, _job_of_dump_files, settle_s, _dumps_among)
     elif kind == "clog":
-        reader = LogReader(directory, job, lambda state: LiveClog(job, world_size, state))
+        reader = LogReader(directory, job, partial(LiveClog, job, world_size))
+    elif world_size is None:
+        raise InputError("world_size must be given to follow nccl-inspector; got none")
     else:
-        reader = NewFileReader(directory, job, _JOBS[kind], settle_s, _CHOICES[kind])
+        reader = LogReader(directory, job, partial(LiveLog, job, world_size))
     return FollowingSource(
         reader,
         position=position,
         interval_s=interval_s,
-        has_watermarks=kind in _JOBS,
+        has_watermarks=kind in ("kineto", "flight-recorder"),
         ends_when_idle=ends_when_idle,
         world_size=world_size,
     )
-
-
-def _require_known(kind: str) -> None:
-    if kind not in KINDS:
-        raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
-
-
-def _given(world_size: int | None) -> int:
-    if world_size is None:
-        raise InputError("world_size must be given to follow nccl-inspector; got none")
-    return world_size
 
 
 def _job_of_traces(files: list[Path], job: str) -> ImportedJob:
@@ -140,21 +134,9 @@ def _job_of_dump_files(files: list[Path], job: str) -> ImportedJob:
     return job_of_dumps(dumps.values(), job, is_whole=False, dumped_ns=dumped_ns)
 
 
-_JOBS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
-    "kineto": _job_of_traces,
-    "flight-recorder": _job_of_dump_files,
-}
-
-
 def _dumps_among(files: list[Path]) -> list[Path]:
     """Keep the files that are named like dumps; if none is, keep all files."""
     return [path for path in files if rank_of_name(path) is not None] or files
-
-
-_CHOICES: Final[Mapping[str, Callable[[list[Path]], list[Path]]]] = {
-    "kineto": traces_among,
-    "flight-recorder": _dumps_among,
-}
 
 
 class NewFileReader:
@@ -188,7 +170,10 @@ class NewFileReader:
         if job is None:
             self._refused_ns = newest_ns
             return None
-        _tell_left_out(job)
+        unusable = sum(rows.unusable for rows in job.ranks.values())
+        unusable_rows = {"rows with impossible values": unusable} if unusable else {}
+        for reason, count in {**job.skipped, **unusable_rows}.items():
+            _LOG.warning("event=records_left_out job=%s records=%d reason=%r", job.job, count, reason)
         return Piece(before, after or {"changed_ns": newest_ns}, job)
 
     def _found(self, first_ns: int, past_ns: int | None = None) -> dict[Path, int]:
@@ -215,12 +200,6 @@ class NewFileReader:
         if len(good) == len(files):
             _LOG.warning("event=files_refused files=%d reason='must be of one job: %s'", len(files), reason)
         return self._read_all(good) if 0 < len(good) < len(files) else None
-
-
-def _tell_left_out(job: ImportedJob) -> None:
-    unusable = sum(rows.unusable for rows in job.ranks.values())
-    for reason, count in [*job.skipped.items(), *([("rows with impossible values", unusable)] if unusable else [])]:
-        _LOG.warning("event=records_left_out job=%s records=%d reason=%r", job.job, count, reason)
 
 
 class LogReader:
@@ -267,21 +246,20 @@ class LogReader:
                 if is_refused or name in refused_later:
                     refused.add(name)
                     live.refuse(name)
-        offsets |= _unseen(known, offsets)
+        # A file that is being renamed is missing from this listing and comes back; most of the others are gone.
+        unseen = ((name, offset) for name, offset in known.items() if name not in offsets)
+        offsets |= dict(islice(unseen, _MOST_UNSEEN))
         job = live.job()
-        self._tell_left_out(live.skipped(), job)
+        self._log_left_out(live.skipped(), job)
         return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state(offsets)}, job
 
-    def _tell_left_out(self, skipped: Mapping[str, int], job: ImportedJob | None) -> None:
+    def _log_left_out(self, skipped: Mapping[str, int], job: ImportedJob | None) -> None:
         """Log how many lines were unusable: at the first, tenth, hundredth … of each kind."""
         unusable = 0 if job is None else sum(rows.unusable for rows in job.ranks.values())
         for reason, count in [*skipped.items(), ("rows with impossible values", unusable)]:
-            self._add_left_out(reason, count)
-
-    def _add_left_out(self, reason: str, count: int) -> None:
-        before, self._left_out[reason] = self._left_out[reason], self._left_out[reason] + count
-        if len(str(before)) < len(str(self._left_out[reason])) or (count and not before):
-            _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, before + count, reason)
+            before, self._left_out[reason] = self._left_out[reason], self._left_out[reason] + count
+            if len(str(before)) < len(str(self._left_out[reason])) or (count and not before):
+                _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, before + count, reason)
 
     def _named_files(self) -> list[tuple[str, Path]]:
         """Return the files keyed by inode and first line: both survive renaming, and an inode alone may be reused."""
@@ -308,40 +286,25 @@ class LogReader:
         try:
             with path.open("rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
-                if size < offset:
-                    offset = 0
+                offset = 0 if size < offset else offset
                 end = min(size, offset + MOST_PIECE_BYTES) if limit is None else limit
-                offset, refusal = _read_lines(stream, name, offset, end, live)
+                stream.seek(offset)
+                at = offset
+                while at < end:
+                    line = stream.readline(MAX_LINE_BYTES)
+                    if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                        break  # it is being written
+                    try:
+                        live.add(name, line)
+                    except InputError as error:
+                        _LOG.warning("event=file_refused reason='%s: %s'", path, error)
+                        return at, True
+                    at += len(line)
+                return at, False
         except OSError:
             return offset, False  # it was just removed
-        if refusal is not None:
-            _LOG.warning("event=file_refused reason='%s: %s'", path, refusal)
-        return offset, refusal is not None
 
 
 def _place_of(stand: Stand) -> tuple[dict[str, int], set[str]]:
     """Return how far each file was read, and which files are left out: they can't be used from there on."""
     return stand.get("offsets", {}), set(stand.get("refused", ()))
-
-
-def _unseen(known: Mapping[str, int], seen: Mapping[str, int]) -> dict[str, int]:
-    """Return our positions in files that this listing lacks: a file that is being renamed comes back.
-
-    At most `_MOST_UNSEEN`, for most of them are gone.
-    """
-    return dict(islice(((name, offset) for name, offset in known.items() if name not in seen), _MOST_UNSEEN))
-
-
-def _read_lines(stream: IO[bytes], name: str, offset: int, end: int, live: LiveRows) -> tuple[int, InputError | None]:
-    """Read lines up to `end`, or to one that can't be used; return where that is, and why it can't."""
-    stream.seek(offset)
-    while offset < end:
-        line = stream.readline(MAX_LINE_BYTES)
-        if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-            break  # it is being written
-        try:
-            live.add(name, line)
-        except InputError as error:
-            return offset, error
-        offset += len(line)
-    return offset, None

@@ -1,8 +1,8 @@
-"""Files of other tools as a source for the agent: followed as they grow and as new ones come, while the job runs.
+"""Files of other tools as a source for the agent, which follows them as they grow and as new ones come.
 
-A thread reads; `FollowingSource.poll` only takes what it has read. What is read at once is a piece: it is named by
-where its reader stood before and after it, so that a position can say "so many rows into that piece", and the same
-piece can be read again after a restart.
+A thread reads; `FollowingSource.poll` only returns rows that are read already. The rows of one reading are a
+piece. Its name is the reader's position before and after it, so that a source's position is a number of rows into a
+piece, and the same piece can be read again after a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOG: Final = logging.getLogger("irregulars.following")
 _WAIT_S: Final = 0.05
 
 Stand = dict[str, Any]
-"""Where a reader stands: plain JSON values."""
+"""Position of a reader: plain JSON values."""
 
 
 class Piece(NamedTuple):
@@ -50,13 +50,13 @@ class FileReader(Protocol):
     """Reads the new part of some files; called from one thread."""
 
     def read(self, before: Stand, after: Stand | None) -> Piece | None:
-        """Read what came since `before`; None: nothing yet. With `after` given, read that piece again."""
+        """Read the rows since `before`; None: nothing yet. With `after` given, read that piece again."""
         ...
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a source has come: the content of its position.
+    """Content of a source's position.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class FollowingSource:
     position
         Where an earlier source of the same files stood.
     interval_s
-        How often to look for what is new.
+        Time between two looks for new rows.
     has_watermarks
         Whether a rank's rows come in order of their ends, piece after piece.
     ends_when_idle
@@ -127,7 +127,7 @@ class FollowingSource:
         self._ends_when_idle, self._world_size = ends_when_idle, world_size
         self._progress = _Progress() if position is None else _Progress.of_text(position)
         self._waiting: list[Announcement] = []
-        self._refused: set[int] = set()  # ranks of which it was said that they are left out
+        self._refused: set[int] = set()  # ranks whose refusal was logged
         self._batches: Iterator[Batch] = iter(())
         self._next: Batch | None = None
         self._totals: dict[str, list[int | None]] = dict(self._progress.totals)
@@ -157,7 +157,7 @@ class FollowingSource:
         return polled
 
     def position(self) -> str:
-        """Say where to resume: after the last record polled."""
+        """Return where to resume: after the last record polled."""
         return self._progress.to_text()
 
     @property
@@ -173,7 +173,7 @@ class FollowingSource:
     # --- pieces -----------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read piece after piece, one ahead of what is polled; runs in the thread."""
+        """Read piece after piece, one ahead of `poll`; runs in the thread."""
         before, after = dict(self._progress.before), self._progress.after
         try:
             while not self._stop.is_set():
@@ -188,7 +188,7 @@ class FollowingSource:
                     self._stop.wait(self._interval_s)
         except InputError as error:
             self._failure = error
-        except Exception as error:  # the thread must not end without a word: whoever polls is told
+        except Exception as error:  # the thread must not end silently: `poll` raises it
             _LOG.exception("event=follower_failed")
             self._failure = InputError(f"followed files must be readable; got {type(error).__name__}: {error}")
 
@@ -217,8 +217,10 @@ class FollowingSource:
             self._progress.totals = {key: list(total) for key, total in self._totals.items()}
         self._progress.before, self._progress.after, self._progress.rows = piece.before, piece.after, 0
         known = self._progress.announced
-        fresh = (self._announced(a) for a in ready.announcements if str(a.rank) not in known)
-        self._waiting = [announcement for announcement in fresh if self._fits(announcement)]
+        fresh = [one for one in ready.announcements if str(one.rank) not in known]
+        if self._world_size is not None:
+            fresh = [replace(one, world_size=self._world_size, logged_ranks=self._world_size) for one in fresh]
+        self._waiting = [one for one in fresh if self._fits(one)]
         sources = {**known, **{str(a.rank): list(a.sources) for a in self._waiting}}
         batches = [b for b in ready.batches if b.header.schema in sources.get(str(b.header.rank), ())]
         parts = (_cut(batch) for batch in self._in_order(batches))
@@ -227,13 +229,8 @@ class FollowingSource:
         while skipped > 0 and self._next is not None:
             skipped -= len(self._take_rows(skipped))
 
-    def _announced(self, announcement: Announcement) -> Announcement:
-        if self._world_size is None:
-            return announcement
-        return replace(announcement, world_size=self._world_size, logged_ranks=self._world_size)
-
     def _fits(self, announcement: Announcement) -> bool:
-        """Return whether a message can hold an announcement; if not, its rank is told once and left out.
+        """Return whether a message can hold an announcement; if not, log it once, as its rank is left out.
 
         A damaged file can name a communicator of any ranks, and the agent must not end with one rank.
         """
@@ -269,17 +266,14 @@ class FollowingSource:
         taken = batch if most >= len(batch) else take_rows(batch, 0, most)
         rest = len(batch) - len(taken)
         self._next = take_rows(batch, len(taken), len(batch)) if rest else next(self._batches, None)
-        taken = self._with_watermark(taken)
+        until_ns = None
+        if self._has_watermarks:  # a watermark never falls; a rank that never had one gets none
+            known = [ns for ns in (self._total(batch)[1], taken.header.watermark_ns) if ns is not None]
+            until_ns = max(known, default=None)
+        taken = Batch(replace(taken.header, watermark_ns=until_ns), taken.columns)
         self._totals[_key(taken)] = [taken.header.rows_before + len(taken), taken.header.watermark_ns]
         self._progress.rows += len(taken)
         return taken
-
-    def _with_watermark(self, batch: Batch) -> Batch:
-        """Keep watermarks from falling; a rank that never had one gets none."""
-        if not self._has_watermarks:
-            return Batch(replace(batch.header, watermark_ns=None), batch.columns)
-        known = [ns for ns in (self._total(batch)[1], batch.header.watermark_ns) if ns is not None]
-        return Batch(replace(batch.header, watermark_ns=max(known, default=None)), batch.columns)
 
 
 def _cut(batch: Batch) -> Iterator[Batch]:

@@ -38,7 +38,7 @@ _BYTES: Final = {
 
 
 def operator_of(name: str) -> int | None:
-    """Read an operator's code off a name; None where the name does not tell.
+    """Read an operator's code off a name; None where it names none.
 
     >>> from irregulars.messages.records import OPERATORS
     >>> names = ("nccl:_reduce_scatter_base", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "gloo:recv", "AllGather")
@@ -94,7 +94,7 @@ _WORDS: Final = re.compile(r"[a-z]+")
 
 
 class Group(NamedTuple):
-    """A process group: its name in the process, what its maker called it, its global ranks in group order."""
+    """A process group: its name in the process, its maker's description, its global ranks in group order."""
 
     name: str
     description: str
@@ -102,7 +102,7 @@ class Group(NamedTuple):
 
 
 def kind_of(group: Group, world_size: int) -> str:
-    """Tell what a group is for, from what its maker called it; one that serves several dimensions is ``unknown``.
+    """Return the kind of a group by its maker's description; one that serves several dimensions is ``unknown``.
 
     >>> [kind_of(Group("7", text, (0, 1)), 4) for text in ("TENSOR_MODEL_PARALLEL_GROUP", "pp0", "default_pg", "x")]
     ['tp', 'pp', 'world', 'unknown']
@@ -120,11 +120,15 @@ def communicators_of(groups: Iterable[Group], world_size: int, *, is_whole: bool
     ----------
     is_whole
         Whether `groups` are all of the job: then a description is enough where it is not shared. Else the id is made
-        of description, name and ranks, so that whoever sees another part of the job makes the same one.
+        of description, name and ranks, so that an agent that sees another part of the job makes the same one.
     """
     distinct = sorted(set(groups))
     if not is_whole:
-        return {g: Communicator(_long_id(g), kind_of(g, world_size), g.ranks) for g in distinct}
+        ids = {
+            g: f"{g.description or 'group'}#{g.name}-{crc32(','.join(map(str, g.ranks)).encode()):08x}"
+            for g in distinct
+        }
+        return {g: Communicator(id, kind_of(g, world_size), g.ranks) for g, id in ids.items()}
     by_text = Counter(group.description or group.name for group in distinct)
     by_both = Counter((group.description, group.name) for group in distinct)
     made: dict[Group, Communicator] = {}
@@ -133,18 +137,10 @@ def communicators_of(groups: Iterable[Group], world_size: int, *, is_whole: bool
         if by_text[text] > 1:
             text = f"{text}#{group.name}"
         if by_both[group.description, group.name] > 1:
-            text = f"{text}[{_shown(group.ranks)}]"
+            runs = ranks_to_runs(group.ranks)
+            text = f"{text}[{' '.join(f'{first}:{past}:{step}' for first, past, step in runs)}]"
         made[group] = Communicator(text, kind_of(group, world_size), group.ranks)
     return made
-
-
-def _long_id(group: Group) -> str:
-    ranks = crc32(",".join(map(str, group.ranks)).encode())
-    return f"{group.description or 'group'}#{group.name}-{ranks:08x}"
-
-
-def _shown(ranks: tuple[int, ...]) -> str:
-    return " ".join(f"{first}:{past}:{step}" for first, past, step in ranks_to_runs(ranks))
 
 
 def ranks_of(value: Any) -> tuple[int, ...] | None:

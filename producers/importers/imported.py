@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,7 +35,7 @@ class Place:
 class RankRows:
     """Operators and iterations of one rank, kept as numbers: a row is 60 bytes.
 
-    Rows that the contract has no place for (times below 0, lengths of years) are left out, and counted in `unusable`.
+    Rows outside the contract's bounds (times below 0, lengths of years) are left out, and counted in `unusable`.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class RankRows:
         self._iterations[number] = start_ns, elapsed_ns
 
     def operators(self, header: Header) -> Batch | None:
-        """Give all operators as one batch, in order of their ends; None if there are none."""
+        """Return all operators as one batch, in order of their ends; None if there are none."""
         if not len(self):
             return None
         columns: dict[str, Array] = {name: np.array(values, np.int64) for name, values in self._integers.items()}
@@ -120,7 +120,7 @@ class RankRows:
         return _batch(header, {name: column[order] for name, column in columns.items()}, end_ns, tuple(self._names))
 
     def iterations(self, header: Header) -> Batch | None:
-        """Give all iterations as one batch, in order of their ends; None if there are none."""
+        """Return all iterations as one batch, in order of their ends; None if there are none."""
         if not self._iterations:
             return None
         rows = sorted(self._iterations.items(), key=lambda row: (sum(row[1]), row[0]))
@@ -147,11 +147,11 @@ class ImportedJob:
     ranks
         Rows of each logged rank; a rank that logged nothing has empty ones.
     notes
-        What a person must know of this source, a sentence each.
+        Limits of this source that a person must know, a sentence each.
     skipped
-        Records that say nothing of a collective that we know, by reason.
+        Number of records without a known collective, by reason.
     complete_until_ns
-        For ranks of which it is known: up to when all that they did is here, ns since the epoch.
+        Per rank, where it is known: time up to which all its rows are here, ns since the epoch.
     """
 
     job: str
@@ -165,8 +165,11 @@ class ImportedJob:
     complete_until_ns: Mapping[int, int] = field(default_factory=dict)
 
     def announcements(self) -> Iterator[Announcement]:
-        """One of each logged rank."""
-        members = _members(self.communicators.values())
+        """Yield one of each logged rank."""
+        members: dict[int, list[Communicator]] = {}
+        for communicator in sorted(self.communicators.values(), key=lambda one: one.id):
+            for rank in communicator.ranks:
+                members.setdefault(rank, []).append(communicator)
         for rank, rows in sorted(self.ranks.items()):
             place = self.places.get(rank, Place())
             yield Announcement(
@@ -185,21 +188,13 @@ class ImportedJob:
             )
 
     def batches(self) -> Iterator[Batch]:
-        """Rows of each rank, as at most one batch of operators and one of iterations."""
+        """Yield the rows of each rank, as at most one batch of operators and one of iterations."""
         for rank, rows in sorted(self.ranks.items()):
             for schema, make in (("commops", rows.operators), ("iterations", rows.iterations)):
                 until_ns = self.complete_until_ns.get(rank)
                 batch = make(Header(schema=schema, job=self.job, attempt=0, rank=rank, watermark_ns=until_ns))
                 if batch is not None:
                     yield batch
-
-
-def _members(communicators: Iterable[Communicator]) -> dict[int, list[Communicator]]:
-    members: dict[int, list[Communicator]] = {}
-    for communicator in sorted(communicators, key=lambda one: one.id):
-        for rank in communicator.ranks:
-            members.setdefault(rank, []).append(communicator)
-    return members
 
 
 def _ends(start_ns: Array, elapsed_ns: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Import files of another tool as a trace directory: the shell around the parsers, one reader for each kind."""
+"""Import files of another tool as a trace directory: one reader for each kind, around its parser."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def import_trace(
     job
         Name of the job; by default that of the source.
     hosts
-        Where ranks live: it counts more than what the files say.
+        Host of a rank; it wins over the one in the files.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def name_of_job(source: Path) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the file's name before what is wrong with it."""
+    """Put the file's name before an error's text."""
     try:
         yield
     except InputError as error:
@@ -95,7 +95,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_flight_recorder(files: list[Path], job: str) -> ImportedJob:
-    """Read dumps, pickles or JSON; a file's name tells the rank."""
+    """Read dumps, pickles or JSON; the rank is in the file's name."""
     dumps = [dump for dump in (read_dump_file(path) for path in files) if dump is not None]
     if not dumps:
         raise InputError(f"{files[0].parent}: must hold dumps with their rank at the end of the name, as _dump_3; "
@@ -104,7 +104,7 @@ def read_flight_recorder(files: list[Path], job: str) -> ImportedJob:
 
 
 def read_dump_file(path: Path) -> Dump | None:
-    """Read one dump; None where the file's name shows no rank, or its beginning that it is something else."""
+    """Read one dump; None where the file's name holds no rank."""
     rank = rank_of_name(path)
     if rank is None:
         return None
@@ -127,14 +127,11 @@ def _load_json(value: bytes) -> object:
 
 
 def read_kineto(files: list[Path], job: str) -> ImportedJob:
-    """Read traces, one after the other. Hosts that the traces don't tell are read off the names of the files."""
+    """Read traces, one after the other; a host that a trace does not name is read off the file's name."""
     traces = traces_among(files)
     hosts = hosts_of_names(traces)
-    return job_of_captures((_with_host(read_capture(path), hosts.get(path)) for path in traces), job)
-
-
-def _with_host(capture: Capture, host: str | None) -> Capture:
-    return capture if capture.host is not None or host is None else replace(capture, host=host)
+    captures = ((path, read_capture(path)) for path in traces)
+    return job_of_captures((replace(one, host=one.host or hosts.get(path)) for path, one in captures), job)
 
 
 def traces_among(files: list[Path]) -> list[Path]:
@@ -201,15 +198,11 @@ def read_clog(files: list[Path], job: str) -> ImportedJob:
     """Read logs of ranks."""
     logs: dict[str, Log] = {}
     for path in files:
-        logs[path.name] = _read_log(path, sum(map(len, logs.values())))
+        with naming(path), open_plain(path) as stream:
+            logs[path.name] = read_log(bounded_lines(stream), sum(map(len, logs.values())))
     with naming(files[0].parent if len(files) > 1 else files[0]):
         named = {path.name: rank_of_name(path) for path in files}
         return job_of_logs(logs, named, job, now_ms=time.time_ns() // 1_000_000)
-
-
-def _read_log(path: Path, calls_before: int) -> Log:
-    with naming(path), open_plain(path) as stream:
-        return read_log(bounded_lines(stream), calls_before)
 
 
 # --- NCCL RAS -------------------------------------------------------------------------------------------------------
@@ -234,4 +227,4 @@ KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "clog": read_clog,
     "nccl-ras": read_nccl_ras,
 }
-"""What can be imported, and how."""
+"""Kinds of files, each with the function that reads them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from irregulars.errors import InputError
@@ -137,7 +138,7 @@ def _sizes(members: Members) -> Iterable[tuple[Mapping[Process, Membership], int
 
 
 def ranks_of_processes(members: Members) -> ProcessRanks:
-    """Tell global ranks: those in the largest communicator that holds all processes, each with its own rank."""
+    """Return global ranks: those in the largest communicator that holds all processes, each with its own rank."""
     processes = {process for found in members.values() for process in found}
     for found, size in sorted(_sizes(members), key=lambda one: -one[1]):
         own = {process: member.comm_rank for process, member in found.items()}
@@ -187,7 +188,10 @@ class RowMaker:
         communicator = self._communicators[one.member.communicator]
         peer, sequence = UNKNOWN, joined(one.number % _MOST_SEQUENCE, one.operator)
         if one.operator in P2P:
-            peer = self._peer(one, communicator)
+            if len(communicator.ranks) == one.member.size:
+                peer = communicator.ranks[one.peer]
+            else:  # unknown where the log of the other end is not here
+                peer = self._members.get((one.member.communicator, one.peer), UNKNOWN)
             direction = (*one.process, one.member.communicator, one.peer, one.operator)
             sequence, self._counted[direction] = self._counted[direction], self._counted[direction] + 1
             if peer == UNKNOWN or peer == self._ranks.of[one.process]:
@@ -203,15 +207,6 @@ class RowMaker:
             size_bytes=one.size_bytes,
         )
 
-    def _peer(self, one: Operation, communicator: Communicator) -> int:
-        """Global rank of the other end; unknown where its log is not here."""
-        if len(communicator.ranks) == one.member.size:
-            return communicator.ranks[one.peer]
-        return self._members.get((one.member.communicator, one.peer), UNKNOWN)
-
-
-State = dict[str, Any]
-
 
 class LiveLog:
     """Lines of the processes of a node, as rows of their ranks.
@@ -222,7 +217,7 @@ class LiveLog:
         The job. A process's rank in the communicator of that size is its global rank: what it did before it was seen
         in there waits for no one, and is left out.
     state
-        What `state` gave after the reading before.
+        As `state` returned it after the reading before.
     """
 
     def __init__(self, job: str, world_size: int, state: Mapping[str, Any]) -> None:
@@ -251,7 +246,7 @@ class LiveLog:
         self._operations.append(operation)
 
     def refuse(self, file: str) -> None:
-        """Note that no more lines of a file come: what is kept of it is small, and misleads nobody."""
+        """Keep the state of a file of which no more lines come: it is small, and does no harm."""
 
     def job(self) -> ImportedJob | None:
         """Return the rows read so far as a job; None if there are none."""
@@ -286,7 +281,8 @@ class LiveLog:
             own = tuple(range(size)) if size == self._world_size else tuple(dict.fromkeys(rank for _, rank in seen))
             groups[identity] = Group(identity, one.member.name, own)
         made = communicators_of(groups.values(), self._world_size)
-        return {identity: _named(made[group], identity) for identity, group in groups.items()}
+        # NCCL's hash is the id: unlike a made one it does not depend on the members seen so far.
+        return {identity: replace(made[group], id=identity) for identity, group in groups.items()}
 
     def skipped(self) -> Counter[str]:
         """Count unusable lines and the rows that the processes report as lost, by reason."""
@@ -297,7 +293,7 @@ class LiveLog:
         skipped.update({"records of processes whose global rank was not told yet": outside} if outside else {})
         return skipped
 
-    def state(self, files: Container[str]) -> State:
+    def state(self, files: Container[str]) -> dict[str, Any]:
         """Return what the next reading needs, of these files alone, as JSON values."""
         over = self._over()
         kept = {process: rank for process, rank in self._ranks.items() if process not in over}
@@ -320,8 +316,3 @@ class LiveLog:
             newest[rank] = process
         heard = {one.process for one in self._operations}
         return self._ranks.keys() - heard - set(newest.values())
-
-
-def _named(communicator: Communicator, identity: str) -> Communicator:
-    """NCCL's hash is the id: it does not depend on what was seen so far."""
-    return Communicator(identity, communicator.kind, communicator.ranks)

@@ -1,4 +1,4 @@
-"""NCCL Inspector's JSON lines: what each process's log says of its operators (formats v4.0 to v4.3).
+"""NCCL Inspector's JSON lines, one log a process, as operators (formats v4.0 to v4.3).
 
 Up to v4.2 each line names its communicator; in v4.3 a marker line does, for as many bare lines as it counts. Start
 times are there in verbose logs alone: `dump_timestamp_us` is when a line was written, not when the operator ran.
@@ -103,7 +103,7 @@ class LogParser:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> LogParser:
-        """Restore."""
+        """Return the parser that gave a state."""
         parser = cls()
         if state["process"] is not None and state["member"] is not None:
             parser._process, parser._member = Process(*state["process"]), Membership(*state["member"])
@@ -156,6 +156,7 @@ class LogParser:
                          else math.nan)  # fmt: skip
 
     def _read_context(self, value: Mapping[str, Any]) -> tuple[Process | None, Membership | None]:
+        """Read process and communicator of a line; None twice where one of them is missing or impossible."""
         found = _context(value)
         if found[0] is not None:
             self.written_us = max(self.written_us, _count(value["metadata"].get("dump_timestamp_us")))
@@ -185,7 +186,7 @@ def _context(value: Mapping[str, Any]) -> tuple[Process | None, Membership | Non
 
 
 def _times(told: Mapping[str, Any], elapsed_us: float) -> tuple[int, float]:
-    """Start and length, ns. In verbose logs from the first channel's kernel to the last one's."""
+    """Return start and length, ns; in verbose logs from the first channel's kernel to the last one's."""
     trace = told.get("event_trace_ts")
     events = trace.get("kernel_events") if isinstance(trace, dict) else None
     listed = [one for one in events[:1024] if isinstance(one, dict)] if isinstance(events, list) else []

@@ -21,7 +21,7 @@ Array = np.ndarray
 BLOCK_BYTES: Final = 1 << 20
 MAX_EVENT_BYTES: Final = 4 << 20
 MAX_HEAD_BYTES: Final = 8 << 20
-"""What stands before and behind the events: properties of devices, groups, logs."""
+"""Of the text before and behind the events: properties of devices, groups, logs."""
 
 _NAME_BYTES: Final = 1 << 10
 """The name of the list and what white space may stand behind it."""
@@ -151,14 +151,10 @@ class EventReader:
         structure = find_structure(self._rest)
         is_list = structure.is_open & (structure.depth == _LIST_DEPTH)
         for at in structure.at[is_list].tolist():
-            if self._rest[at : at + 1] == b"[" and self._is_named(at):
+            before = self._rest[max(0, at - _NAME_BYTES) : at].rstrip().removesuffix(b":").rstrip()
+            if self._rest[at : at + 1] == b"[" and before.endswith(b'"traceEvents"'):
                 return int(at) + 1
         return None
-
-    def _is_named(self, at: int) -> bool:
-        """Return whether the list that begins at this place is called ``traceEvents``."""
-        before = self._rest[max(0, at - _NAME_BYTES) : at]
-        return before.rstrip().removesuffix(b":").rstrip().endswith(b'"traceEvents"')
 
     # --- the events -------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ taken: a part of a group passes as well. A send ran in the group whose other end
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -28,7 +28,7 @@ _PASSING: Final = 0.95
 
 
 class Kind(NamedTuple):
-    """What calls of one kind have in common."""
+    """Operator, size and peer that the calls of one kind have in common."""
 
     operator: int
     size_bytes: float
@@ -36,14 +36,19 @@ class Kind(NamedTuple):
 
 
 def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], Group]:
-    """Find the group of each rank's gloo calls of each kind; those that nothing tells are absent.
+    """Find the group of each rank's gloo calls of each kind; calls for which no group fits are absent.
 
     Parameters
     ----------
     captures
         By rank; their clocks are one.
     """
-    calls = {rank: _by_kind(capture.calls) for rank, capture in captures.items()}
+    calls: dict[int, dict[Kind, list[Call]]] = {}
+    for rank, capture in captures.items():
+        own = calls[rank] = {}
+        for call in capture.calls:
+            if call.lane == "gloo":
+                own.setdefault(kind_of_call(call), []).append(call)
     found: dict[tuple[int, Kind], Group] = {}
     for rank, kinds in calls.items():
         groups = sorted(captures[rank].groups, key=lambda group: (-len(group.ranks), group))
@@ -56,16 +61,8 @@ def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], Group
 
 
 def kind_of_call(call: Call) -> Kind:
-    """Say of which kind a call is."""
+    """Return the kind of a call."""
     return Kind(call.operator, -1.0 if np.isnan(call.size_bytes) else call.size_bytes, call.peer)
-
-
-def _by_kind(calls: Sequence[Call]) -> dict[Kind, list[Call]]:
-    kinds: dict[Kind, list[Call]] = {}
-    for call in calls:
-        if call.lane == "gloo":
-            kinds.setdefault(kind_of_call(call), []).append(call)
-    return kinds
 
 
 def _is_shared(rank: int, kind: Kind, group: Group, calls: Mapping[int, Mapping[Kind, list[Call]]]) -> bool:
@@ -115,7 +112,14 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     InputError
         If there is no trace, or none holds a collective.
     """
-    by_rank = _joined(captures)
+    by_rank: dict[int, Capture] = {}
+    for one in captures:
+        known = by_rank.setdefault(one.rank, one)
+        if known is not one:
+            known.steps += one.steps
+            known.calls = sorted([*known.calls, *one.calls], key=lambda call: (call.start_ns, call.issued_ns))
+            known.groups = tuple(dict.fromkeys((*known.groups, *one.groups)))
+            known.skipped = dict(Counter(known.skipped) + Counter(one.skipped))
     if not by_rank:
         raise InputError("traces must be at least one; got none")
     told = [capture.world_size for capture in by_rank.values() if capture.world_size is not None]
@@ -126,7 +130,9 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     for capture in by_rank.values():
         skipped.update(capture.skipped)
     by_rank = _with_groups(by_rank, world_size, skipped)
-    communicators = _communicators(by_rank, world_size, is_whole=is_whole)
+    groups = {group for capture in by_rank.values() for group in capture.groups}
+    groups |= {call.group for capture in by_rank.values() for call in capture.calls if call.group is not None}
+    communicators = communicators_of(groups, world_size, is_whole=is_whole)
     ranks = {rank: _rows(capture, communicators) for rank, capture in by_rank.items()}
     if not any(len(rows) for rows in ranks.values()):
         left_out = [*skipped.items(), ("with impossible values", sum(rows.unusable for rows in ranks.values()))]
@@ -149,18 +155,6 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
         notes=notes,
         skipped=dict(skipped),
     )
-
-
-def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
-    by_rank: dict[int, Capture] = {}
-    for one in captures:
-        known = by_rank.setdefault(one.rank, one)
-        if known is not one:
-            known.steps += one.steps
-            known.calls = sorted([*known.calls, *one.calls], key=lambda call: (call.start_ns, call.issued_ns))
-            known.groups = tuple(dict.fromkeys((*known.groups, *one.groups)))
-            known.skipped = dict(Counter(known.skipped) + Counter(one.skipped))
-    return by_rank
 
 
 def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Counter[str]) -> dict[int, Capture]:
@@ -190,12 +184,6 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
     return found
 
 
-def _communicators(by_rank: Mapping[int, Capture], world_size: int, *, is_whole: bool) -> dict[Group, Communicator]:
-    groups = {group for capture in by_rank.values() for group in capture.groups}
-    groups |= {call.group for capture in by_rank.values() for call in capture.calls if call.group is not None}
-    return communicators_of(groups, world_size, is_whole=is_whole)
-
-
 def _rows(capture: Capture, communicators: Mapping[Group, Communicator]) -> RankRows:
     rows = RankRows()
     for step in capture.steps:
@@ -216,7 +204,7 @@ def _rows(capture: Capture, communicators: Mapping[Group, Communicator]) -> Rank
         rows.add(
             communicator,
             call.operator,
-            _sequence(iteration, number),
+            (_OUTSIDE if iteration == UNKNOWN else iteration % _OUTSIDE) << _NUMBER_BITS | number,
             peer=peer,
             start_ns=call.start_ns,
             elapsed_ns=call.elapsed_ns,
@@ -224,11 +212,6 @@ def _rows(capture: Capture, communicators: Mapping[Group, Communicator]) -> Rank
             iteration=iteration,
         )
     return rows
-
-
-def _sequence(iteration: int, number: int) -> int:
-    high = _OUTSIDE if iteration == UNKNOWN else iteration % _OUTSIDE
-    return high << _NUMBER_BITS | number
 
 
 def _clock(by_rank: Mapping[int, Capture]) -> str:
@@ -249,12 +232,10 @@ def _ends_apart_ns(by_rank: Mapping[int, Capture]) -> np.ndarray:
             if call.group is not None and call.operator not in P2P:
                 own = ends.setdefault(call.group, {}).setdefault(rank, [])
                 own.append(call.start_ns + call.elapsed_ns)
-    apart = [_apart(list(own.values())) for own in ends.values() if len(own) > 1]
-    return np.concatenate(apart) if apart else np.empty(0)
-
-
-def _apart(ends: Sequence[Sequence[float]]) -> np.ndarray:
-    if len({len(one) for one in ends}) > 1:
-        return np.full(1, np.inf)
-    table = np.array(ends)
-    return table.max(axis=0) - table.min(axis=0)
+    apart = [np.empty(0)]
+    for by_rank_ends in (list(own.values()) for own in ends.values() if len(own) > 1):
+        if len({len(one) for one in by_rank_ends}) > 1:  # ranks that saw different calls: nothing pairs them
+            apart.append(np.full(1, np.inf))
+        else:
+            apart.append(np.ptp(np.array(by_rank_ends), axis=0))
+    return np.concatenate(apart)

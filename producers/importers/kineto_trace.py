@@ -44,7 +44,7 @@ class SpansByThread:
         self._starts = {thread: [one.start_ns for one in own] for thread, own in self._spans.items()}
 
     def around(self, moment_ns: int, thread: object) -> TimedSpan | None:
-        """The span of a thread that began last before a moment, if it lasted until then."""
+        """Return the span of a thread that began last before a moment, if it lasted until then."""
         at = bisect_right(self._starts.get(thread, []), moment_ns) - 1
         if at < 0:
             return None
@@ -65,7 +65,7 @@ def step_at(steps: list[TimedSpan], moments_ns: np.ndarray) -> np.ndarray:
 
 
 WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv")
-"""Events that hold none of these say nothing of a collective."""
+"""Texts in each event that matters for collectives."""
 
 LAUNCHES: Final = (b"LaunchKernel",)
 """Events that tell when and where a kernel was launched; wanted only where the kernels do not say what they are."""
@@ -117,7 +117,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Capture:
-    """What one trace holds."""
+    """Contents of one trace."""
 
     rank: int
     world_size: int | None
@@ -210,7 +210,7 @@ class TraceParser:
         return bool(self._notes) and any(self._named(kernel) is None for kernel in self._kernels)
 
     def add_launches(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Note when kernels were launched, for those that do not name their collective."""
+        """Record the launches of kernels that do not name their collective."""
         needed = {one.arguments.get("correlation") for one in self._kernels if self._named(one) is None}
         for event in events:
             arguments = event.get("args")
@@ -221,7 +221,7 @@ class TraceParser:
     # --- what they make together ------------------------------------------------------------------------------------
 
     def capture(self, properties: Mapping[str, Any], rank_of_file: int | None) -> Capture:
-        """Say what the trace holds.
+        """Return the contents of the trace.
 
         Parameters
         ----------
@@ -253,13 +253,13 @@ class TraceParser:
             world_size=world_size,
             host=host[:200] if isinstance(host, str) and host else None,
             groups=tuple(groups.values()),
-            steps=[self._moved(span)._replace(peer=number) for number, span in sorted(self._steps.items())],
+            steps=[
+                span._replace(start_ns=span.start_ns + self._base_ns, end_ns=span.end_ns + self._base_ns, peer=number)
+                for number, span in sorted(self._steps.items())
+            ],
             calls=sorted(calls, key=lambda call: (call.start_ns, call.issued_ns)),
             skipped=skipped,
         )
-
-    def _moved(self, span: TimedSpan) -> TimedSpan:
-        return span._replace(start_ns=span.start_ns + self._base_ns, end_ns=span.end_ns + self._base_ns)
 
     def _kernel_calls(self, groups: Mapping[str, Group], skipped: dict[str, int]) -> Iterable[Call]:
         notes = SpansByThread(self._notes)
@@ -275,7 +275,8 @@ class TraceParser:
             if operator is None:
                 _count(skipped, f"kernel {_word(kernel.name)} whose call is not in the trace")
                 continue
-            peer = _peer_of_kernel(kernel.arguments, operator)
+            end = kernel.arguments.get("Src Rank" if operator == RECV else "Dst Rank")
+            peer = end if _is_count(end) and operator in P2P else -1
             group = _group_of(kernel.arguments, groups) or _group_of(told, groups)
             if operator in P2P and (group is None or not 0 <= peer < len(group.ranks)):
                 _count(skipped, "sends and recvs whose other end is not in the trace")
@@ -293,7 +294,7 @@ class TraceParser:
             )
 
     def _named(self, kernel: Kernel) -> int | None:
-        """The operator that a kernel's own arguments name."""
+        """Return the operator that a kernel's own arguments name."""
         name = kernel.arguments.get("Collective name")
         if not isinstance(name, str):
             _, told = self._issued.get(kernel.arguments.get("External id", -1), (0, {}))
@@ -373,10 +374,7 @@ def _groups(config: Any) -> dict[str, Group]:
 
 
 def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, Group]) -> Group | None:
-    """Return the group that an event names.
-
-    Its ranks come from the trace's list of groups, since events shorten them.
-    """
+    """Return the group that an event names, with the ranks of the trace's list of groups: events shorten them."""
     name = arguments.get("Process Group Name")
     if not isinstance(name, str):
         return None
@@ -392,11 +390,6 @@ def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, Group]) -> Grou
 def _size_of_kernel(arguments: Mapping[str, Any]) -> float:
     count = arguments.get("In msg nelems")
     return count * bytes_of_type(arguments.get("dtype")) if _is_time(count) else math.nan
-
-
-def _peer_of_kernel(arguments: Mapping[str, Any], operator: int) -> int:
-    value = arguments.get("Src Rank" if operator == RECV else "Dst Rank")
-    return value if _is_count(value) and operator in P2P else -1
 
 
 def _peer_of_call(arguments: Mapping[str, Any]) -> int:

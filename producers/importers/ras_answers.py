@@ -15,7 +15,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -32,7 +32,7 @@ MOST_MEMBERS: Final = 1 << 18
 
 _MOST_PARTS: Final = 4 * MOST_MEMBERS
 _MOST_VALUES: Final = 16 * MOST_MEMBERS
-"""Objects and lists of an answer, and values in them; in a rank there are four and 18. What is made of nothing else
+"""Objects and lists of an answer, and values in them; in a rank there are four and 18. An answer of nothing but these
 takes thirty times its bytes when it is read."""
 
 _MOST_KINDS: Final = 64
@@ -46,7 +46,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
 class Worker(NamedTuple):
-    """A process with one of its GPUs: what has one rank in each communicator. Unknown: host ``""``, the others -1."""
+    """A process with one of its GPUs: it has one rank in each communicator. Unknown: host ``""``, the others -1."""
 
     host: str
     pid: int
@@ -65,14 +65,14 @@ class Answered:
     Parameters
     ----------
     worker
-        Who it is.
+        Its process and GPU.
     launched
         How many collectives of each kind it has launched on this communicator, by code of the operator. NCCL does not
         count sends and recvs.
     is_running
         Whether it has joined the communicator, and neither leaves nor aborts it.
     async_error
-        NCCL's result code of what went wrong since; 0: nothing.
+        NCCL's result code of its last error; 0: none.
     """
 
     worker: Worker
@@ -93,7 +93,7 @@ class Missing:
     Parameters
     ----------
     worker
-        Who it is.
+        Its process and GPU.
     is_gone
         Whether its process could not be reached. Else it answered, and does not take itself for a member: it joins or
         leaves just now.
@@ -114,13 +114,13 @@ class RasCommunicator:
 
     @property
     def workers(self) -> dict[int, Worker]:
-        """Everybody of whom the service knew the process, by rank in the communicator."""
+        """Members whose process the service knew, by rank in the communicator."""
         both: Iterable[tuple[int, Answered | Missing]] = [*self.answered.items(), *self.missing.items()]
         return {rank: one.worker for rank, one in both if one.worker.is_known}
 
     @property
     def is_settled(self) -> bool:
-        """Whether all have joined and nobody leaves: only then counts that differ mean that somebody waits."""
+        """Whether all have joined and none leaves: only then a rank waits where counts differ."""
         is_whole = len(self.answered) + len(self.missing) == self.size
         return (
             is_whole
@@ -138,11 +138,11 @@ class Answer:
     version
         NCCL's.
     told
-        When, as the service says it: local time to the second, without zone; for the order of saved answers.
+        Time of the answer by the service: local time to the second, without zone; it orders saved answers.
     communicators
-        All that could be used.
+        Those that could be used.
     unusable
-        Communicators that could not.
+        Number of those that could not.
     """
 
     version: str
@@ -171,11 +171,14 @@ def read_answer(value: bytes) -> Answer:
         raise InputError(f"communicators of a RAS answer must have at most {MOST_MEMBERS} ranks together; got more")
     found = [_communicator(one) for one in listed]
     usable = [one for one in found if one is not None]
-    time = told.get("timestamp")
+    # NCCL's hash is the id; where several communicators have the same, the secondary hash tells them apart.
+    counts = Counter(one.id for _, one in usable)
+    distinct = (one if counts[one.id] == 1 else replace(one, id=f"{one.id}:{second}") for second, one in usable)
+    written = told.get("timestamp")
     return Answer(
         version=_text(told.get("nccl_version")) or "unknown",
-        told=time if isinstance(time, str) and _TIME.fullmatch(time) else "",
-        communicators=tuple(_distinct(usable)),
+        told=written if isinstance(written, str) and _TIME.fullmatch(written) else "",
+        communicators=tuple(distinct),
         unusable=len(found) - len(usable),
     )
 
@@ -186,32 +189,20 @@ def _load(value: bytes) -> dict[str, Any]:
             f"RAS answer must be JSON, which NCCL gives since 2.28.7 (ncclras -f json); got {value[:60]!r}"
         )
     try:
-        told = orjson.loads(value)
-    except (orjson.JSONDecodeError, RecursionError):
-        told = _load_repaired(value)
+        try:
+            told = orjson.loads(value)
+        except (orjson.JSONDecodeError, RecursionError):
+            told = orjson.loads(_BROKEN.sub(rb"\1,\2", value))
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"RAS answer must be complete JSON; got: {' '.join(str(error).split())[:160]}") from None
     if not isinstance(told, dict):
         raise InputError(f"RAS answer must be a JSON object; got {value[:60]!r}")
     return told
 
 
-def _load_repaired(value: bytes) -> Any:
-    try:
-        return orjson.loads(_BROKEN.sub(rb"\1,\2", value))
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"RAS answer must be complete JSON; got: {' '.join(str(error).split())[:160]}") from None
-
-
 def _members(told: Any) -> int:
     parts = (told.get(name) for name in ("ranks", "missing_ranks")) if isinstance(told, dict) else ()
     return sum(len(part) for part in parts if isinstance(part, list))
-
-
-def _distinct(communicators: list[tuple[str, RasCommunicator]]) -> Iterable[RasCommunicator]:
-    """Give communicators their NCCL hash as id; where several have the same, with the secondary hash behind it."""
-    counts = Counter(one.id for _, one in communicators)
-    for secondary, one in communicators:
-        shown = one.id if counts[one.id] == 1 else f"{one.id}:{secondary}"
-        yield RasCommunicator(shown, one.size, one.answered, one.missing)
 
 
 def _communicator(told: Any) -> tuple[str, RasCommunicator] | None:
@@ -317,7 +308,7 @@ class RasClient:
         Raises
         ------
         RasAway
-            If nobody listens there, or the service ends before it has answered.
+            If no service listens there, or the service ends before it has answered.
         InputError
             If what answers is no RAS service, one that knows no JSON, or its answer is too long.
         """
@@ -349,22 +340,6 @@ class _Conversation:
                 "(an older NCCL answers in text alone)"
             )
         self._send("STATUS")
-        return self._read_to_end()
-
-    def _command(self, command: str) -> bytes:
-        self._send(command)
-        while b"\n" not in self._rest:
-            if len(self._rest) > _MOST_LINE_BYTES:
-                raise InputError(f"{self._where} must answer in lines; got {self._rest[:60]!r}")
-            self._rest += self._receive_some()
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line.strip()
-
-    def _send(self, command: str) -> None:
-        self._set_timeout()
-        self._connection.sendall(f"{command}\n".encode())
-
-    def _read_to_end(self) -> bytes:
         parts, size = [self._rest], len(self._rest)
         while chunk := self._receive():
             parts.append(chunk)
@@ -373,11 +348,21 @@ class _Conversation:
                 raise InputError(f"{self._where}: RAS answer must be at most {MAX_ANSWER_BYTES} bytes; got more")
         return b"".join(parts)
 
-    def _receive_some(self) -> bytes:
-        chunk = self._receive()
-        if not chunk:
-            raise ConnectionResetError("it closed the connection before it answered")
-        return chunk
+    def _command(self, command: str) -> bytes:
+        self._send(command)
+        while b"\n" not in self._rest:
+            if len(self._rest) > _MOST_LINE_BYTES:
+                raise InputError(f"{self._where} must answer in lines; got {self._rest[:60]!r}")
+            chunk = self._receive()
+            if not chunk:
+                raise ConnectionResetError("it closed the connection before it answered")
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.strip()
+
+    def _send(self, command: str) -> None:
+        self._set_timeout()
+        self._connection.sendall(f"{command}\n".encode())
 
     def _receive(self) -> bytes:
         self._set_timeout()

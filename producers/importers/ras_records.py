@@ -1,10 +1,8 @@
-"""One run of a job as RAS sees it, in the records of the pipeline.
+"""One run of a job as RAS sees it, in the records of the pipeline, and a job made of saved RAS answers.
 
-Looks at the job become iterations of the phase ``observed``, which tell that the job lives, and hold nothing to
-judge. When the job stands still and somebody has not launched what others wait in, these operators are told as
-entered and not ended, as any hook tells them; if it moves again, as ended.
-
-Make a job of saved RAS answers: who has not launched what others wait in.
+Each look at the job becomes an iteration of the phase ``observed``: it shows that the job lives, and holds nothing to
+judge. When the job stands still and a rank has not launched an operator in which others wait, that operator is
+published as entered and not ended, as any hook would; if the job moves again, as ended.
 """
 
 from __future__ import annotations
@@ -29,19 +27,19 @@ OBSERVED: Final = PHASES.index("observed")
 SOURCES: Final = ("commops", "iterations")
 
 ENDED_NS: Final = 0.0
-"""An operator that ended, nobody knows when, has the smallest duration that it can have."""
+"""Duration of an operator that ended at an unknown time: the smallest that it can have."""
 
 
 @dataclass(slots=True)
 class JobRun:
-    """What is published of one run of a job.
+    """One run of a job, and the state of its publication.
 
     Parameters
     ----------
     job, attempt
         Name and start number.
     workers
-        Who has which global rank.
+        By global rank.
     members
         Communicators that are announced: global ranks in their order.
     began_ns
@@ -53,7 +51,7 @@ class JobRun:
     operators
         Rows of operators published of each rank.
     told, told_ns
-        Operators that were told as entered, and not yet as ended; when any were told last.
+        Operators that were published as entered, and not yet as ended; when any were published last.
     """
 
     job: str
@@ -90,7 +88,7 @@ class JobRun:
             )
 
     def observe(self, now_ns: int) -> Iterator[Record]:
-        """Tell that the job lived until now; nothing if no time has passed."""
+        """Yield records which show that the job lived until now; none if no time has passed."""
         if now_ns <= self.observed_ns:
             return
         columns = _iteration(self.observed, self.observed_ns, now_ns - self.observed_ns)
@@ -102,22 +100,22 @@ class JobRun:
             progress = SourceProgress(self.operators.get(rank, 0), now_ns)
             yield Heartbeat(self.job, self.attempt, rank, {"commops": progress})
 
-    def tell_open(self, found: Sequence[Open], now_ns: int) -> Iterator[Record]:
-        """Tell operators that ranks entered and did not leave; they belong to the last iteration, still open."""
+    def enter(self, found: Sequence[Open], now_ns: int) -> Iterator[Record]:
+        """Yield operators that ranks entered and did not leave; they belong to the last iteration, still open."""
         self.told, self.told_ns = list(dict.fromkeys([*self.told, *found])), now_ns
-        yield from self._tell(found, np.nan)
+        yield from self._rows(found, np.nan)
 
-    def tell_ended(self, ended: Sequence[Open]) -> Iterator[Record]:
-        """Tell that some of those operators have ended."""
+    def leave(self, ended: Sequence[Open]) -> Iterator[Record]:
+        """Yield the end of some of those operators."""
         self.told = [one for one in self.told if one not in ended]
-        yield from self._tell(ended, ENDED_NS)
+        yield from self._rows(ended, ENDED_NS)
 
     def end(self, reason: str) -> Iterator[Record]:
-        """End all ranks."""
+        """Yield the end of all ranks."""
         for rank in sorted(self.workers):
             yield Heartbeat(self.job, self.attempt, rank, state="ended", reason=reason)
 
-    def _tell(self, found: Iterable[Open], elapsed_ns: float) -> Iterator[Record]:
+    def _rows(self, found: Iterable[Open], elapsed_ns: float) -> Iterator[Record]:
         by_rank: dict[int, list[Open]] = {}
         for one in found:
             by_rank.setdefault(one.rank, []).append(one)
@@ -130,7 +128,7 @@ class JobRun:
 
 
 def communicators_of(members: Mapping[str, tuple[int, ...]], world_size: int) -> list[Communicator]:
-    """Make communicators of their members. RAS does not know what they are for, but for that of all ranks."""
+    """Make communicators of their members. RAS does not know their kinds, but for that of all ranks."""
     kinds = {name: "world" if len(ranks) == world_size else "unknown" for name, ranks in members.items()}
     return [Communicator(name, kinds[name], ranks) for name, ranks in sorted(members.items())]
 
@@ -159,7 +157,7 @@ def _operators(own: Sequence[Open], names: Sequence[str], iteration: int, elapse
 
 
 ITERATION: Final = 0
-"""Answers know no iterations: what they show counts as one."""
+"""Answers know no iterations: all that they hold counts as one."""
 
 _BORDER: Final = re.compile(rb"(?<=\n\})\s*(?=\{)")
 
@@ -168,17 +166,17 @@ NOTE_MOVING: Final = "between the last two answers the job went on: nobody stand
 
 
 def split_answers(value: bytes) -> list[Answer]:
-    """Read the answers of one file, which stand behind each other as ``ncclras -f json >> FILE`` leaves them."""
+    """Read the answers of one file, which follow each other as ``ncclras -f json >> FILE`` leaves them."""
     return [read_answer(part) for part in _BORDER.split(value)]
 
 
 def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
-    """Compare answers about one run of a job, in the order of the times that they tell.
+    """Compare answers about one run of a job, in the order of their times.
 
     Raises
     ------
     InputError
-        If they are fewer than two, or none tells of a communicator of all ranks.
+        If they are fewer than two, or none holds a communicator of all ranks.
     """
     ordered = sorted(answers, key=lambda answer: answer.told)
     if len(ordered) < 2:
@@ -194,7 +192,7 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
         raise InputError(f"RAS answers must tell of a communicator of all ranks; {text}")
     watch = StandstillWatch({worker: rank for rank, worker in world.workers.items()})
     for second, answer in enumerate(ordered, 1):
-        watch.hear(answer, second)
+        watch.compare(answer, second)
     is_standing = watch.still_ns > 0
     ranks = {rank: RankRows() for rank in world.workers}
     for name, members in watch.members.items() if not is_standing else ():

@@ -1,6 +1,6 @@
-"""A running job as its RAS service tells of it, as a source for the agent: hangs are found without any hook.
+"""A running job by its RAS service, as a source for the agent: hangs are found without any hook.
 
-A thread asks; `RasSource.poll` only takes what it has made of the answers.
+A thread asks; `RasSource.poll` only returns the records that it has made of the answers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from irregulars.producers.publishing.sources import Record, row_count
 _LOG: Final = logging.getLogger("irregulars.ras")
 
 AWAY_LOOKS: Final = 4
-"""A service that could not be reached so many times in a row has ended with its job. While a job starts, or RAS is
-busy, it may not answer for a moment."""
+"""Looks in a row without a service after which the job has ended. While a job starts, or RAS is busy, the service may
+not answer for a moment."""
 
 _ANY_PORT: Final = 9
 
@@ -40,7 +40,7 @@ _MOST_WAITING: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RasSettings:
-    """What of a job is looked for, and when it stands still.
+    """Which job is looked for, and when it counts as standing still.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ class RasSettings:
     world_size
         How many ranks it has: the communicator of that size gives each process its global rank.
     every_s
-        From one look to the next, seconds.
+        Time between two looks, seconds.
     standing_s
-        When nothing has moved for so long, what ranks wait in is told, seconds. Judgement then waits for
-        ``silence_s``.
+        After this time without movement the operators in which ranks wait are published, seconds. Judgement then
+        waits for ``silence_s``.
     hang_s
-        If a job ends while it stands still, it hung if it has stood for so long, seconds; else whoever was told came
-        after all: a job that ends often waits for a last checkpoint of one rank before.
+        A job that ends while it stands still hung if it stood for this time, seconds. Else its operators are
+        published as ended: before its end a job often waits for a last checkpoint of one rank.
     """
 
     job: str
@@ -71,11 +71,11 @@ class RasWatch:
     Parameters
     ----------
     settings
-        See there.
+        The job.
     is_ours
         Whether a host is the one on which this agent runs; the agent beside rank 0 speaks for the job.
     state
-        Where an earlier agent stood, as `state` gave it; empty: nobody was there before.
+        State of an earlier agent, as `state` returned it; empty: there was none.
     """
 
     def __init__(self, settings: RasSettings, is_ours: Callable[[str], bool], state: Mapping[str, Any]) -> None:
@@ -93,22 +93,25 @@ class RasWatch:
         return self._run
 
     def hear(self, answer: Answer, now_ns: int) -> list[Record]:
-        """Take in an answer; return what is to be published."""
+        """Return the records to publish after an answer."""
         world = find_world(answer, self._settings.world_size)
-        if world is None:
-            return self._hear_without_world(answer)
+        if world is None:  # the communicator of all ranks is not there yet, or any more: as if no answer came
+            largest = max((one.size for one in answer.communicators), default=0)
+            rule = f"a communicator of {self._settings.world_size} ranks; the largest has {largest}"
+            self._log_once("ras_no_world", f"RAS of NCCL {answer.version} must know {rule}")
+            return self.miss()
         self._missed = 0
         if _name_of(world) == self._world and self._watch is not None and self._run is not None:
-            self._watch.hear(answer, now_ns)
+            self._watch.compare(answer, now_ns)
             return [*self._follow(self._run, self._watch, now_ns)]
         host = world.workers[0].host
         if not self._is_ours(host):
-            self._note("ras_left_to_another", f"rank 0 is on {host}")
+            self._log_once("ras_left_to_another", f"rank 0 is on {host}")
             return [*self._end_run("restarted")]
         return [*self._end_run("restarted"), *self._begin_run(answer, world, now_ns)]
 
     def miss(self) -> list[Record]:
-        """Take in that the service can't be reached; return what is to be published."""
+        """Return the records to publish where the service can't be reached."""
         self._missed += 1
         if self._run is None or self._missed < AWAY_LOOKS:
             return []
@@ -116,7 +119,7 @@ class RasWatch:
         return [*self._end_run("finished")]
 
     def state(self) -> dict[str, Any]:
-        """Where this stands, as JSON values: what the next agent needs to go on with the same run."""
+        """Return the state with which the next agent goes on with the same run, as JSON values."""
         if self._run is None:
             return {}
         run = self._run
@@ -135,31 +138,24 @@ class RasWatch:
 
     # --- a job's run ------------------------------------------------------------------------------------------------
 
-    def _hear_without_world(self, answer: Answer) -> list[Record]:
-        """While the communicator of all ranks is not (or no more) there, it is as if nobody had answered."""
-        largest = max((one.size for one in answer.communicators), default=0)
-        rule = f"a communicator of {self._settings.world_size} ranks; the largest has {largest}"
-        self._note("ras_no_world", f"RAS of NCCL {answer.version} must know {rule}")
-        return self.miss()
-
     def _begin_run(self, answer: Answer, world: RasCommunicator, now_ns: int) -> Iterator[Record]:
         workers = dict(world.workers)
         self._world, self._watch = _name_of(world), StandstillWatch({one: rank for rank, one in workers.items()})
-        self._watch.hear(answer, now_ns)
+        self._watch.compare(answer, now_ns)
         restored = _restored_run(self._restored, self._settings.job, self._world, workers)
         self._restored = {}
         # Later than that of any run before, also where no state was kept.
         self._run = restored or JobRun(self._settings.job, now_ns // 10**9, workers, self._watch.members, now_ns)
-        self._note("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self._run.attempt}")
+        self._log_once("ras_job_found", f"NCCL {answer.version}, {len(workers)} ranks, attempt {self._run.attempt}")
         yield from self._run.announce()
 
     def _end_run(self, reason: str) -> Iterator[Record]:
-        """End the run. What it stood still in counts as a hang only if that lasted."""
+        """End the run. A standstill counts as a hang only if it lasted."""
         if self._run is None:
             return
         still_ns = 0 if self._watch is None else self._watch.still_ns
         if still_ns < self._settings.hang_s * 1e9:
-            yield from self._run.tell_ended(self._run.told)
+            yield from self._run.leave(self._run.told)
         yield from self._run.end(reason)
         self._run, self._watch, self._world = None, None, ""
 
@@ -169,13 +165,13 @@ class RasWatch:
             return  # silence is what judgement waits for
         if ended:
             _LOG.info("event=ras_moves_again job=%s attempt=%d", run.job, run.attempt)
-            yield from run.tell_ended(ended)
+            yield from run.leave(ended)
         yield from run.observe(now_ns)
         found = watch.find_open() if watch.still_ns >= self._settings.standing_s * 1e9 else []
         if found:
-            yield from self._tell(run, watch, found, now_ns)
+            yield from self._enter(run, watch, found, now_ns)
 
-    def _tell(self, run: JobRun, watch: StandstillWatch, found: list[Open], now_ns: int) -> Iterator[Record]:
+    def _enter(self, run: JobRun, watch: StandstillWatch, found: list[Open], now_ns: int) -> Iterator[Record]:
         if any(one.communicator not in run.members for one in found):
             # Judgement holds to the communicators that a run announced first, and these were made later.
             yield from run.end("restarted")
@@ -190,23 +186,22 @@ class RasWatch:
             "event=ras_stands_still job=%s attempt=%d for_s=%.0f waiting_ranks=%d communicator=%s",
             run.job, run.attempt, watch.still_ns / 1e9, waiting, found[0].communicator,
         )  # fmt: skip
-        yield from run.tell_open(found, now_ns)
+        yield from run.enter(found, now_ns)
 
-    def _note(self, event: str, text: str) -> None:
-        """Log what is new."""
+    def _log_once(self, event: str, text: str) -> None:
         if self._last_note != f"{event} {text}":
             self._last_note = f"{event} {text}"
             _LOG.info("event=%s job=%s reason=%r", event, self._settings.job, text)
 
 
 def _name_of(world: RasCommunicator) -> str:
-    """Name a run: its communicator may have the hash of an earlier one, but never the same processes."""
+    """Return the name of a run: its communicator may have an earlier one's hash, but never the same processes."""
     first = world.workers[0]
     return f"{world.id}/{first.host}/{first.pid}"
 
 
 def _restored_run(state: Mapping[str, Any], job: str, world: str, workers: Mapping[int, Worker]) -> JobRun | None:
-    """Take up the run of a state, if it is of this one."""
+    """Return the run of a state, if it is the present one."""
     if state.get("world") != world or state.get("job") != job:
         return None
     try:
@@ -234,11 +229,11 @@ class RasSource:
     ask
         Gives one answer; raises as `producers.importers.ras_answers.RasClient.ask` does.
     settings
-        See there.
+        The job.
     is_ours
-        As `RasWatch` says.
+        As in `RasWatch`.
     state_path
-        A file that keeps where this stands; None: a source that begins anew sees another run.
+        File of the state; None: a source that begins anew sees another run.
     now_ns
         Ns since the epoch.
     """
@@ -266,7 +261,7 @@ class RasSource:
         self._thread.start()
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Give what was made of the answers so far."""
+        """Return the records that were made of the answers so far."""
         polled: list[Record] = []
         with self._lock:
             while self._records and max_records > 0:
@@ -279,7 +274,7 @@ class RasSource:
         return polled
 
     def position(self) -> str:
-        """Say where this stands: run, looks and rows. What was not looked at is past, and can't be asked again."""
+        """Return run, looks and rows so far. The past can't be asked for again."""
         return self._position
 
     @property

@@ -1,8 +1,8 @@
-"""Whether a job stands still, and who has not launched what the others wait in.
+"""Whether a job stands still, and which rank has not launched the operator in which the others wait.
 
 NCCL counts what a rank *launched*, not what ended: a rank that has launched n + 1 collectives on a communicator on
-which another one has launched n can't have left the last of them. While anything moves that says nothing, since ranks
-that run launch a little apart. It counts once nothing has moved for a while.
+which another one has launched n can't have left the last of them. While anything moves that proves nothing, since
+ranks that run launch a little apart. It counts once nothing has moved for a while.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class StandstillWatch:
 
     @property
     def moved_ns(self) -> int:
-        """When something moved last."""
+        """Time of the last movement, ns; 0 before the first answer."""
         return self._moved_ns or 0
 
     @property
     def still_ns(self) -> int:
-        """For how long nothing has moved, as far as answers tell, ns."""
+        """Time without any movement, as far as answers show, ns."""
         return 0 if self._moved_ns is None else self._seen_ns - self._moved_ns
 
     @property
@@ -90,8 +90,8 @@ class StandstillWatch:
             if len(group.members) == group.size
         }
 
-    def hear(self, answer: Answer, now_ns: int) -> None:
-        """Take in an answer.
+    def compare(self, answer: Answer, now_ns: int) -> None:
+        """Compare an answer with those before it.
 
         On a busy job the service may answer with counts of zero, or older ones, for lack of fresh ones: counts that
         fell are not believed, and such an answer proves no standstill.
@@ -103,7 +103,7 @@ class StandstillWatch:
         self._groups = {name: group for name, group in self._groups.items() if name in known}
         for name, one in known.items():
             has_moved |= name not in self._groups
-            moved, fell = _take_in(self._groups.setdefault(name, _Group(one.size)), one, self._ranks, now_ns)
+            moved, fell = _update(self._groups.setdefault(name, _Group(one.size)), one, self._ranks, now_ns)
             has_moved, is_whole = has_moved or moved, is_whole and not fell
         if has_moved:
             self._moved_ns = now_ns
@@ -111,7 +111,7 @@ class StandstillWatch:
             self._seen_ns = now_ns
 
     def find_open(self) -> list[Open]:
-        """Return the collectives in which ranks wait for one that has not launched them; none if nobody does."""
+        """Return the collectives in which ranks wait for one that has not launched them."""
         found = [one for name, group in self._groups.items() for one in _waiting(name, group)]
         return sorted(found, key=lambda one: (one.since_ns, one.communicator, one.rank))
 
@@ -124,8 +124,8 @@ class StandstillWatch:
         return is_known and all(position.total >= one.sequence for position in group.positions.values())
 
 
-def _take_in(group: _Group, one: RasCommunicator, ranks: Mapping[Worker, int], now_ns: int) -> tuple[bool, bool]:
-    """Take in what an answer says of a communicator; return whether a count rose, and whether one fell."""
+def _update(group: _Group, one: RasCommunicator, ranks: Mapping[Worker, int], now_ns: int) -> tuple[bool, bool]:
+    """Update a communicator by an answer; return whether a count rose, and whether one fell."""
     for at, worker in one.workers.items():
         if worker in ranks:
             group.members[at] = ranks[worker]
@@ -145,9 +145,10 @@ def _take_in(group: _Group, one: RasCommunicator, ranks: Mapping[Worker, int], n
 
 
 def _waiting(name: str, group: _Group) -> Iterator[Open]:
-    """Give the ranks that wait on a communicator, and in which collective: the first that somebody has not launched.
+    """Yield the ranks that wait on a communicator, and the collective: the first that a rank has not launched.
 
-    Who is gone launches nothing any more. Where it had come as far as the others, they wait for it in their last one.
+    A rank that is gone launches nothing any more. Where it had come as far as the others, they wait for it in their
+    last one.
     """
     alive = {rank: position for rank, position in group.positions.items() if rank not in group.gone}
     if not group.is_settled or len(group.members) < group.size or len(alive) + len(group.gone) < group.size:
@@ -164,9 +165,10 @@ def _waiting(name: str, group: _Group) -> Iterator[Open]:
 
 
 def _next_operator(group: _Group, common: int) -> int:
-    """Name the collective after the first `common` ones, by what those launched that are least ahead of it.
+    """Return the operator of the collective after the first `common` ones.
 
-    They may have launched several more; where these are of several kinds, the most frequent of them is named.
+    It is read off the counts of the rank least ahead of it. That rank may have launched several more; where these are
+    of several kinds, the most frequent one is returned.
     """
     ahead = min((p for p in group.positions.values() if p.total > common), key=lambda p: p.total)
     behind = max((p for p in group.positions.values() if p.total <= common), key=lambda p: p.total, default=None)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from irregulars.producers.importers.clog_lines import LogParser
-from irregulars.producers.importers.clog_times import CALL, START, UNCLEAR, Looks
+from irregulars.producers.importers.clog_times import CALL, START, UNCLEAR, TimeCounts
 from tests.producers.importers.clog_lines import event, header, new_comm, signature, steady
 
 
-def looks_of(lines: list[str]) -> Looks:
+def looks_of(lines: list[str]) -> TimeCounts:
     parser = LogParser()
     for line in lines:
         parser.parse(line.encode())
     assert not parser.skipped
-    return parser.looks
+    return parser.times
 
 
 def test_where_calls_return_at_the_end_the_call_is_the_start() -> None:
@@ -41,15 +41,15 @@ def test_where_somebody_looks_at_each_call_no_start_is_known(is_async: bool) -> 
 
 def test_one_rank_does_not_decide_for_the_job() -> None:
     """A rank that made one call which blocks, and no other, says nothing of whether calls block."""
-    few, many = Looks(followed=1, ended_apart=140, hollow_apart=20, at_calls=92), Looks(71, 50, 72, 20, 70, 0, 95)
+    few = TimeCounts(followed=1, ended_apart=140, hollow_apart=20, at_calls=92)
+    many = TimeCounts(71, 50, 72, 20, 70, 0, 95)
     assert few.trusted() == UNCLEAR
-    assert Looks.of_all([few, many]).trusted() == UNCLEAR
-    assert Looks.of_state(many.state()) == many
+    assert TimeCounts.of_all([few, many]).trusted() == UNCLEAR
 
 
 def test_short_operators_and_none_at_all_say_nothing() -> None:
-    assert Looks().trusted() == START
-    looks = Looks()
+    assert TimeCounts().trusted() == START
+    looks = TimeCounts()
     for _ in range(50):
         looks.add_end(0, 1, 1, None, is_async=False)
-    assert looks == Looks()
+    assert looks == TimeCounts()

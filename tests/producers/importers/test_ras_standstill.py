@@ -24,7 +24,7 @@ class Told:
 
     def look(self, after_s: float = 10.0) -> list[Open]:
         self.now_ns += round(after_s * S)
-        self.watch.hear(read_answer(self.job.answer()), self.now_ns)
+        self.watch.compare(read_answer(self.job.answer()), self.now_ns)
         return self.watch.find_open()
 
     @property
