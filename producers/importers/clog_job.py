@@ -21,8 +21,9 @@ from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, ROOTED, UNKNOWN
 from irregulars.producers.importers.clog_lines import BAD, Call, LogParser, Membership, Split
 from irregulars.producers.importers.clog_times import CALL, UNCLEAR, TimeCounts
-from irregulars.producers.importers.groups import Group, communicators_of
-from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+from irregulars.producers.importers.groups import ProcessGroup, communicators_of
+from irregulars.producers.importers.imported import ImportedJob, RankRows
+from irregulars.producers.trace.job_file import RankLocation
 
 UNTOLD: Final = "calls on communicators whose members nothing tells"
 SHARED_NAME: Final = "calls on communicators that share a name with others of the same rank"
@@ -97,7 +98,7 @@ def groups_of_log(
     rank: int,
     world_size: int,
     whole: Mapping[tuple[str, int], tuple[int, ...]],
-) -> dict[str, Group | None]:
+) -> dict[str, ProcessGroup | None]:
     """Communicators of one rank by the names that its log gives them; None where one name means several.
 
     The calls of a part are logged under its name, on gloo and NCCL with the part's smallest rank behind it; the ranks
@@ -107,27 +108,27 @@ def groups_of_log(
     --------
     >>> world = Membership("world", 2, 4)
     >>> groups_of_log([world], [Split("world", "tp", (2, 3))], 2, 4, {})["tp_2"]
-    Group(name='2', description='tp', ranks=(2, 3))
+    ProcessGroup(name='2', description='tp', ranks=(2, 3))
     """
-    groups: dict[str, Group | None] = {}
+    groups: dict[str, ProcessGroup | None] = {}
     for member in members:
         own = tuple(range(world_size)) if member.size == world_size and member.comm_rank == rank else None
         inside = own or whole.get((member.communicator, member.size))
         if inside is not None:
-            _name(groups, member.communicator, Group(str(inside[0]), member.communicator, inside))
+            _name(groups, member.communicator, ProcessGroup(str(inside[0]), member.communicator, inside))
     for split in splits:
         parent = groups.get(split.parent)
         if parent is None or max(split.ranks) >= len(parent.ranks) or len(set(split.ranks)) < len(split.ranks):
             continue
         inside = tuple(parent.ranks[at] for at in split.ranks)
         if rank in inside:
-            group = Group(str(inside[0]), split.child, inside)
+            group = ProcessGroup(str(inside[0]), split.child, inside)
             for name in (split.child, f"{split.child}_{min(split.ranks)}"):
                 _name(groups, name, group)
     return groups
 
 
-def _name(groups: dict[str, Group | None], name: str, group: Group) -> None:
+def _name(groups: dict[str, ProcessGroup | None], name: str, group: ProcessGroup) -> None:
     known = groups.get(name, group)
     groups[name] = group if known is not None and known.ranks == group.ranks else None
 
@@ -141,7 +142,7 @@ Collective = tuple[str, int]
 
 def given_up(
     parsers: Mapping[str, LogParser],
-    groups: Mapping[str, Mapping[str, Group | None]],
+    groups: Mapping[str, Mapping[str, ProcessGroup | None]],
     newest_ended: Mapping[str, Mapping[str, int]],
 ) -> Mapping[str, Set[Collective]]:
     """Find the collectives that ended on some ranks and were never called on others, by log.
@@ -154,7 +155,7 @@ def given_up(
     newest_ended
         Number of the newest collective that ended, by log and communicator.
     """
-    by_group: dict[Group, dict[str, str]] = {}  # logs of its members, each with its own name of the group
+    by_group: dict[ProcessGroup, dict[str, str]] = {}  # logs of its members, each with its own name of the group
     for file, own in groups.items():
         for name, group in own.items():
             if group is not None:
@@ -342,7 +343,7 @@ def job_of_logs(
         clock="per_host",
         communicators={one.id: one for one in communicators.values()},
         ranks=dict(sorted(rows.items())),
-        places={ranks.of[name]: Place(lost_rows=parser.lost) for name, parser in parsers.items()},
+        places={ranks.of[name]: RankLocation(lost_rows=parser.lost) for name, parser in parsers.items()},
         notes=_notes(parsers, ranks, trusted, open_calls, is_going_on=is_going_on),
         skipped=dict(skipped),
     )
@@ -359,7 +360,7 @@ def _require_ends(parsers: Mapping[str, LogParser]) -> None:
         raise InputError(f"logs must hold calls of operators (Q lines); got {told or 'none'}")
 
 
-def groups_of_job(parsers: Mapping[str, LogParser], ranks: Ranks) -> dict[str, dict[str, Group | None]]:
+def groups_of_job(parsers: Mapping[str, LogParser], ranks: Ranks) -> dict[str, dict[str, ProcessGroup | None]]:
     """Communicators of each log, by the names that it gives them."""
     whole = whole_communicators(parsers, ranks)
     return {
@@ -373,8 +374,8 @@ def add_calls(
     rows: RankRows,
     calls: Iterable[Call],
     trusted: str,
-    groups: Mapping[str, Group | None],
-    communicators: Mapping[Group, Communicator],
+    groups: Mapping[str, ProcessGroup | None],
+    communicators: Mapping[ProcessGroup, Communicator],
     skipped: Counter[str],
 ) -> None:
     """Add the calls of one log as rows.

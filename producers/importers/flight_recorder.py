@@ -17,8 +17,15 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import OPERATOR_CODES, P2P, SEND, UNKNOWN
-from irregulars.producers.importers.groups import Group, bytes_of_tensors, communicators_of, operator_of, ranks_of
-from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+from irregulars.producers.importers.groups import (
+    ProcessGroup,
+    bytes_of_tensors,
+    communicators_of,
+    operator_of,
+    ranks_of,
+)
+from irregulars.producers.importers.imported import ImportedJob, RankRows
+from irregulars.producers.trace.job_file import RankLocation
 
 ENDED_NS: Final = 0.0
 """Duration of an operator that ended after an unknown time: no less than this."""
@@ -32,7 +39,7 @@ class Dump:
     """One rank's dump, checked."""
 
     rank: int
-    groups: Mapping[str, Group]
+    groups: Mapping[str, ProcessGroup]
     entries: Sequence[Entry]
     completed: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
@@ -101,7 +108,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _groups(config: Any) -> dict[str, Group]:
+def _groups(config: Any) -> dict[str, ProcessGroup]:
     if not isinstance(config, dict) or len(config) > _MOST_GROUPS:
         raise InputError(f"pg_config must be an object of process groups; got {_kind(config)}")
     groups = {}
@@ -109,7 +116,7 @@ def _groups(config: Any) -> dict[str, Group]:
         ranks = ranks_of(one.get("ranks")) if isinstance(one, dict) else None
         if ranks is None:
             raise InputError(f"pg_config[{str(name)[:40]!r}].ranks must be the ranks of a group; got none")
-        groups[str(name)] = Group(str(name), _text(one.get("desc"))[:200], ranks)
+        groups[str(name)] = ProcessGroup(str(name), _text(one.get("desc"))[:200], ranks)
     return groups
 
 
@@ -138,7 +145,7 @@ def _settled(run: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     # Else they are parts of what has ended: parts have no state of their own, and what stood for them is gone.
 
 
-def _entry(one: Mapping[str, Any], groups: Mapping[str, Group]) -> Entry | None:
+def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> Entry | None:
     group = groups.get(_name_of_group(one))
     operator = operator_of(_text(one.get("profiling_name")))
     if group is None or operator is None:
@@ -158,7 +165,7 @@ def _name_of_group(one: Mapping[str, Any]) -> str:
     return _text(group[0])[:200] if isinstance(group, (list, tuple)) and group else ""
 
 
-def _ends_of(name: str, group: Group) -> tuple[int, int] | None:
+def _ends_of(name: str, group: ProcessGroup) -> tuple[int, int] | None:
     """Return sender and receiver as global ranks, read from a name such as ``nccl:recv 3<-0``."""
     found = _ENDS.search(name)
     if found is None:
@@ -185,7 +192,7 @@ def _elapsed(one: Mapping[str, Any], start_ns: int) -> float:
     return float(end_ns - start_ns) if UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns else ENDED_NS
 
 
-def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, Group]) -> dict[str, int]:
+def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]) -> dict[str, int]:
     """Return for each group the last collective that completed.
 
     The status goes by numbers that count a rank's groups as they were made; entries pair them with names, and where a
@@ -206,7 +213,7 @@ def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[s
 
 
 def _names_of_ids(
-    status: Mapping[Any, Any], rows: Sequence[Mapping[str, Any]], groups: Mapping[str, Group]
+    status: Mapping[Any, Any], rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]
 ) -> dict[str, str]:
     """Return the group's name of each ``pg_id``; by the order of both only where no entry contradicts it."""
     said = {str(_integer(one.get("pg_id"))): _name_of_group(one) for one in rows}
@@ -283,14 +290,14 @@ def job_of_dumps(
         clock="per_host",
         communicators={one.id: one for one in communicators.values()},
         ranks=ranks,
-        places={rank: Place(lost_rows=0) for rank in by_rank},  # the ring drops the oldest: a tail is complete
+        places={rank: RankLocation(lost_rows=0) for rank in by_rank},  # the ring drops the oldest: a tail is complete
         notes=(NOTE_TIMES,),
         complete_until_ns=dumped_ns or {},
         skipped={"no operator that we know, or part of one that ended": skipped} if skipped else {},
     )
 
 
-def _rows(dump: Dump, communicators: Mapping[Group, Communicator], with_pairs: set[Group]) -> RankRows:
+def _rows(dump: Dump, communicators: Mapping[ProcessGroup, Communicator], with_pairs: set[ProcessGroup]) -> RankRows:
     rows = RankRows()
     seen: set[tuple[str, int]] = set()
     numbers = _pair_numbers(dump.entries)

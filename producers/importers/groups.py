@@ -93,7 +93,7 @@ MAX_RANKS: Final = 1 << 20
 _WORDS: Final = re.compile(r"[a-z]+")
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """A process group: its name in the process, its maker's description, its global ranks in group order."""
 
     name: str
@@ -101,10 +101,10 @@ class Group(NamedTuple):
     ranks: tuple[int, ...]
 
 
-def kind_of(group: Group, world_size: int) -> str:
+def kind_of(group: ProcessGroup, world_size: int) -> str:
     """Return the kind of a group by its maker's description; one that serves several dimensions is ``unknown``.
 
-    >>> [kind_of(Group("7", text, (0, 1)), 4) for text in ("TENSOR_MODEL_PARALLEL_GROUP", "pp0", "default_pg", "x")]
+    >>> [kind_of(ProcessGroup("7", text, (0, 1)), 4) for text in ("TENSOR_MODEL_PARALLEL_GROUP", "pp0", "default_pg", "x")]
     ['tp', 'pp', 'world', 'unknown']
     """
     if "default" in _WORDS.findall(group.description.lower()):
@@ -113,7 +113,9 @@ def kind_of(group: Group, world_size: int) -> str:
     return "world" if kind == "unknown" and len(group.ranks) == world_size else kind
 
 
-def communicators_of(groups: Iterable[Group], world_size: int, *, is_whole: bool = True) -> dict[Group, Communicator]:
+def communicators_of(
+    groups: Iterable[ProcessGroup], world_size: int, *, is_whole: bool = True
+) -> dict[ProcessGroup, Communicator]:
     """Give each group an id that no other group of the job has.
 
     Parameters
@@ -131,7 +133,7 @@ def communicators_of(groups: Iterable[Group], world_size: int, *, is_whole: bool
         return {g: Communicator(id, kind_of(g, world_size), g.ranks) for g, id in ids.items()}
     by_text = Counter(group.description or group.name for group in distinct)
     by_both = Counter((group.description, group.name) for group in distinct)
-    made: dict[Group, Communicator] = {}
+    made: dict[ProcessGroup, Communicator] = {}
     for group in distinct:
         text = group.description or group.name or "group"
         if by_text[text] > 1:

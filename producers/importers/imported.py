@@ -13,6 +13,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header
+from irregulars.producers.trace.job_file import RankLocation
 
 Array = np.ndarray
 
@@ -21,15 +22,6 @@ MOST_ROWS: Final = 8_000_000
 
 _OPERATOR: Final = BOUNDS["commops"]
 _ITERATION: Final = BOUNDS["iterations"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a rank lives, and how many rows its tool is known to have lost."""
-
-    host: str | None = None
-    gpu: int | None = None
-    lost_rows: int | None = None
 
 
 class RankRows:
@@ -159,7 +151,7 @@ class ImportedJob:
     clock: str
     communicators: Mapping[str, Communicator]
     ranks: Mapping[int, RankRows]
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, RankLocation] = field(default_factory=dict)
     notes: Sequence[str] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     complete_until_ns: Mapping[int, int] = field(default_factory=dict)
@@ -171,7 +163,7 @@ class ImportedJob:
             for rank in communicator.ranks:
                 members.setdefault(rank, []).append(communicator)
         for rank, rows in sorted(self.ranks.items()):
-            place = self.places.get(rank, Place())
+            place = self.places.get(rank, RankLocation())
             yield Announcement(
                 job=self.job,
                 attempt=0,

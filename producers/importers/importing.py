@@ -16,7 +16,7 @@ import orjson
 from irregulars.errors import InputError
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, read_dump
-from irregulars.producers.importers.imported import ImportedJob, Place
+from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogParser, Operation, Process
 from irregulars.producers.importers.kineto_events import EventReader
@@ -34,6 +34,7 @@ from irregulars.producers.trace.foreign_files import (
     read_bounded,
     stem_of,
 )
+from irregulars.producers.trace.job_file import RankLocation
 from irregulars.validation import nearest
 
 MAX_PICKLE_BYTES: Final = 64 << 20
@@ -64,7 +65,7 @@ def import_trace(
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")
     imported = KINDS[kind](list_files(source), job or name_of_job(source))
     if hosts:
-        known = {rank: imported.places.get(rank, Place()) for rank in imported.ranks}
+        known = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
         places = {rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()}
         imported = replace(imported, places=places)
     if directory.resolve() == source.resolve():

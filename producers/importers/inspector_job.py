@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, UNKNOWN
-from irregulars.producers.importers.groups import Group, communicators_of
-from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+from irregulars.producers.importers.groups import ProcessGroup, communicators_of
+from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.importers.inspector_lines import LogParser, Membership, Operation, Process
 from irregulars.producers.iteration_inference.operators import OPERATOR_BITS, joined
+from irregulars.producers.trace.job_file import RankLocation
 
 _MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
 
@@ -126,7 +127,7 @@ def job_of_operations(
         clock="shared" if len({process.host for process in ranks.of}) == 1 else "per_host",
         communicators={one.id: one for one in communicators.values()},
         ranks=rows,
-        places={rank: Place(host=process.host, lost_rows=dropped.get(process) or None)
+        places={rank: RankLocation(host=process.host, lost_rows=dropped.get(process) or None)
                 for process, rank in ranks.of.items()},
         notes=notes,
         skipped=dict(skipped),
@@ -157,7 +158,7 @@ def _communicators(members: Members, ranks: ProcessRanks) -> dict[str, Communica
         size = next(iter(found.values())).size
         if ranks.is_known and size == ranks.world_size:
             own = tuple(range(size))
-        groups[identity] = Group(identity, name, own)
+        groups[identity] = ProcessGroup(identity, name, own)
     made = communicators_of(groups.values(), ranks.world_size)
     return {identity: made[group] for identity, group in groups.items()}
 
@@ -269,7 +270,7 @@ class LiveLog:
             clock="per_host",
             communicators={one.id: one for one in communicators.values()},
             ranks=ranks,
-            places={rank: Place(host=process.host) for process, rank in self._ranks.items()},
+            places={rank: RankLocation(host=process.host) for process, rank in self._ranks.items()},
         )
 
     def _communicators(self, operations: list[Operation]) -> dict[str, Communicator]:
@@ -279,7 +280,7 @@ class LiveLog:
             identity, size = one.member.communicator, one.member.size
             seen = sorted((at, rank) for (text, at), rank in self._members.items() if text == identity)
             own = tuple(range(size)) if size == self._world_size else tuple(dict.fromkeys(rank for _, rank in seen))
-            groups[identity] = Group(identity, one.member.name, own)
+            groups[identity] = ProcessGroup(identity, one.member.name, own)
         made = communicators_of(groups.values(), self._world_size)
         # NCCL's hash is the id: unlike a made one it does not depend on the members seen so far.
         return {identity: replace(made[group], id=identity) for identity, group in groups.items()}

@@ -19,9 +19,10 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, RECV, ROOTED, SEND, UNKNOWN
-from irregulars.producers.importers.groups import Group, communicators_of
-from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+from irregulars.producers.importers.groups import ProcessGroup, communicators_of
+from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.importers.kineto_trace import Call, Capture, step_at
+from irregulars.producers.trace.job_file import RankLocation
 
 _PASSING: Final = 0.95
 """Of the calls: profilers place some events a little off."""
@@ -35,7 +36,7 @@ class Kind(NamedTuple):
     peer: int
 
 
-def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], Group]:
+def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], ProcessGroup]:
     """Find the group of each rank's gloo calls of each kind; calls for which no group fits are absent.
 
     Parameters
@@ -49,7 +50,7 @@ def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], Group
         for call in capture.calls:
             if call.lane == "gloo":
                 own.setdefault(kind_of_call(call), []).append(call)
-    found: dict[tuple[int, Kind], Group] = {}
+    found: dict[tuple[int, Kind], ProcessGroup] = {}
     for rank, kinds in calls.items():
         groups = sorted(captures[rank].groups, key=lambda group: (-len(group.ranks), group))
         for kind in kinds:
@@ -65,7 +66,7 @@ def kind_of_call(call: Call) -> Kind:
     return Kind(call.operator, -1.0 if np.isnan(call.size_bytes) else call.size_bytes, call.peer)
 
 
-def _is_shared(rank: int, kind: Kind, group: Group, calls: Mapping[int, Mapping[Kind, list[Call]]]) -> bool:
+def _is_shared(rank: int, kind: Kind, group: ProcessGroup, calls: Mapping[int, Mapping[Kind, list[Call]]]) -> bool:
     members = [member for member in group.ranks if member in calls]
     own = [calls[member].get(kind, []) for member in members]
     if any(len(one) != len(calls[rank][kind]) for one in own):
@@ -77,7 +78,7 @@ def _is_shared(rank: int, kind: Kind, group: Group, calls: Mapping[int, Mapping[
     return bool(np.mean(starts.max(axis=0) <= ends.min(axis=0)) >= _PASSING)
 
 
-def _is_pair(rank: int, kind: Kind, group: Group, calls: Mapping[int, Mapping[Kind, list[Call]]]) -> bool:
+def _is_pair(rank: int, kind: Kind, group: ProcessGroup, calls: Mapping[int, Mapping[Kind, list[Call]]]) -> bool:
     if kind.peer >= len(group.ranks) or group.ranks[kind.peer] == rank:
         return False
     peer = group.ranks[kind.peer]
@@ -151,7 +152,7 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
         clock=_clock(by_rank),
         communicators={one.id: one for one in communicators.values()},
         ranks=ranks,
-        places={rank: Place(host=capture.host) for rank, capture in by_rank.items()},
+        places={rank: RankLocation(host=capture.host) for rank, capture in by_rank.items()},
         notes=notes,
         skipped=dict(skipped),
     )
@@ -165,8 +166,8 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
         for call in capture.calls:
             if call.group is None and call.lane != "gloo":
                 lanes.setdefault(call.lane, set()).add(rank)
-    world = Group("world", "default_pg", tuple(range(world_size)))
-    streams = {lane: Group(lane, lane, tuple(sorted(ranks))) for lane, ranks in lanes.items()}
+    world = ProcessGroup("world", "default_pg", tuple(range(world_size)))
+    streams = {lane: ProcessGroup(lane, lane, tuple(sorted(ranks))) for lane, ranks in lanes.items()}
     if len(lanes) == 1:
         streams = dict.fromkeys(lanes, world)
     found: dict[int, Capture] = {}
@@ -184,7 +185,7 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
     return found
 
 
-def _rows(capture: Capture, communicators: Mapping[Group, Communicator]) -> RankRows:
+def _rows(capture: Capture, communicators: Mapping[ProcessGroup, Communicator]) -> RankRows:
     rows = RankRows()
     for step in capture.steps:
         rows.add_iteration(step.peer, step.start_ns, step.end_ns - step.start_ns)
@@ -226,7 +227,7 @@ def _clock(by_rank: Mapping[int, Capture]) -> str:
 
 def _ends_apart_ns(by_rank: Mapping[int, Capture]) -> np.ndarray:
     """Return by how much the ends of each collective differ between its ranks, ns."""
-    ends: dict[Group, dict[int, list[float]]] = {}
+    ends: dict[ProcessGroup, dict[int, list[float]]] = {}
     for rank, capture in by_rank.items():
         for call in capture.calls:
             if call.group is not None and call.operator not in P2P:

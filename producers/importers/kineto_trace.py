@@ -20,7 +20,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.records import P2P, RECV
-from irregulars.producers.importers.groups import Group, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
+from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
 
 
 class TimedSpan(NamedTuple):
@@ -105,7 +105,7 @@ class Call(NamedTuple):
         The other end of p2p as a rank of the group; -1 elsewhere.
     """
 
-    group: Group | None
+    group: ProcessGroup | None
     lane: str
     operator: int
     start_ns: int
@@ -122,7 +122,7 @@ class Capture:
     rank: int
     world_size: int | None
     host: str | None
-    groups: tuple[Group, ...]
+    groups: tuple[ProcessGroup, ...]
     steps: list[TimedSpan]
     calls: list[Call]
     skipped: dict[str, int] = field(default_factory=dict)
@@ -261,7 +261,7 @@ class TraceParser:
             skipped=skipped,
         )
 
-    def _kernel_calls(self, groups: Mapping[str, Group], skipped: dict[str, int]) -> Iterable[Call]:
+    def _kernel_calls(self, groups: Mapping[str, ProcessGroup], skipped: dict[str, int]) -> Iterable[Call]:
         notes = SpansByThread(self._notes)
         for kernel in self._kernels:
             issued_ns, told = self._issued.get(kernel.arguments.get("External id", -1), (None, kernel.arguments))
@@ -325,8 +325,8 @@ class TraceParser:
 
 
 _ARGUMENTS: Final = (
-    "Collective name", "In msg nelems", "dtype", "Process Group Name", "Process Group Ranks",
-    "Process Group Description", "Dst Rank", "Src Rank", "External id", "correlation", "stream",
+    "Collective name", "In msg nelems", "dtype", "Process ProcessGroup Name", "Process ProcessGroup Ranks",
+    "Process ProcessGroup Description", "Dst Rank", "Src Rank", "External id", "correlation", "stream",
 )  # fmt: skip
 
 
@@ -363,27 +363,29 @@ def _count(skipped: dict[str, int], reason: str) -> None:
         skipped[reason] = skipped.get(reason, 0) + 1
 
 
-def _groups(config: Any) -> dict[str, Group]:
-    found: dict[str, Group] = {}
+def _groups(config: Any) -> dict[str, ProcessGroup]:
+    found: dict[str, ProcessGroup] = {}
     for one in config[:_MOST_GROUPS] if isinstance(config, list) else ():
         ranks = ranks_of(one.get("ranks")) if isinstance(one, dict) else None
         if ranks is not None:
             name = str(one.get("pg_name"))[:200]
-            found[name] = Group(name, str(one.get("pg_desc") or "")[:200], ranks)
+            found[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
     return found
 
 
-def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, Group]) -> Group | None:
+def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> ProcessGroup | None:
     """Return the group that an event names, with the ranks of the trace's list of groups: events shorten them."""
-    name = arguments.get("Process Group Name")
+    name = arguments.get("Process ProcessGroup Name")
     if not isinstance(name, str):
         return None
     if name in groups:
         return groups[name]
-    ranks = ranks_of(arguments.get("Process Group Ranks"))
-    description = arguments.get("Process Group Description")
+    ranks = ranks_of(arguments.get("Process ProcessGroup Ranks"))
+    description = arguments.get("Process ProcessGroup Description")
     return (
-        None if ranks is None else Group(name[:200], description[:200] if isinstance(description, str) else "", ranks)
+        None
+        if ranks is None
+        else ProcessGroup(name[:200], description[:200] if isinstance(description, str) else "", ranks)
     )
 
 

@@ -17,10 +17,11 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from irregulars.messages.records import COMMOPS, ITERATIONS, PHASES, UNKNOWN, Batch, Header
-from irregulars.producers.importers.imported import ImportedJob, Place, RankRows
+from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.importers.ras_answers import Answer, Worker, read_answer
 from irregulars.producers.importers.ras_standstill import Open, StandstillWatch, find_world
 from irregulars.producers.publishing.sources import Record
+from irregulars.producers.trace.job_file import RankLocation
 
 OBSERVED: Final = PHASES.index("observed")
 
@@ -208,7 +209,7 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
         communicators={one.id: one for one in communicators_of(watch.members, world_size)},
         ranks=ranks,
         places={
-            rank: Place(worker.host, worker.gpu if worker.gpu >= 0 else None, lost_rows=0)
+            rank: RankLocation(worker.host, worker.gpu if worker.gpu >= 0 else None, lost_rows=0)
             for rank, worker in world.workers.items()
         },
         notes=(NOTE_COUNTS,) if is_standing else (NOTE_COUNTS, NOTE_MOVING),

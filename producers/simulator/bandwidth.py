@@ -1,4 +1,4 @@
-"""What the counters of the NICs show, made of the transfers that cross them.
+"""Counters of the NICs, made of the transfers that cross them.
 
 Bytes of a flow are spread evenly over the time that it takes. A sample is the mean rate over the period before it,
 as a reader of counters gets it; hosts read theirs at different moments.
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.producers.simulator.engine import Engine, Run
+from irregulars.producers.simulator.network import count_up
 from irregulars.producers.simulator.plan import Plan
 from irregulars.producers.simulator.settings import NS_PER_MS
 from irregulars.producers.simulator.topology import Ints
@@ -47,10 +48,7 @@ class _Crossings:
     @classmethod
     def of(cls, engine: Engine, plan: Plan) -> _Crossings:
         network, flows, nic = engine.network, plan.flows, engine.topology.nic
-        paths = np.arange(len(network.is_between_hosts))
-        first = np.searchsorted(network.hop_path, paths)
-        counts = np.searchsorted(network.hop_path, paths, side="right") - first
-        flow, hop = _spread(first[flows.path], counts[flows.path])
+        flow, hop = network.crossings(flows.path)
         return cls(
             flow=flow,
             transfer=flows.transfer[flow],
@@ -90,7 +88,7 @@ class BandwidthSampler:
             self._sent[direction] += self._binned(nic[happens], begin_ns, length_ns, sent_bytes)
 
     def take(self, until_ns: float) -> Samples:
-        """Give the samples up to a moment before which no further transfer will begin; each sample once."""
+        """Return the samples up to a moment before which no further transfer will begin; each sample once."""
         count = max(int((until_ns - self._phase_ns.max(initial=0.0)) // self._period_ns) + 1 - self._taken, 0)
         self._reserve(until_ns)
         number = self._taken
@@ -106,11 +104,11 @@ class BandwidthSampler:
             self._sent = np.pad(self._sent, ((0, 0), (0, 0), (0, wanted)))
 
     def _binned(self, nic: Ints, begin_ns: Floats, length_ns: Floats, sent_bytes: Floats) -> Floats:
-        """Bytes of each NIC in each period that was not taken yet; a transfer may reach over several."""
+        """Return the bytes of each NIC in each period not taken yet; a transfer may reach over several."""
         period_ns, phase_ns = self._period_ns, self._phase_ns[nic]
         first = np.ceil((begin_ns - phase_ns) / period_ns).astype(np.int64)
         last = np.ceil((begin_ns + length_ns - phase_ns) / period_ns).astype(np.int64)
-        flow, period = _spread(first, last - first + 1)
+        flow, period = count_up(first, last - first + 1)
         edge_ns = phase_ns[flow] + period * period_ns
         inside_ns = np.minimum(begin_ns[flow] + length_ns[flow], edge_ns) - np.maximum(
             begin_ns[flow], edge_ns - period_ns
@@ -120,15 +118,3 @@ class BandwidthSampler:
         place = nic[flow] * shape[1] + period - self._taken
         binned = np.bincount(place, sent, minlength=shape[0] * shape[1])
         return np.asarray(binned.reshape(shape), dtype=np.float64)
-
-
-def _spread(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Count up from each `first` so many times: which one it was, and the number.
-
-    >>> owner, number = _spread(np.array([5, 9]), np.array([2, 1]))
-    >>> owner.tolist(), number.tolist()
-    ([0, 0, 1], [5, 6, 9])
-    """
-    owner = np.repeat(np.arange(len(first)), counts)
-    begins = np.cumsum(counts) - counts
-    return owner, first[owner] + np.arange(len(owner)) - begins[owner]

@@ -1,4 +1,4 @@
-"""What faults do in one iteration: longer work, standstill, heavier micro-batches, slower devices.
+"""Effects of faults in one iteration: longer work, standstill, heavier micro-batches, slower devices.
 
 Nothing else is touched: the waiting follows in the engine.
 """
@@ -54,13 +54,13 @@ class Faults:
     Parameters
     ----------
     faults
-        By number: what a fault draws depends on it.
+        By number, on which a fault's random draws depend.
 
     Raises
     ------
     InputError
-        If a fault names what the cluster does not have, or a link over which nothing travels, or if its strength is
-        not known yet.
+        If a fault names a device that the cluster does not have, or a link over which nothing travels, or if its
+        strength is not known yet.
     """
 
     def __init__(self, topology: Topology, network: Network, faults: Mapping[int, Fault]) -> None:
@@ -74,7 +74,7 @@ class Faults:
                 )
 
     def effects(self, iteration: int) -> Effects:
-        """Return what the faults do in this iteration."""
+        """Return the effects of all faults in this iteration."""
         active = [(n, fault) for n, fault in self._faults.items() if fault.is_active(iteration)]
         if not active:
             return NO_EFFECTS
@@ -89,7 +89,7 @@ class Faults:
         )
 
     def _strength(self, number: int, fault: Fault, iteration: int) -> tuple[float, float]:
-        """Factor and added milliseconds; a fluctuating fault has any part of its strength."""
+        """Return factor and added milliseconds; a fluctuating fault has any part of its strength."""
         part = fault.part(iteration)
         if fault.shape == "fluctuating":
             part = float(fault_generator(self._topology.settings, number, iteration).random())
@@ -130,7 +130,7 @@ class Faults:
 
 
 def fault_ranks(fault: Fault, topology: Topology) -> Ints:
-    """All ranks that a fault sits on: none for ``uneven_data``; of a link the sender first."""
+    """Return all ranks of a fault: none for ``uneven_data``; of a link the sender first."""
     match fault.kind:
         case "slow_rank" | "hang":
             return np.array([fault.rank])
@@ -157,7 +157,7 @@ def _device(fault: Fault, topology: Topology) -> tuple[int, ...]:
 
 
 def check_place(fault: Fault, topology: Topology, network: Network) -> None:
-    """Raise `InputError` unless the cluster has what the fault names."""
+    """Raise `InputError` unless the cluster has the device of the fault."""
     for name, value, limit in (
         ("rank", fault.rank, topology.world_size),
         ("dst", fault.peer, topology.world_size),
@@ -165,17 +165,14 @@ def check_place(fault: Fault, topology: Topology, network: Network) -> None:
     ):
         if value is not None and value >= limit:
             raise InputError(f"{name} must be below {limit}; got {value!r} (fault {fault.kind})")
-    fault_ranks(fault, topology)  # finds the host or the switch, or says that there is none
+    fault_ranks(fault, topology)  # raises where there is no such host or switch
     if fault.kind == "slow_link":
-        _check_link(int(fault.rank or 0), int(fault.peer or 0), network)
+        source, destination = int(fault.rank or 0), int(fault.peer or 0)
+        if not network.has_link(source, destination):
+            reached = sorted(set(network.hop_destination[network.hop_source == source].tolist()))
+            raise InputError(
+                f"slow_link must name two ranks on different hosts that exchange data; got src={source}, "
+                f"dst={destination} (rank {source} sends to {reached or 'no other host'})"
+            )
     if fault.kind == "slow_nic" and not np.any(topology.nic[network.hop_source] == topology.nic[fault.rank]):
         raise InputError(f"slow_nic must name a rank that talks to another host; got {fault.rank!r} (fault slow_nic)")
-
-
-def _check_link(source: int, destination: int, network: Network) -> None:
-    if not network.has_link(source, destination):
-        reached = sorted(set(network.hop_destination[network.hop_source == source].tolist()))
-        raise InputError(
-            f"slow_link must name two ranks on different hosts that exchange data; got src={source}, "
-            f"dst={destination} (rank {source} sends to {reached or 'no other host'})"
-        )

@@ -61,25 +61,22 @@ class Contention:
     @classmethod
     def of(cls, topology: Topology, network: Network, plan: Plan) -> Contention:
         """Find all crossings of a plan."""
-        paths = np.arange(len(network.is_between_hosts))
-        first = np.searchsorted(network.hop_path, paths)
-        counts = (np.searchsorted(network.hop_path, paths, side="right") - first)[plan.flows.path]
-        flow = np.repeat(np.arange(len(counts)), counts)
+        flow, hop = network.crossings(plan.flows.path)
+        counts = np.bincount(flow, minlength=len(plan.flows.path))
         offsets = np.cumsum(counts) - counts
-        hop = first[plan.flows.path][flow] + np.arange(len(flow)) - offsets[flow]
         crossing = np.flatnonzero(counts)
         nics = topology.nic[network.hop_source[hop]], topology.nic[network.hop_destination[hop]]
         return cls(flow, hop, offsets[crossing], crossing, nics)
 
     def extra_ns(self, begin_ns: Floats, flow_ns: Floats, flow_bytes: Floats, hop_ns_per_byte: Floats) -> Floats:
-        """How much longer each flow takes because of others.
+        """Return how much longer each flow takes because of others.
 
         Parameters
         ----------
         begin_ns, flow_ns
-            Per flow: when it began, and how long it took; a flow that never begins is in nobody's way.
+            Per flow: when it began, and how long it took; a flow that never begins disturbs no other.
         flow_bytes
-            Per flow: what one member sends.
+            Per flow: bytes that one member sends.
         hop_ns_per_byte
             Per hop: time per byte of a flow, which has the NIC for itself.
         """
@@ -100,8 +97,8 @@ class Contention:
 def others_in_the_way_ns(nic: Ints, begin_ns: Floats, length_ns: Floats, alone_ns: Floats) -> Floats:
     """Time that a NIC spends on other transfers while each of these lasts.
 
-    A transfer spreads what it needs of the NIC, ``alone_ns``, evenly over the time it takes. With ``W(t)`` what a NIC
-    has done for all of them up to ``t``, that is the increase of ``W`` less the own part.
+    A transfer spreads its need of the NIC, ``alone_ns``, evenly over the time it takes. With ``W(t)`` the work that a
+    NIC has done for all of them up to ``t``, that is the increase of ``W`` less the own part.
 
     >>> two = np.zeros(2)
     >>> others_in_the_way_ns(np.array([3, 3]), two, two + 5.0, two + 5.0).tolist()
@@ -140,7 +137,7 @@ LAUNCH_NS: Final = 20 * NS_PER_US
 """Time between two operators of a rank with no work between them."""
 
 NEVER_NS: Final = float("inf")
-"""When something happens that waits for a rank which stopped."""
+"""Time of an event that waits for a rank which stopped."""
 
 _AFTER_LAST_NS = 1 * NS_PER_MS  # logging, zeroing of gradients
 _BUFFERED_SEND_NS = 50 * NS_PER_US
@@ -243,12 +240,12 @@ class Engine:
         return run
 
     def turn_of(self, iteration: int) -> str:
-        """Say which plan an iteration follows."""
+        """Return the plan that an iteration follows."""
         every = self.settings.evaluate_every
         return EVALUATE if every and (iteration + 1) % every == 0 else TRAIN
 
     def ready_after_ns(self, run: Run) -> Floats:
-        """When each rank begins the iteration after this one."""
+        """Return when each rank begins the iteration after this one."""
         return np.asarray(run.end_ns + self.settings.idle_ms * NS_PER_MS)
 
     def run(self, iteration: int, ready_ns: Floats, effects: Effects = NO_EFFECTS) -> Run:
@@ -268,7 +265,8 @@ class Engine:
         self._add_pauses(plan, iteration, effects, gap_ns)
         wire_bytes = self._wire_bytes(plan, iteration, expert_load)
         flow_ns = self._flow_ns(plan, wire_bytes, effects) * noise.transfer
-        lanes, ratios = self._untidiness.stalls(iteration, self._lanes(plan))
+        may_hang = self.network.is_between_hosts[plan.flows.path] & bool(self.settings.stalls_per_iteration)
+        lanes, ratios = self._untidiness.stalls(iteration, np.flatnonzero(may_hang))
         flow_ns[lanes] += ratios * (self._nominal_ns if len(lanes) else 0.0)
         connecting = self._warm_up.connecting(iteration, plan.flows.path, nowhere_path(self.topology))
         flow_ns[connecting] += self.settings.connect_ms * NS_PER_MS
@@ -293,12 +291,6 @@ class Engine:
         _, departure_ns, _ = _meet(plan, start_ns, gap_ns, flow_ns, noise, None)
         return float(departure_ns[plan.last_step].max())
 
-    def _lanes(self, plan: Plan) -> Ints:
-        """Flows that may hang: those between hosts."""
-        if not self.settings.stalls_per_iteration:
-            return np.empty(0, dtype=np.int64)
-        return np.flatnonzero(self.network.is_between_hosts[plan.flows.path])
-
     def _gap_ns(self, plan: Plan, iteration: int, effects: Effects, expert_load: Floats | None) -> Floats:
         load = self._untidiness.load(iteration)
         if effects.load is not None:
@@ -311,7 +303,7 @@ class Engine:
         return np.asarray(gap_ns + LAUNCH_NS * plan.is_call)
 
     def _add_pauses(self, plan: Plan, iteration: int, effects: Effects, gap_ns: Floats) -> None:
-        """Add what is no work: a fault's standstill, pauses of ranks, and compiling."""
+        """Add times without work: a fault's standstill, pauses of ranks, and compiling."""
         for stall_ns in (effects.stall_ns, self._warm_up.compile_ns(iteration)):
             if stall_ns is not None:
                 gap_ns[plan.first_forward_step] += stall_ns
@@ -324,7 +316,9 @@ class Engine:
         wire_bytes = flows.wire_bytes if longer == 1 else flows.wire_bytes * np.where(flows.is_scaled, longer, 1.0)
         if expert_load is None:
             return wire_bytes
-        busiest = np.ones(nowhere_path(self.topology) + 1)  # who gets most tokens decides how long an exchange takes
+        busiest = np.ones(
+            nowhere_path(self.topology) + 1
+        )  # the rank with most tokens decides how long an exchange takes
         loads = np.tile(expert_load, self.settings.pp)[self.topology.seat]
         np.maximum.at(busiest, self.topology.groups.numbers["ep"], loads)
         return np.asarray(wire_bytes * busiest[flows.path])
@@ -336,7 +330,7 @@ class Engine:
     def _extra_ns(
         self, plan: Plan, begin_ns: Floats, flow_ns: Floats, wire_bytes: Floats, effects: Effects
     ) -> Floats:
-        """How much longer each flow takes, since others cross its NICs too."""
+        """Return how much longer each flow takes, since others cross its NICs too."""
         contention = self._contention[next(name for name, one in self.plans.items() if one is plan)]
         hop_ns_per_byte, _ = self.network.hop_times(effects.network)
         return contention.extra_ns(begin_ns[plan.flows.transfer], flow_ns, wire_bytes, hop_ns_per_byte)
@@ -391,7 +385,7 @@ def _meet(
 
 
 def _arrived(wave: Wave, departure_ns: Floats, gap_ns: Floats) -> Floats:
-    """When each share enters: after its work, and when what it waits for is over."""
+    """Return when each share enters: after its work, and after all steps that it waits for."""
     before_ns, own_ns = departure_ns[wave.before], gap_ns[wave.shares]
     free_ns = before_ns
     for other in wave.others:
@@ -402,7 +396,7 @@ def _arrived(wave: Wave, departure_ns: Floats, gap_ns: Floats) -> Floats:
 
 
 def _left(wave: Wave, arrived: Floats, left: Floats, length: Floats) -> Floats:
-    """Departures where not all wait for all."""
+    """Return departures where not all wait for all."""
     own_ns = length[wave.owner]
     root_ns = np.maximum(arrived, arrived[wave.offsets][wave.owner]) + own_ns
     left = np.where(wave.roles == COPIED, np.minimum(arrived + _BUFFERED_SEND_NS, left), left)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
+from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US
 from irregulars.producers.simulator.topology import AXES, Ints, Topology
 
 Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ def nowhere_path(topology: Topology) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NetworkState:
-    """What is wrong with the network in one iteration: factors on the time per byte, and added delays.
+    """Faults of the network in one iteration: factors on the time per byte, and added delays.
 
     ``nic`` and ``switch`` are ``(factor, delay_ns)`` per device, ``links`` holds ``(source, destination, factor,
     delay_ns)``.
@@ -73,7 +73,12 @@ class Network:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         settings = topology.settings
-        hops = _collective_hops(topology) + _pair_hops(topology) + _round_hops(topology)
+        hops = [
+            _ring_hops(number, communicator.ranks, topology.host)
+            for number, communicator in enumerate(topology.groups.communicators)
+            if communicator.kind != "pp"  # pipeline groups hold pairs only
+        ]
+        hops += _pair_hops(topology) + _round_hops(topology)
         count = nowhere_path(topology) + 1
         order = np.argsort(np.concatenate([h.path for h in hops]), kind="stable")
         self.hop_path = np.concatenate([h.path for h in hops])[order]
@@ -81,14 +86,33 @@ class Network:
         self.hop_destination = np.concatenate([h.destination for h in hops])[order]
         self.hop_load = np.concatenate([h.load for h in hops])[order]
         self.is_between_hosts = np.bincount(self.hop_path, minlength=count) > 0
-        self._latency_ns = self._steps(count) * np.where(
+        uses_nvlink = ~self.is_between_hosts
+        steps = np.ones(count)  # rounds of messages: the depth of a tree over the members, 1 for a pair
+        for number, communicator in enumerate(topology.groups.communicators):
+            steps[number] = np.ceil(np.log2(len(communicator.ranks)))
+            hosts = topology.host[list(communicator.ranks)]
+            uses_nvlink[number] = len(np.unique(hosts)) < len(hosts)
+        self._latency_ns = steps * np.where(
             self.is_between_hosts, settings.network_latency_us * NS_PER_US, settings.nvlink_latency_us * NS_PER_US
         )
         self._latency_ns[-1] = 0.0
-        self._nvlink_ns_per_byte = np.where(self._uses_nvlink(count), _NS_PER_S / settings.nvlink_bytes_per_s, 0.0)
+        self._nvlink_ns_per_byte = np.where(uses_nvlink, _NS_PER_S / settings.nvlink_bytes_per_s, 0.0)
+
+    def crossings(self, path: Ints) -> tuple[Ints, Ints]:
+        """Return each crossing of a hop by a flow, in order of flows: number of the flow, and of the hop.
+
+        Parameters
+        ----------
+        path
+            Path of each flow.
+        """
+        paths = np.arange(len(self.is_between_hosts))
+        first = np.searchsorted(self.hop_path, paths)
+        counts = np.searchsorted(self.hop_path, paths, side="right") - first
+        return count_up(first[path], counts[path])
 
     def has_link(self, source: int, destination: int) -> bool:
-        """Say whether any transfer of the job goes from this rank's NIC to that one's."""
+        """Whether any transfer of the job goes from this rank's NIC to that one's."""
         return bool(np.any((self.hop_source == source) & (self.hop_destination == destination)))
 
     def path_times(self, state: NetworkState | None = None) -> tuple[Floats, Floats]:
@@ -102,10 +126,12 @@ class Network:
         return latency_ns, ns_per_byte
 
     def hop_times(self, state: NetworkState | None = None) -> tuple[Floats, Floats]:
-        """Give the ns per byte of a flow, and the delay in ns, of each hop."""
+        """Return the ns per byte of a flow, and the delay in ns, of each hop."""
         factor, delay_ns = self._hop_state(state)
         s = self._topology.settings
-        return np.asarray(self.hop_load * factor * _NS_PER_S * _sharers(s) / s.nic_bytes_per_s), delay_ns
+        # Contending ranks are in each other's way when they do transfer at the same time: the engine adds that.
+        sharers = 1 if s.is_nic_contended else min(s.gpus_per_nic, s.gpus_per_host)
+        return np.asarray(self.hop_load * factor * _NS_PER_S * sharers / s.nic_bytes_per_s), delay_ns
 
     def _hop_state(self, state: NetworkState | None) -> tuple[Floats, Floats]:
         factor, delay_ns = np.ones(len(self.hop_path)), np.zeros(len(self.hop_path))
@@ -121,20 +147,6 @@ class Network:
             delay_ns[on_link] += late_link
         return factor, delay_ns
 
-    def _steps(self, count: int) -> Floats:
-        """Rounds of messages: the depth of a tree over the members, 1 for a pair."""
-        steps = np.ones(count)
-        for number, communicator in enumerate(self._topology.groups.communicators):
-            steps[number] = np.ceil(np.log2(len(communicator.ranks)))
-        return steps
-
-    def _uses_nvlink(self, count: int) -> NDArray[np.bool_]:
-        uses = ~self.is_between_hosts
-        for number, communicator in enumerate(self._topology.groups.communicators):
-            hosts = self._topology.host[list(communicator.ranks)]
-            uses[number] = len(np.unique(hosts)) < len(hosts)
-        return np.asarray(uses[:count])
-
 
 @dataclass(frozen=True, slots=True)
 class _Hops:
@@ -148,18 +160,16 @@ class _Hops:
         return cls(np.broadcast_to(path, source.shape), source, destination, np.full(source.shape, load))
 
 
-def _sharers(settings: SimulatorSettings) -> int:
-    if settings.is_nic_contended:
-        return 1  # they are in each other's way when they do transfer at the same time
-    return min(settings.gpus_per_nic, settings.gpus_per_host)
+def count_up(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Count up from each `first`, `counts` times: its index, and the number.
 
-
-def _collective_hops(topology: Topology) -> list[_Hops]:
-    return [
-        _ring_hops(number, communicator.ranks, topology.host)
-        for number, communicator in enumerate(topology.groups.communicators)
-        if communicator.kind != "pp"  # pipeline groups hold pairs only
-    ]
+    >>> owner, number = count_up(np.array([5, 9]), np.array([2, 1]))
+    >>> owner.tolist(), number.tolist()
+    ([0, 0, 1], [5, 6, 9])
+    """
+    owner = np.repeat(np.arange(len(first)), counts)
+    begins = np.cumsum(counts) - counts
+    return owner, first[owner] + np.arange(len(owner)) - begins[owner]
 
 
 def _ring_hops(path: int, ranks: Sequence[int], host: Ints) -> _Hops:
@@ -195,7 +205,7 @@ def _round_hops(topology: Topology) -> list[_Hops]:
 
 
 def state_of(topology: Topology, devices: Sequence[tuple[str, Sequence[int], float, float]]) -> NetworkState:
-    """Combine slow devices.
+    """Combine slow devices into one state of the network.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""One iteration of the whole job as flat arrays: who calls what after how much work, and who meets whom.
+"""One iteration of the whole job as flat arrays: each rank's calls, the work before them, and which calls meet.
 
 A *step* is one call of one rank (and, first of each rank, a marker for the start of the iteration); steps are
 numbered seat by seat (`producers.simulator.topology`) in program order. A *transfer* is one meeting: the ranks
@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 class OperatorRows:
     """Columns of the rows of one iteration, in order of seat and program.
 
-    ``series`` names what the rows are counted in: a communicator, of p2p with the ordered pair. ``ordinal`` counts
+    ``series`` is the sequence that counts a row: a communicator, of p2p with the ordered pair. ``ordinal`` counts
     from 1 in each series of an iteration, of which ``per_iteration`` is the length. ``is_scaled``: sizes grow with
     the sequences. ``first`` (per seat, and one more) is where the rows of a seat begin.
     """
@@ -138,7 +138,7 @@ def _peers(topology: Topology, stage: int, call: Call, peer: int) -> Ints:
 
 
 def _count(series: Sequence[tuple[object, ...]]) -> tuple[list[int], list[int]]:
-    """Number the members of each series from 1, and say how many it has."""
+    """Number the members of each series from 1; return these numbers, and each series' length."""
     seen: dict[tuple[object, ...], int] = {}
     ordinal = []
     for name in series:
@@ -148,7 +148,7 @@ def _count(series: Sequence[tuple[object, ...]]) -> tuple[list[int], list[int]]:
 
 
 ALL, COPIED, ROOT, NOBODY = range(4)
-"""Whom a share waits for: all members; all, unless its bytes are copied before; the root of the transfer; nobody."""
+"""A share waits for all members; for all, unless its bytes are copied before; for the transfer's root; for none."""
 
 _FROM_ROOT, _TO_ROOT = (ROOT, ROOT), (ALL, NOBODY)  # the root, the others
 _ROOTED: Final = {"broadcast": _FROM_ROOT, "scatter": _FROM_ROOT, "reduce": _TO_ROOT, "gather": _TO_ROOT}
@@ -197,8 +197,8 @@ class Wave:
 class Flows:
     """Flows by number; those of index below the number of transfers are the transfers' first ones.
 
-    ``transfer``, ``path`` (see `producers.simulator.network`), ``wire_bytes``: what one member sends, and
-    ``is_scaled``: whether that grows with the length of sequences.
+    ``transfer``, ``path`` (see `producers.simulator.network`), ``wire_bytes``: bytes that one member sends, and
+    ``is_scaled``: whether these grow with the length of sequences.
     """
 
     transfer: Ints
@@ -209,14 +209,14 @@ class Flows:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is known of an iteration before it runs.
+    """An iteration before it runs.
 
     Attributes
     ----------
     start_step, last_step, first_forward_step
         Per rank: its marker, its last call, and the call before which it did its first forward.
     step_rank, is_call
-        Per step: whose it is, and whether it is a call (not a marker, nor a point on a stream).
+        Per step: its rank, and whether it is a call (not a marker, nor a point on a stream).
     stage_work
         Per stage an array ``(steps of a rank, micro-batches + 2)`` of nanoseconds; the last two columns are
         `LEADER_WORK` and `OWN_WORK`. Where experts have work of their own, its columns follow the micro-batches'.
@@ -283,7 +283,12 @@ def make_plan(topology: Topology, turn: str = TRAIN) -> Plan:
         last_step=(start + per_seat - 1)[seat],
         first_forward_step=(start + first_forward)[seat],
         step_rank=np.repeat(topology.rank_of_seat, per_seat),
-        is_call=np.concatenate([np.tile(_is_call(program), topology.stage_ranks) for program in programs]),
+        is_call=np.concatenate(
+            [
+                np.tile([False, *(call.group != POINT for call in program)], topology.stage_ranks)
+                for program in programs
+            ]
+        ),
         stage_work=work,
         waves=tuple(layout.waves),
         flows=layout.flows(),
@@ -302,10 +307,6 @@ def _stage_work(program: Sequence[Call], columns: int) -> Floats:
 def _first_forward(work: Floats) -> int:
     has_forward = work[:, :LEADER_WORK].any(axis=1)
     return int(np.argmax(has_forward)) if has_forward.any() else len(work) - 1
-
-
-def _is_call(program: Sequence[Call]) -> NDArray[np.bool_]:
-    return np.array([False, *(call.group != POINT for call in program)])
 
 
 @dataclass(slots=True)

@@ -1,11 +1,9 @@
 """Runs as the batches that the ranks of a real job would send.
 
-Times as logs give them: starts and durations, rounded apart and taken on clocks that are not the same.
+Times are as in logs: starts and durations, rounded apart and taken on clocks that are not the same.
 
-What happens to rows between the rank and the reader: some never arrive, some arrive twice.
-
-An exporter that can't keep up drops rows in bursts. Drawn per iteration from the seed, and so the same for a run and
-its healthy twin.
+Some rows never arrive, some arrive twice: an exporter that can't keep up drops rows in bursts. Drawn per iteration
+from the seed, and so the same for a run and its healthy twin.
 """
 
 from __future__ import annotations
@@ -38,29 +36,26 @@ def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -
         return None, None
     generator = delivery_generator(settings, iteration)
     count = len(rows.step)
-    comes = ~_lost(settings, rows, generator) if settings.loss_ratio else np.ones(count, dtype=np.bool_)
+    comes = np.ones(count, dtype=np.bool_)
+    if settings.loss_ratio:
+        # Bursts begin anywhere, and end with the rank's rows of the iteration at the latest.
+        burst_rows = max(settings.loss_burst_rows, 1.0)
+        begins = np.flatnonzero(generator.random(count) < settings.loss_ratio / burst_rows)
+        ends = begins + generator.geometric(1 / burst_rows, len(begins))
+        ends = np.minimum(ends, rows.first[np.searchsorted(rows.first, begins, side="right")])
+        edges = np.zeros(count + 1, dtype=np.int64)
+        np.add.at(edges, begins, 1)
+        np.add.at(edges, ends, -1)
+        comes = np.cumsum(edges)[:-1] == 0
     again = (generator.random(count) < settings.repeat_ratio) & comes
     return comes, again
-
-
-def _lost(settings: SimulatorSettings, rows: OperatorRows, generator: np.random.Generator) -> Bools:
-    """Bursts begin anywhere, and end with the rank's rows of the iteration at the latest."""
-    count = len(rows.step)
-    burst_rows = max(settings.loss_burst_rows, 1.0)
-    begins = np.flatnonzero(generator.random(count) < settings.loss_ratio / burst_rows)
-    ends = begins + generator.geometric(1 / burst_rows, len(begins))
-    ends = np.minimum(ends, rows.first[np.searchsorted(rows.first, begins, side="right")])
-    edges = np.zeros(count + 1, dtype=np.int64)
-    np.add.at(edges, begins, 1)
-    np.add.at(edges, ends, -1)
-    return np.cumsum(edges)[:-1] > 0
 
 
 Floats = NDArray[np.float64]
 
 
 class MeasuredTime:
-    """What a job's logs show of true times.
+    """True times as a job's logs hold them.
 
     Kineto writes microseconds (``libkineto`` until 2024; nanoseconds since), NCCL Inspector whole microseconds, and
     some trainers hundredths of a millisecond. Start and duration are rounded each by itself, so an operator may seem
@@ -84,7 +79,7 @@ class MeasuredTime:
         return np.asarray(np.rint(lengths_ns * (1 + drift) / step_ns) * step_ns)
 
     def watermark_ns(self, last_ns: int, length_ns: float) -> int:
-        """Up to when nothing comes after a run of some length: its end, and by what rows may show it later."""
+        """Return up to when nothing comes after a run: its end, and by how much rounding and drift may move it."""
         step_ns, drift = self._resolution_ns, float(np.abs(self._drift).max())
         return last_ns if step_ns == 1 and not drift else last_ns + step_ns + int(np.ceil(drift * length_ns))
 
@@ -121,7 +116,7 @@ class JobRows:
             yield batch
 
     def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools]) -> Iterator[tuple[Batch, Bools]]:
-        """Yield batches of operators, and what is true of each of their rows.
+        """Yield batches of operators, and the truth of each of their rows.
 
         Parameters
         ----------
@@ -165,7 +160,7 @@ class JobRows:
             yield self._batch("commops", rank, last_ns, columns, self._names[rank]), truth
 
     def _sizes_of_experts(self, plan: Plan, runs: Sequence[Run], sizes: Floats) -> Floats:
-        """What experts send back grows with what they get; what they are sent does not say for whom it is."""
+        """Scale the bytes that experts send back by the tokens they get; bytes sent to them name no receiver."""
         if runs[0].expert_load is None:
             return sizes
         rows, topology = plan.rows, self._engine.topology
@@ -193,7 +188,9 @@ class JobRows:
             return
         unknown = np.full(len(ended), np.nan)
         phases = np.array([run.phase for run in ended], dtype=np.uint8)
-        tokens = np.array([self._tokens(run.iteration) for run in ended])
+        settings = self._engine.settings
+        planned = settings.micro_batches * settings.tokens_per_micro_batch
+        tokens = np.array([float(np.rint(planned * settings.workload_factor(run.iteration))) for run in ended])
         starts_ns = _whole_ns([run.start_ns for run in ended])
         ends_ns = _whole_ns([run.end_ns for run in ended])
         for rank in self._ranks:
@@ -228,13 +225,8 @@ class JobRows:
             }
             yield self._batch("bandwidth", rank, int(time_ns[-1]), columns, (topology.nic_name(nic),))
 
-    def _tokens(self, iteration: int) -> float:
-        settings = self._engine.settings
-        planned = settings.micro_batches * settings.tokens_per_micro_batch
-        return float(np.rint(planned * settings.workload_factor(iteration)))
-
     def _local_ns(self, rank: int, times_ns: Ints) -> Ints:
-        """What the clock of a rank's host shows at these times since the start of the job."""
+        """Return the time on a rank's host's clock at these times since the start of the job."""
         drift = float(self._drift[rank])
         shown_ns = times_ns + int(self._zero_ns[rank])
         return shown_ns + np.rint(drift * times_ns).astype(np.int64) if drift else shown_ns
@@ -262,7 +254,7 @@ class JobRows:
 
 
 class _Counts:
-    """How many operators of each series came in the iterations before one."""
+    """Counts the operators of each series in the iterations before one."""
 
     def __init__(self, engine: Engine) -> None:
         self._every = engine.settings.evaluate_every
@@ -270,7 +262,7 @@ class _Counts:
         self._per_turn = {id(plan): [_in_series_of(plan, turn) for turn in plans] for plan in plans}
 
     def before(self, plan: Plan, iteration: int) -> Ints:
-        """For each row of a plan: operators of its series before this iteration."""
+        """Return for each row of a plan the number of operators of its series before this iteration."""
         evaluations = iteration // self._every if self._every else 0
         turns = (iteration - evaluations, evaluations)
         return sum((count * per for count, per in zip(turns, self._per_turn[id(plan)], strict=False)),
@@ -278,7 +270,7 @@ class _Counts:
 
 
 def _in_series_of(plan: Plan, turn: Plan) -> Ints:
-    """For each row of one plan: how many operators its series has in an iteration of another."""
+    """Return for each row of one plan the number of operators of its series in an iteration of another."""
     if plan is turn:
         return plan.rows.per_iteration
     series, first = np.unique(turn.rows.series, return_index=True)
@@ -287,9 +279,9 @@ def _in_series_of(plan: Plan, turn: Plan) -> Ints:
 
 
 def _operators(settings: SimulatorSettings, runs: Sequence[Run]) -> tuple[Ints, Floats, tuple[Bools, Bools] | None]:
-    """Starts, elapsed times (NaN: not ended), and what is sent: the rows that come, and those that come once more.
+    """Return starts, elapsed times (NaN: not ended), and masks of the rows that come, and that come once more.
 
-    The last is None where all rows come once.
+    The masks are None where all rows come once.
     """
     rows = runs[0].plan.rows
     arrival_ns = np.array([run.arrival_ns[rows.step] for run in runs])

@@ -1,4 +1,4 @@
-"""The order in which the calls of all stages can happen: who meets whom, and which meetings come before which.
+"""The order in which the calls of all stages can happen: which calls meet, and which meetings come first.
 
 Dependencies are solved once per stage, not per rank. A call waits for the call before it on its stream, and where
 streams touch for others of those streams.
@@ -9,7 +9,7 @@ The order of forwards, backwards and messages in a pipeline stage.
 in Megatron without and with interleaving (``model_chunks``), and the forward passes of an evaluation. In the steady
 part of plain 1F1B a forward send is batched with a backward recv, and a backward send with a forward recv. With
 interleaving a stage holds several chunks of the model, activations go round from the last stage to the first, and one
-batch holds what both directions have to say: what was just computed goes out, what is computed next comes in.
+batch holds the messages of both directions: the last output goes out, the next input comes in.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _evaluate(program: Program) -> None:
 
 
 class _Interleaving:
-    """Which chunk and micro-batch the n-th forward or backward of a stage is, and which messages go with it.
+    """Chunk and micro-batch of the n-th forward or backward of a stage, and the messages that go with it.
 
     Micro-batches pass a chunk in rounds of as many as there are stages.
     """
@@ -164,8 +164,8 @@ def _run_interleaved(program: Program) -> None:
         program.exchange(*turn.after_backward(n))
 
 
-Place = tuple[int, int]
-"""A call: its stage, and its place in the stage's program."""
+CallKey = tuple[int, int]
+"""Stage of a call, and its place in the stage's program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Meeting:
         Of a ring, in which each member meets both neighbours: which of its pairs, see `ring_pairs`.
     """
 
-    members: tuple[Place, ...]
+    members: tuple[CallKey, ...]
     is_down: bool = False
     is_up: bool = False
     part: int = 0
@@ -196,7 +196,7 @@ Links = tuple[int, tuple[int, ...]]
 
 
 def predecessors(program: Sequence[Call]) -> list[Links]:
-    """Say for each call of a program what it waits for in its own rank."""
+    """Return for each call of a program the calls of its own rank that it waits for."""
     newest: dict[int, int] = {}
     found: list[Links] = []
     for place, call in enumerate(program):
@@ -236,8 +236,8 @@ class _Order:
 
     def __init__(self, programs: Programs, meetings: list[Meeting]) -> None:
         self.ready: list[Meeting] = []
-        self._followers: defaultdict[Place, list[Place]] = defaultdict(list)
-        self._meetings_of: defaultdict[Place, list[Meeting]] = defaultdict(list)
+        self._followers: defaultdict[CallKey, list[CallKey]] = defaultdict(list)
+        self._meetings_of: defaultdict[CallKey, list[Meeting]] = defaultdict(list)
         self._missing = {meeting: len(meeting.members) for meeting in meetings}
         for meeting in meetings:
             for member in meeting.members:
@@ -255,7 +255,7 @@ class _Order:
 
     def take_wave(self) -> list[Meeting]:
         """Take the meetings that can happen now, each call in one of them at most."""
-        busy: set[Place] = set()
+        busy: set[CallKey] = set()
         wave, later = [], []
         for meeting in sorted(self.ready, key=lambda one: one.members):
             if busy.isdisjoint(meeting.members):
@@ -269,8 +269,8 @@ class _Order:
                 self._close(call)
         return wave
 
-    def _dependencies(self, programs: Programs) -> tuple[dict[Place, int], list[Place]]:
-        counts: dict[Place, int] = {}
+    def _dependencies(self, programs: Programs) -> tuple[dict[CallKey, int], list[CallKey]]:
+        counts: dict[CallKey, int] = {}
         for stage, program in enumerate(programs):
             for place, (before, others) in enumerate(predecessors(program)):
                 needed = {(stage, x) for x in (before, *others) if x >= 0}
@@ -279,13 +279,13 @@ class _Order:
                     self._followers[one].append((stage, place))
         return counts, [call for call, count in counts.items() if not count]
 
-    def _arrive(self, call: Place) -> None:
+    def _arrive(self, call: CallKey) -> None:
         for meeting in self._meetings_of[call]:
             self._missing[meeting] -= 1
             if not self._missing[meeting]:
                 self.ready.append(meeting)
 
-    def _close(self, call: Place) -> None:
+    def _close(self, call: CallKey) -> None:
         self._open_meetings[call] -= 1
         if self._open_meetings[call]:
             return
@@ -297,7 +297,7 @@ class _Order:
 
 
 def _meetings(programs: Programs) -> Iterator[Meeting]:
-    between: defaultdict[tuple[str, int], list[Place]] = defaultdict(list)
+    between: defaultdict[tuple[str, int], list[CallKey]] = defaultdict(list)
     for stage, program in enumerate(programs):
         counts: defaultdict[str, int] = defaultdict(int)
         for place, call in enumerate(program):
@@ -311,7 +311,9 @@ def _meetings(programs: Programs) -> Iterator[Meeting]:
 
 
 def ring_pairs(size: int) -> list[list[tuple[int, int]]]:
-    """Cut a ring of so many members into parts in which nobody stands twice; two members meet once, both ways.
+    """Cut a ring of `size` members into parts in which each member meets one neighbour at most.
+
+    Two members meet once, both ways.
 
     >>> ring_pairs(4), ring_pairs(3), ring_pairs(2), ring_pairs(0)
     ([[(0, 1), (2, 3)], [(1, 2), (3, 0)]], [[(0, 1)], [(1, 2)], [(2, 0)]], [[(0, 1)]], [])
@@ -326,12 +328,12 @@ def ring_pairs(size: int) -> list[list[tuple[int, int]]]:
 def _pairs(programs: Programs) -> Iterator[Meeting]:
     """Match the n-th send from a stage to another with the n-th recv there; those of the same two calls are one."""
     sends, recvs = _messages(programs, "send"), _messages(programs, "recv")
-    found: dict[tuple[Place, Place], set[bool]] = {}
+    found: dict[tuple[CallKey, CallKey], set[bool]] = {}
     for source, target in sends | recvs:
         sent, received = sends[source, target], recvs[source, target]
         if len(sent) != len(received):
             raise RuntimeError(f"stage {target} must receive what stage {source} sends: {len(sent)}; {len(received)}")
-        is_down = _is_down(source, target, len(programs))
+        is_down = target == source + 1 or (len(programs) > 2 and (source, target) == (len(programs) - 1, 0))
         for sender, receiver in zip(sent, received, strict=True):
             pair = (sender, receiver) if is_down else (receiver, sender)
             found.setdefault(pair, set()).add(is_down)
@@ -339,16 +341,12 @@ def _pairs(programs: Programs) -> Iterator[Meeting]:
         yield Meeting(pair, is_down=True in directions, is_up=False in directions)
 
 
-def _messages(programs: Programs, operator: str) -> defaultdict[Place, list[Place]]:
+def _messages(programs: Programs, operator: str) -> defaultdict[CallKey, list[CallKey]]:
     """Calls by source and target stage, in order."""
-    found: defaultdict[Place, list[Place]] = defaultdict(list)
+    found: defaultdict[CallKey, list[CallKey]] = defaultdict(list)
     for stage, program in enumerate(programs):
         for place, call in enumerate(program):
             for name, peer in zip(call.operators, call.peers if call.group == P2P else (), strict=False):
                 if name == operator:
                     found[(stage, peer) if operator == "send" else (peer, stage)].append((stage, place))
     return found
-
-
-def _is_down(source: int, target: int, stages: int) -> bool:
-    return target == source + 1 or (stages > 2 and (source, target) == (stages - 1, 0))

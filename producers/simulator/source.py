@@ -1,6 +1,6 @@
 """The simulated job as a source of records, and as a trace directory with its truth.
 
-A job that runs, and what its ranks send: announcements, then batches, a part of the job at a time.
+Its ranks send announcements, then batches, a part of the job at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def sources_of(settings: SimulatorSettings) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some consecutive iterations: when they are over on all ranks (ns since the epoch), and what was sent.
+    """Some consecutive iterations: when they are over on all ranks (ns since the epoch), and their batches.
 
     ``past`` is the iteration after them.
     """
@@ -107,7 +107,7 @@ class Simulation:
         yield from self._rows.iterations(runs)
 
     def _sampled_ns(self, run: Run) -> float:
-        """Until when the counters are final: the next iteration may begin on a rank before this one ends on all."""
+        """Return when counters are final: the next iteration may begin on a rank before this one ends on all."""
         if self._is_over:  # to the first sample after the end, on each NIC
             return run.last_ns + 2 * self._settings.bandwidth_period_ms * NS_PER_MS
         return float(run.end_ns.min())
@@ -151,12 +151,22 @@ class SimulatorSource:
     ) -> None:
         self._now_ns = now_ns
         self._simulation = Simulation(settings, start_ns)
-        self._records = _records(self._simulation, start_ns)
+        announced = ((start_ns, one) for one in self._simulation.announcements())
+        parts = self._simulation.parts(max_span_s=_BATCH_SPAN_S, max_rows=_BATCH_ROWS)
+        batches = ((part.due_ns, batch) for part in parts for batch in part.batches)
+        self._records: Iterator[tuple[int, Announcement | Batch]] = chain(announced, batches)  # each with its time
         self._is_closed = False
         self._next = next(self._records, None)
         self._cut = 0  # rows of the next batch that were polled already
         self._polled = 0
-        self._skip(position)
+        wanted = _records_before(position)
+        while self._polled < wanted and self._next is not None:
+            self._take(self._next[1], wanted - self._polled)
+        if self._polled < wanted:
+            raise InputError(
+                f"position must lie in the job, which has {self._polled} records; got {position!r} "
+                "(simulator source): the settings must be those that it was made with"
+            )
 
     @property
     def is_exhausted(self) -> bool:
@@ -188,16 +198,6 @@ class SimulatorSource:
         """End the job; nothing is polled after it."""
         self._next, self._records, self._is_closed = None, iter(()), True
 
-    def _skip(self, position: str | None) -> None:
-        wanted = _records_before(position)
-        while self._polled < wanted and self._next is not None:
-            self._take(self._next[1], wanted - self._polled)
-        if self._polled < wanted:
-            raise InputError(
-                f"position must lie in the job, which has {self._polled} records; got {position!r} "
-                "(simulator source): the settings must be those that it was made with"
-            )
-
     def _take(self, record: Announcement | Batch, most: int) -> Announcement | Batch:
         """Take one record, or as many rows of it as there is room for."""
         length = len(record) if isinstance(record, Batch) else 1
@@ -224,12 +224,12 @@ def simulate_trace(
     Parameters
     ----------
     on_part
-        Is told now and then how many iterations are written.
+        Called now and then with the number of iterations written.
 
     Returns
     -------
     dict
-        What stands in ``label.json``.
+        Content of ``label.json``.
 
     Raises
     ------
@@ -241,22 +241,16 @@ def simulate_trace(
     truth = measure(settings)
     simulation = Simulation(truth.settings, start_ns)
     announcements = simulation.announcements(truth.recorded_until_ns(start_ns))
-    write_trace(directory, announcements, _told(simulation, on_part or (lambda _: None)))
+
+    def batches() -> Iterator[Batch]:
+        for part in simulation.parts(max_span_s=float("inf"), max_rows=_TRACE_ROWS):
+            yield from part.batches
+            if on_part is not None:
+                on_part(part.past)
+
+    write_trace(directory, announcements, batches())
     (Path(directory) / "label.json").write_text(json.dumps(truth.label, indent=1) + "\n", encoding="utf-8")
     return truth.label
-
-
-def _told(simulation: Simulation, on_part: Callable[[int], None]) -> Iterator[Batch]:
-    for part in simulation.parts(max_span_s=float("inf"), max_rows=_TRACE_ROWS):
-        yield from part.batches
-        on_part(part.past)
-
-
-def _records(simulation: Simulation, start_ns: int) -> Iterator[tuple[int, Announcement | Batch]]:
-    """All records with the time at which they come, in ns since the epoch."""
-    announced = ((start_ns, announcement) for announcement in simulation.announcements())
-    parts = simulation.parts(max_span_s=_BATCH_SPAN_S, max_rows=_BATCH_ROWS)
-    return chain(announced, ((part.due_ns, batch) for part in parts for batch in part.batches))
 
 
 def _records_before(position: str | None) -> int:

@@ -71,7 +71,10 @@ class Calibration:
             return fault
         first, past = fault.iterations(self._engine.settings.iterations)
         warm_from = self._engine.settings.warm_from
-        active = _spread(range(max(first, warm_from) if warm_from < past else first, past), self._sample_size())
+        sample_size = min(
+            max(_SAMPLED_STEPS // len(self._engine.plan.step_rank), _FEWEST_ITERATIONS), _MOST_ITERATIONS
+        )
+        active = _spread(range(max(first, warm_from) if warm_from < past else first, past), sample_size)
         if not active:
             span = f"{first} to {past}"
             raise InputError(f"excess must be wanted of iterations that are run; got {span} (fault {fault.kind})")
@@ -80,10 +83,6 @@ class Calibration:
             excess_at = partial(self._excess, fault, number, iterations)
             strength = _solve(excess_at, fault.excess, strength, step, fault)
         return fault.with_strength(strength)
-
-    def _sample_size(self) -> int:
-        wanted = _SAMPLED_STEPS // len(self._engine.plan.step_rank)
-        return min(max(wanted, _FEWEST_ITERATIONS), _MOST_ITERATIONS)
 
     def _excess(self, fault: Fault, number: int, iterations: Sequence[int], strength: float) -> float:
         """Mean excess of these iterations at a strength, over the same iterations without any fault."""
@@ -113,7 +112,7 @@ def calibrated(settings: SimulatorSettings) -> SimulatorSettings:
 
 
 def _solve(excess_at: Callable[[float], float], wanted: float, guess: float, step: float, fault: Fault) -> float:
-    """Illinois form of false position on a function that grows, from a guess and by how much it may be wrong."""
+    """Solve for a strength: Illinois form of false position on a growing function, from a guess and its error."""
     near = TOLERANCE_RATIO * wanted
     (low, low_miss), (high, high_miss) = _bracket(lambda at: excess_at(at) - wanted, guess, step, near, fault)
     found, miss = (low, low_miss) if abs(low_miss) < abs(high_miss) else (high, high_miss)
@@ -133,7 +132,7 @@ def _solve(excess_at: Callable[[float], float], wanted: float, guess: float, ste
 def _bracket(
     miss_at: Callable[[float], float], guess: float, step: float, near: float, fault: Fault
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Two strengths, of which one gives too little and the other enough; twice the same if it is near enough."""
+    """Return two strengths, one too small and one large enough; twice the same if it is near enough."""
     at, miss = guess, miss_at(guess)
     grow = step if miss < 0 else 1 / step
     for _ in range(_MOST_STEPS):
@@ -149,7 +148,7 @@ def _bracket(
 
 
 def _spread(iterations: Sequence[int], most: int) -> list[int]:
-    """At most so many of them, evenly.
+    """Return at most `most` of the iterations, evenly.
 
     >>> _spread(range(10), 3)
     [0, 4, 9]
@@ -174,7 +173,7 @@ _STD_OF_MEDIAN_STEP: Final = 1 / 0.954
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a job is, with the strengths of its faults, and what becomes of it.
+    """A job with the strengths of its faults, and their effect.
 
     Attributes
     ----------
@@ -196,7 +195,7 @@ class Truth:
 
 
 def measure(settings: SimulatorSettings) -> Truth:
-    """Run a job twice, with and without its faults, and tell what was injected and what it did.
+    """Run a job twice, with and without its faults, and return the faults and their effect.
 
     Raises
     ------
@@ -213,14 +212,14 @@ def measure(settings: SimulatorSettings) -> Truth:
 
 
 def label(settings: SimulatorSettings) -> dict[str, Any]:
-    """Return what `measure` tells."""
+    """Return the label that `measure` finds."""
     return measure(settings).label
 
 
 def label_of(
     settings: SimulatorSettings, topology: Topology, healthy_s: Floats, measured_s: Floats
 ) -> dict[str, Any]:
-    """Describe what was injected, and what it did.
+    """Describe the faults and their effect.
 
     Parameters
     ----------
@@ -235,24 +234,17 @@ def label_of(
         those left out in which the job warms up.
         ``hard``: that is less than the spread of healthy iterations.
     """
-    common = {"world_size": settings.world_size, "dims": _dims(settings)}
+    further = {axis: getattr(settings, axis) for axis in ("cp", "ep", "shards") if getattr(settings, axis) > 1}
+    dims = {"dp": settings.dp, "pp": settings.pp, "tp": settings.tp} | further
+    common = {"world_size": settings.world_size, "dims": dims}
     if not settings.faults:
-        return _nothing() | common
+        empty = dict.fromkeys(("rank", "peer", "communicator", "switch"))
+        return {"kind": "none", **empty, "ranks": [], "iterations": [0, 0], "hard": False} | common
     warm_from = settings.warm_from
     found = [
         _described(fault, topology) | _measured(fault, healthy_s, measured_s, warm_from) for fault in settings.faults
     ]
     return found[0] | common | {"faults": found}
-
-
-def _dims(settings: SimulatorSettings) -> dict[str, int]:
-    further = {axis: getattr(settings, axis) for axis in ("cp", "ep", "shards")}
-    return {"dp": settings.dp, "pp": settings.pp, "tp": settings.tp} | {k: v for k, v in further.items() if v > 1}
-
-
-def _nothing() -> dict[str, Any]:
-    empty = dict.fromkeys(("rank", "peer", "communicator", "switch"))
-    return {"kind": "none", **empty, "ranks": [], "iterations": [0, 0], "hard": False}
 
 
 def _described(fault: Fault, topology: Topology) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cu
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.files import find_file, read_file, read_parts
 from irregulars.producers.trace.foreign_files import how_to_import
-from irregulars.producers.trace.job_file import JobFile, Place, read_job
+from irregulars.producers.trace.job_file import JobFile, RankLocation, read_job
 from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
 from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations
 from irregulars.producers.trace.writer import write_trace
@@ -215,7 +215,7 @@ def _announcement(
     job: JobFile, rank: int, sources: tuple[str, ...], logged_count: int, *, is_logged: bool
 ) -> Announcement:
     communicators: tuple[Communicator, ...] = tuple(job.communicators[i] for i in job.membership.of_rank(rank))
-    place = job.places.get(rank, Place())
+    place = job.places.get(rank, RankLocation())
     return Announcement(
         job=job.job,
         attempt=job.attempt,

@@ -35,7 +35,7 @@ MOST_COMMUNICATORS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankLocation:
     """Where a rank lives, and how many rows its exporter is known to have dropped."""
 
     host: Name | None = None
@@ -62,7 +62,7 @@ class JobFile:
     world_size: int
     clock: str
     communicators: tuple[Communicator, ...]
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, RankLocation] = field(default_factory=dict)
     logged_ranks: tuple[int, ...] | None = None
     recorded_until_ns: int | None = None
 
@@ -165,7 +165,7 @@ class _Keys:
     clock: Annotated[str, one_of(*CLOCKS)]
     communicators: dict[str, _Group]
     attempt: Count = 0
-    ranks: dict[str, Place] | None = None
+    ranks: dict[str, RankLocation] | None = None
     logged_ranks: tuple[int, ...] | None = None
     recorded_until_ns: Count | None = None
 

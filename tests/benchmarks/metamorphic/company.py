@@ -10,7 +10,7 @@ import numpy as np
 
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import SCHEMAS, SEND, UNKNOWN
-from irregulars.producers.trace.job_file import Place
+from irregulars.producers.trace.job_file import RankLocation
 from tests.benchmarks.metamorphic.changed import Changed, Given, Naming
 from tests.benchmarks.metamorphic.recording import Columns, Recording
 
@@ -36,7 +36,7 @@ def add_unlogged_rank(recording: Recording, given: Given) -> Changed:
     added = recording.job.world_size
     logged = recording.logged
     partner = int(given.random.choice(logged)) if len(logged) else 0
-    places = {**recording.job.places, added: Place(host=f"host-of-{added}")}
+    places = {**recording.job.places, added: RankLocation(host=f"host-of-{added}")}
     job = replace(recording.job, world_size=added + 1, places=places)
     changed = _with_communicator(replace(recording, job=job), "idle", [partner, added])
     return Changed(changed, Naming(added=frozenset({added})))
@@ -79,7 +79,7 @@ def add_member(recording: Recording, given: Given) -> Changed | None:
     joined = recording.job.communicators[code]
     communicators = list(recording.job.communicators)
     communicators[code] = replace(joined, ranks=(*joined.ranks, added))
-    place = replace(recording.job.places.get(twin, Place()), gpu=None, lost_rows=None)
+    place = replace(recording.job.places.get(twin, RankLocation()), gpu=None, lost_rows=None)
     recording = _with_ranks(recording, {added: place}, [added], 1)
     return Changed(recording.with_communicators(communicators), Naming(added=frozenset({added})))
 
@@ -121,7 +121,9 @@ def _ready_ns(recording: Recording, code: int, first: Array, twin: int) -> Array
     return np.minimum(np.append(begun_ns[:1], ready_ns), start_ns[first])
 
 
-def _with_ranks(recording: Recording, places: Mapping[int, Place], logged: Iterable[int], count: int) -> Recording:
+def _with_ranks(
+    recording: Recording, places: Mapping[int, RankLocation], logged: Iterable[int], count: int
+) -> Recording:
     """Make the world larger by `count` ranks, some of which log."""
     job = recording.job
     return replace(
@@ -256,7 +258,7 @@ def _lookup(new: Mapping[int, int], length: int) -> Array:
     return table
 
 
-def _copied_place(place: Place, gpus: int) -> Place:
+def _copied_place(place: RankLocation, gpus: int) -> RankLocation:
     """Another GPU, `gpus` further, with another NIC on the same host."""
     gpu = None if place.gpu is None else place.gpu + gpus
     return replace(place, gpu=gpu, nic=None if place.nic is None else _copied_name(place.nic))

@@ -11,7 +11,7 @@ import numpy as np
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import SCHEMAS, UNKNOWN
 from irregulars.producers.iteration_inference.operators import OPERATOR_BITS
-from irregulars.producers.trace.job_file import Place
+from irregulars.producers.trace.job_file import RankLocation
 from tests.benchmarks.metamorphic.changed import Changed, Given, Naming
 from tests.benchmarks.metamorphic.recording import Recording
 
@@ -71,8 +71,8 @@ def rename_devices(recording: Recording, given: Given) -> Changed:
 
 
 def _renamed_place(
-    place: Place, hosts: Mapping[str, str], nics: Mapping[str, str], switches: Mapping[str, str]
-) -> Place:
+    place: RankLocation, hosts: Mapping[str, str], nics: Mapping[str, str], switches: Mapping[str, str]
+) -> RankLocation:
     return replace(
         place,
         host=None if place.host is None else hosts[place.host],
