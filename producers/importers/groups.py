@@ -104,7 +104,8 @@ class ProcessGroup(NamedTuple):
 def kind_of(group: ProcessGroup, world_size: int) -> str:
     """Return the kind of a group by its maker's description; one that serves several dimensions is ``unknown``.
 
-    >>> [kind_of(ProcessGroup("7", text, (0, 1)), 4) for text in ("TENSOR_MODEL_PARALLEL_GROUP", "pp0", "default_pg", "x")]
+    >>> texts = ("TENSOR_MODEL_PARALLEL_GROUP", "pp0", "default_pg", "x")
+    >>> [kind_of(ProcessGroup("7", text, (0, 1)), 4) for text in texts]
     ['tp', 'pp', 'world', 'unknown']
     """
     if "default" in _WORDS.findall(group.description.lower()):

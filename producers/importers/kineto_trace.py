@@ -325,8 +325,8 @@ class TraceParser:
 
 
 _ARGUMENTS: Final = (
-    "Collective name", "In msg nelems", "dtype", "Process ProcessGroup Name", "Process ProcessGroup Ranks",
-    "Process ProcessGroup Description", "Dst Rank", "Src Rank", "External id", "correlation", "stream",
+    "Collective name", "In msg nelems", "dtype", "Process Group Name", "Process Group Ranks",
+    "Process Group Description", "Dst Rank", "Src Rank", "External id", "correlation", "stream",
 )  # fmt: skip
 
 
@@ -375,18 +375,16 @@ def _groups(config: Any) -> dict[str, ProcessGroup]:
 
 def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> ProcessGroup | None:
     """Return the group that an event names, with the ranks of the trace's list of groups: events shorten them."""
-    name = arguments.get("Process ProcessGroup Name")
+    name = arguments.get("Process Group Name")
     if not isinstance(name, str):
         return None
     if name in groups:
         return groups[name]
-    ranks = ranks_of(arguments.get("Process ProcessGroup Ranks"))
-    description = arguments.get("Process ProcessGroup Description")
-    return (
-        None
-        if ranks is None
-        else ProcessGroup(name[:200], description[:200] if isinstance(description, str) else "", ranks)
-    )
+    ranks = ranks_of(arguments.get("Process Group Ranks"))
+    if ranks is None:
+        return None
+    description = arguments.get("Process Group Description")
+    return ProcessGroup(name[:200], description[:200] if isinstance(description, str) else "", ranks)
 
 
 def _size_of_kernel(arguments: Mapping[str, Any]) -> float:

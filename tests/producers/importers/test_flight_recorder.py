@@ -110,7 +110,7 @@ def test_a_job_that_does_not_hang_gives_no_verdict(tmp_path: Path) -> None:
 
 
 def test_ends_of_a_send_are_ranks_of_the_group() -> None:
-    """ProcessGroup rank 0 of ``pp`` is global rank 2; the recorder's numbers differ at the two ends."""
+    """Group rank 0 of ``pp`` is global rank 2; the recorder's numbers differ at the two ends."""
     pair = {"is_p2p": True, "process_group": ["1", "pp"]}
     sender = dump(entry(3, name="nccl:send 0->1", p2p_seq_id=11, **pair))
     receiver = dump(entry(3, name="nccl:recv 1<-0", p2p_seq_id=4, **pair))

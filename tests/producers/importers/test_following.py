@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def captures(folder: Path, first: int, past: int) -> None:
-    named = {"Collective name": "allreduce", "Process ProcessGroup Name": "0"}
+    named = {"Collective name": "allreduce", "Process Group Name": "0"}
     for rank in (0, 1):
         events = [e for n in range(first, past) for e in (step(n, 1e4 * n, 9e3), kernel(1e4 * n + 1, 2, n, **named))]
         trace_file(folder, rank, events)

@@ -39,7 +39,7 @@ def dump_bytes() -> bytes:
 
 def trace_bytes() -> bytes:
     step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 1.5, "dur": 9.0, "args": {}}
-    arguments = {"Collective name": "allreduce", "Process ProcessGroup Name": "0", "External id": 4, "dtype": "Float"}
+    arguments = {"Collective name": "allreduce", "Process Group Name": "0", "External id": 4, "dtype": "Float"}
     one = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 2.25, "dur": 3.5, "args": arguments}
     told = {"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}]}
     return json.dumps({"distributedInfo": told, "traceEvents": [step, one], "traceName": "x"}).encode()

@@ -121,7 +121,7 @@ def test_an_operator_belongs_to_the_step_that_issued_it(tmp_path: Path) -> None:
     """The GPU runs it when the CPU is in the next step already."""
     issued = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 5.0, "dur": 1.0, "tid": 1,
               "args": {"External id": 3, "Collective name": "allreduce"}}  # fmt: skip
-    named = {"Collective name": "allreduce", "Process ProcessGroup Name": "0", "In msg nelems": 10, "dtype": "Float"}
+    named = {"Collective name": "allreduce", "Process Group Name": "0", "In msg nelems": 10, "dtype": "Float"}
     trace_file(tmp_path / "in", 0, [step(4, 0, 10), step(5, 10, 10), issued, kernel(12.5, 3, 3, **named)])
     columns = imported(tmp_path / "in", tmp_path).commops[0].columns
     assert columns["iteration"].tolist() == [4]
@@ -130,7 +130,7 @@ def test_an_operator_belongs_to_the_step_that_issued_it(tmp_path: Path) -> None:
 
 
 def test_captures_that_begin_at_different_steps_share_their_numbers(tmp_path: Path) -> None:
-    named = {"Collective name": "allreduce", "Process ProcessGroup Name": "0"}
+    named = {"Collective name": "allreduce", "Process Group Name": "0"}
     for rank, first in ((0, 3), (1, 4)):
         events = [e for n in range(first, 7) for e in (step(n, 10 * n, 9), kernel(10 * n + 1, 2 + rank, n, **named))]
         trace_file(tmp_path / "in", rank, events)
@@ -141,7 +141,7 @@ def test_captures_that_begin_at_different_steps_share_their_numbers(tmp_path: Pa
 
 def test_ends_of_a_send_are_ranks_of_the_group(tmp_path: Path) -> None:
     for rank, name, end in ((0, "send", "Dst Rank"), (1, "recv", "Src Rank")):
-        named = {"Collective name": name, "Process ProcessGroup Name": "4", end: rank}
+        named = {"Collective name": name, "Process Group Name": "4", end: rank}
         trace_file(tmp_path / "in", rank, [step(0, 0, 9), kernel(1, 2, 1, **named)])
     trace = imported(tmp_path / "in", tmp_path)
     assert [trace.commops[rank].columns["peer"].tolist() for rank in (0, 1)] == [[1], [0]]
@@ -162,7 +162,7 @@ def test_what_holds_no_collectives_is_refused(tmp_path: Path, value: str, messag
 
 
 def test_other_files_beside_traces_are_passed_over(tmp_path: Path) -> None:
-    named = {"Collective name": "allreduce", "Process ProcessGroup Name": "0"}
+    named = {"Collective name": "allreduce", "Process Group Name": "0"}
     trace_file(tmp_path / "in", 0, [step(0, 0, 9), kernel(1, 2, 1, **named)])
     (tmp_path / "in" / "notes.txt").write_text("rank 3 was slow")
     assert list(imported(tmp_path / "in", tmp_path).commops) == [0]
@@ -171,7 +171,7 @@ def test_other_files_beside_traces_are_passed_over(tmp_path: Path) -> None:
 def test_hosts_are_read_off_the_names_that_torch_gives(tmp_path: Path) -> None:
     source = tmp_path / "traces"
     source.mkdir()
-    named = {"Collective name": "allreduce", "Process ProcessGroup Name": "0"}
+    named = {"Collective name": "allreduce", "Process Group Name": "0"}
     for rank in (0, 1):
         trace_file(source, rank, [step(0, 0, 9), kernel(2, 5, 1, **named)])
     written = sorted(source.iterdir())
