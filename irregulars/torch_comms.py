@@ -1,27 +1,196 @@
-"""Log what a training process communicates: ``from irregulars import torch_comms``."""
+"""Log what a training process communicates: two lines in its script.
 
-from irregulars.producers.torch_comms import (
-    follow,
-    iteration,
-    lost_rows,
-    moved,
-    name_group,
-    phase,
-    report,
-    start,
-    stop,
-    undelivered_rows,
-)
+::
 
-__all__ = [
-    "follow",
-    "iteration",
-    "lost_rows",
-    "moved",
-    "name_group",
-    "phase",
-    "report",
-    "start",
-    "stop",
-    "undelivered_rows",
-]
+    from irregulars import torch_comms
+
+    torch_comms.start(trace_dir="trace")  # or agent="/run/irregulars/agent.sock", or bootstrap="kafka:9092"
+
+Every collective, send and recv of ``torch.distributed`` is logged from there on, DDP's own included; groups may be
+made before or after. Iterations are those of the optimizer's steps, or, with ``iterations="marks"``, those that the
+script marks::
+
+    for number, batch in enumerate(loader):
+        with torch_comms.iteration(number):
+            train(batch)
+
+Errors in the hooks are kept from training, and logged as ``irregulars.torch``; a phase, kind or group that does not
+exist raises. Needs the extra ``torch``. Costs and limits: infra/docs/torch.md.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from irregulars.errors import InputError
+from irregulars.kafka.security import security_of_environment
+from irregulars.kafka.topics import TopicSettings
+from irregulars.producers.torch_hook.exporters import AgentSocket, Exporter, Kafka, TraceDirectory
+from irregulars.producers.torch_hook.identity import identity_of, machine_has_gpus
+
+if TYPE_CHECKING:
+    from irregulars.producers.torch_hook.session import Session
+
+__all__ = ["follow", "iteration", "lost_rows", "moved", "name_group", "phase", "report", "start", "stop",
+           "undelivered_rows"]  # fmt: skip
+
+_HOOKS = ("auto", "native", "python", "dispatcher")
+_ITERATIONS = ("steps", "marks", "inferred")
+_lock = threading.Lock()
+_session: Session | None = None
+_undelivered_rows = 0  # of the session that ended last
+
+
+def start(
+    *,
+    trace_dir: str | Path | None = None,
+    agent: str | Path | None = None,
+    bootstrap: str | None = None,
+    topic_prefix: str = "irregulars.",
+    job: str | None = None,
+    nic: str | None = None,
+    switch: str | None = None,
+    iterations: str = "steps",
+    hook: str = "auto",
+) -> str:
+    """Begin to log, before or after ``init_process_group``; return the name of the hook.
+
+    That is ``native``, ``python``, ``dispatcher`` (in Python too, for an older torch), or ``none`` where there is no
+    torch, or one that offers nothing to hook into: that is logged, and training goes on without us. Where a recording
+    runs already, it goes on as it is.
+
+    Parameters
+    ----------
+    trace_dir, agent, bootstrap
+        One of them: a trace directory to write, the socket of the node's agent, or Kafka brokers. For these the
+        variables ``IRREGULARS_KAFKA_…`` hold how to log in (infra/docs/access.md).
+    topic_prefix
+        Stands before each topic's name (Kafka).
+    job
+        Name of the job, the same on all ranks; default: by torchrun or Slurm, else ``training``.
+    nic, switch
+        Through which this rank communicates, where that is known.
+    iterations
+        ``steps``: each step of the optimizer ends one; ``marks``: the script marks them with `iteration`;
+        ``inferred``: rows carry none, and their reader infers it (infra/docs/iterations.md).
+    hook
+        ``auto`` takes the native hook where it was built for this torch.
+
+    Raises
+    ------
+    InputError
+        If not exactly one way out is given, or a value breaks its rule; before anything was changed.
+    """
+    global _session
+    for name, value, known in (("hook", hook, _HOOKS), ("iterations", iterations, _ITERATIONS)):
+        if value not in known:
+            raise InputError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+    given = sum(way is not None for way in (trace_dir, agent, bootstrap))
+    if given != 1:
+        raise InputError(f"exactly one of trace_dir, agent and bootstrap must be given; got {given}")
+    from irregulars.producers.torch_hook.session import Session, Troubles
+
+    with _lock:
+        if _session is not None and _session.is_ours:
+            return _session.hook_name
+        troubles = Troubles()
+        exporter: Exporter
+        if trace_dir is not None:
+            exporter = TraceDirectory(Path(trace_dir))
+        elif agent is not None:
+            exporter = AgentSocket(Path(agent), lambda error: troubles.add(error, "agent"))
+        else:
+            topics, security = TopicSettings(prefix=topic_prefix), security_of_environment(os.environ)
+            exporter = Kafka(str(bootstrap), topics, lambda error: troubles.add(error, "kafka"), security)
+        try:
+            identity = identity_of(job, nic, switch, has_gpus=machine_has_gpus())
+            session = Session(identity, exporter, troubles, hook, iterations)
+            session.start()
+        except Exception as error:  # no torch, or one that we can't hook into: the script goes on without us
+            troubles.add(error, "start")
+            return "none"
+        _session = session
+    return session.hook_name
+
+
+def stop() -> None:
+    """Stop logging and pass on the rest (15 s at most); done by itself when the process exits.
+
+    The number of rows that have not arrived by then is in one line of the log ``irregulars.torch``.
+    """
+    global _session, _undelivered_rows
+    with _lock:
+        session, _session = _session, None
+    if session is not None:
+        session.stop()
+        _undelivered_rows = session.undelivered_rows
+
+
+def lost_rows() -> int:
+    """Return the number of rows that were overwritten because they were not passed on in time."""
+    session = _running()
+    return 0 if session is None else session.lost_rows
+
+
+def undelivered_rows() -> int:
+    """Return the number of recorded operators that have not arrived: lost, on their way, or, after `stop`, lost."""
+    session = _running()
+    return _undelivered_rows if session is None else session.undelivered_rows
+
+
+def iteration(number: int | None = None) -> AbstractContextManager[None]:
+    """Mark one training iteration; without a number they count from 0. From the first mark on, steps mark none."""
+    session = _running()
+    return nullcontext() if session is None else session.iterations.mark(number)
+
+
+def phase(name: str) -> AbstractContextManager[None]:
+    """Mark a phase, ``checkpoint`` or ``eval``: iterations that hold any of it are not judged irregular."""
+    session = _running()
+    return nullcontext() if session is None else session.iterations.in_phase(name)
+
+
+def report(*, loss: float | None = None, grad_norm: float | None = None, tokens: int | None = None) -> None:
+    """Set figures of the iteration that runs; they must be on the host already."""
+    session = _running()
+    if session is not None:
+        session.iterations.report(loss, grad_norm, tokens)
+
+
+def follow(optimizer: Any) -> None:
+    """Count iterations by this optimizer's steps; without it, by those of the first that steps."""
+    session = _running()
+    if session is not None:
+        session.iterations.follow(optimizer)
+
+
+def name_group(process_group: Any, kind: str) -> None:
+    """Set the kind of a process group, ``dp``, ``tp``, ``pp``, ``ep`` or ``cp``, before the first iteration ends.
+
+    Raises
+    ------
+    InputError
+        If there is no such kind, or no such group.
+    """
+    session = _running()
+    if session is not None:
+        session.groups.set_kind(str(process_group.group_name), kind)
+
+
+def moved() -> None:
+    """Announce that this process goes on in a group of another size, or as another rank; before it makes its groups.
+
+    Later verdicts name the new ranks, and those on earlier iterations the old ones. A process that comes up with the
+    rank of another one of this start needs no such call.
+    """
+    session = _running()
+    if session is not None:
+        session.groups.start_over()
+
+
+def _running() -> Session | None:
+    return _session if _session is not None and _session.is_ours else None

@@ -49,14 +49,14 @@ class TorchOptions:
     mode: int = 0o600
 
     def __post_init__(self) -> None:
-        from irregulars.producers.torch_hook.leaving.agent_socket import require_permissions
+        from irregulars.producers.torch_hook.agent_socket import require_permissions
 
         require_permissions(self.mode, self.path)
 
 
 def _open_torch(options: TorchOptions, state_path: Path) -> Source:
     from irregulars.producers.iteration_inference.inferring_source import InferringSource
-    from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+    from irregulars.producers.torch_hook.agent_socket import SocketSource
 
     source = SocketSource(options.path, mode=options.mode)
     return InferringSource(source, source.is_unmarked, state_path)

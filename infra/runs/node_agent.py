@@ -20,15 +20,12 @@ from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.infra.services.data_directory import lock_directory
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
-from irregulars.producers.node.device_source import DeviceSource
+from irregulars.producers.node.device_source import DeviceSource, Feed
 from irregulars.producers.node.metrics import AgentState, serve_metrics
-from irregulars.producers.node.nic_feed import NicFeed
-from irregulars.producers.node.nic_sampler import NicSampler
-from irregulars.producers.node.nics import find_nic, find_nics
+from irregulars.producers.node.nic_feed import NicFeed, NicSampler
 from irregulars.producers.node.node_source import NodeSource
-from irregulars.producers.node.pci import find_gpus, nearest_nics
 from irregulars.producers.node.roster import Owner, Roster
-from irregulars.producers.node.samples import Feed
+from irregulars.producers.node.sysfs import find_gpus, find_nic, find_nics, nearest_nics
 from irregulars.producers.publishing.agent import Agent, Progress
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.publishing.sources import Source

@@ -18,11 +18,10 @@ from irregulars.infra.services.child_process import ChildProcess
 from irregulars.infra.services.loopback import free_port
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.agent import Agent, AgentSettings, Progress
-from irregulars.producers.publishing.delegating_source import PassingSource
-from irregulars.producers.publishing.sources import Record, Source
+from irregulars.producers.publishing.sources import PassingSource, Record, Source
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import SimulatorSource
-from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+from irregulars.producers.torch_hook.agent_socket import SocketSource
 
 _STOP_S: Final = 20.0
 

@@ -26,8 +26,7 @@ from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_bat
 from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
 from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.publishing.delegating_source import PassingSource
-from irregulars.producers.publishing.sources import Record, Source, row_count
+from irregulars.producers.publishing.sources import PassingSource, Record, Source, row_count
 from irregulars.state_codec import decode_state, encode_state
 
 T = TypeVar("T")

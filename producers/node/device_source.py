@@ -6,36 +6,79 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
 from irregulars.messages.announcements import Heartbeat, SourceProgress
 from irregulars.messages.records import GPU_HEALTH, UNKNOWN, Batch
 from irregulars.producers.node.roster import Owner
-from irregulars.producers.node.samples import Feed, HealthSample, Samples
 from irregulars.producers.publishing.batches import take_rows
 from irregulars.producers.publishing.sources import Record, row_count
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _LAG_NS: Final = 500_000_000
-"""A sample is here so soon after its time; one that comes later is left out, and nothing waits for it."""
+"""Age at which samples are complete, ns: one that comes later is left out, and nothing waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Mean rates of one device, each over the interval since the sample before.
+
+    Parameters
+    ----------
+    owner
+        The rank that the samples are of.
+    device, path
+        Name of the device; index into `messages.records.PATHS`.
+    times_ns
+        int64, shape (n,), growing: ends of the intervals.
+    rates
+        float64, shape (n, 2): bytes/s sent and received; NaN: not known.
+    """
+
+    owner: Owner
+    device: str
+    path: int
+    times_ns: np.ndarray
+    rates: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSample:
+    """State of one GPU at `time_ns`; ``values`` are columns of ``gpu_health`` by name, those not known are absent."""
+
+    owner: Owner
+    device: str
+    time_ns: int
+    values: dict[str, float]
+
+
+class Feed(Protocol):
+    """Gives samples to a `DeviceSource`; no base class is needed. Used by one thread."""
+
+    def take(self) -> list[Samples]:
+        """Take the samples since the last call; those of one device are later than all before. Never blocks."""
+
+    def close(self) -> None:
+        """Stop sampling; called once at least, and a second time does nothing."""
 
 
 class DeviceSource:
-    """Gathers what feeds sample into batches of ``bandwidth`` and ``gpu_health``.
+    """Gathers samples of feeds into batches of ``bandwidth`` and ``gpu_health``.
 
     Parameters
     ----------
     feeds
         Samples of NICs and GPUs.
     health
-        States of GPUs; None: nobody samples them.
+        Returns states of GPUs; None: they are not sampled.
     batch_s, health_s
-        How long samples, and states, are gathered for one batch, seconds.
+        Seconds for which samples, and states, are gathered for one batch.
     owners
-        Ranks whose devices are sampled: their watermark of ``bandwidth`` moves on also where a device says nothing,
-        since an iteration waits for it.
+        Ranks whose devices are sampled: their watermark of ``bandwidth`` moves on also where a device gives no
+        samples, since an iteration waits for it.
     clock_s
         Seconds of a clock that never goes back.
     now_ns
@@ -66,13 +109,21 @@ class DeviceSource:
         """Return the samples as batches, once a second."""
         now_s = self._clock_s()
         is_health_due = now_s >= self._next_health_s
-        if now_s >= self._next_s or is_health_due:  # states come with what feeds take: none must be left behind
+        if now_s >= self._next_s or is_health_due:  # `Feed.take` brings the states too: none must be left behind
             self._next_s = now_s + self._batch_s
             self._gather()
         if is_health_due:
             self._next_health_s = now_s + self._health_s
             self._gather_health()
-        return self._take(max_records)
+        taken: list[Batch | Heartbeat] = []
+        while self._ready and max_records > 0:
+            record = self._ready.popleft()
+            if isinstance(record, Batch) and len(record) > max_records:
+                self._ready.appendleft(take_rows(record, max_records, len(record)))
+                record = take_rows(record, 0, max_records)
+            taken.append(record)
+            max_records -= row_count(record)
+        return taken
 
     def position(self) -> str:
         """Return an empty position: a sample that was missed can't be taken later."""
@@ -80,7 +131,7 @@ class DeviceSource:
 
     @property
     def is_exhausted(self) -> bool:
-        """Never: devices are there as long as we look."""
+        """Never: devices have no end."""
         return False
 
     def close(self) -> None:
@@ -91,24 +142,24 @@ class DeviceSource:
     def _gather(self) -> None:
         sampled = _by_owner(s for feed in self._feeds for s in feed.take())
         until_ns = self._now_ns() - _LAG_NS
-        self._note_clock(until_ns)
-        for owner, parts in sampled.items():
-            self._add("bandwidth", owner, until_ns, *_bandwidth(parts))
-        for owner in dict.fromkeys(self._owners()):
-            if self._watermarks_ns.get(("bandwidth", owner), until_ns - 1) < until_ns:
-                self._tell("bandwidth", owner, until_ns)
-
-    def _note_clock(self, until_ns: int) -> None:
         back_ns = max(self._watermarks_ns.values(), default=until_ns) - until_ns
         if back_ns > _LAG_NS and not self._is_clock_back:
             effect = "samples are left out until it is where it was"
             _LOG.warning("event=clock_set_back seconds=%.1f effect=%r", back_ns / 1e9, effect)
         self._is_clock_back = back_ns > _LAG_NS
+        for owner, samples in sampled.items():
+            self._add("bandwidth", owner, until_ns, *_bandwidth(samples))
+        for owner in dict.fromkeys(self._owners()):
+            key = ("bandwidth", owner)
+            if self._watermarks_ns.get(key, until_ns - 1) < until_ns:  # no batch of this owner moved it
+                progress = {"bandwidth": SourceProgress(self._rows[key], self._move_watermark(key, until_ns))}
+                own, start, since_ns = (owner.job, owner.attempt, owner.rank), owner.start, owner.since_ns
+                self._ready.append(Heartbeat(*own, progress, start=start, since_ns=since_ns))
 
     def _gather_health(self) -> None:
         until_ns = self._now_ns() - _LAG_NS
-        for owner, states in _by_owner(self._health()).items():
-            self._add("gpu_health", owner, until_ns, *_health(states))
+        for owner, samples in _by_owner(self._health()).items():
+            self._add("gpu_health", owner, until_ns, *_health(samples))
 
     def _add(
         self, schema: str, owner: Owner, until_ns: int, names: tuple[str, ...], columns: Mapping[str, np.ndarray]
@@ -124,81 +175,59 @@ class DeviceSource:
             self._ready.append(Batch(owner.header(schema, self._rows[key], watermark_ns, names), columns))
             self._rows[key] += count
 
-    def _tell(self, schema: str, owner: Owner, until_ns: int) -> None:
-        """Send a heartbeat with the watermark of a source that has no batch."""
-        key = (schema, owner)
-        progress = SourceProgress(self._rows[key], self._move_watermark(key, until_ns))
-        told = Heartbeat(
-            owner.job, owner.attempt, owner.rank, {schema: progress}, start=owner.start, since_ns=owner.since_ns
-        )
-        self._ready.append(told)
-
     def _move_watermark(self, key: tuple[str, Owner], until_ns: int) -> int:
         self._watermarks_ns[key] = max(until_ns, self._watermarks_ns.get(key, until_ns))
         return self._watermarks_ns[key]
 
-    def _take(self, max_records: int) -> list[Batch | Heartbeat]:
-        taken: list[Batch | Heartbeat] = []
-        while self._ready and max_records > 0:
-            record = self._ready.popleft()
-            if isinstance(record, Batch) and len(record) > max_records:
-                self._ready.appendleft(take_rows(record, max_records, len(record)))
-                record = take_rows(record, 0, max_records)
-            taken.append(record)
-            max_records -= row_count(record)
-        return taken
+
+_Sample = TypeVar("_Sample", Samples, HealthSample)
 
 
-_Part = TypeVar("_Part", Samples, HealthSample)
-
-
-def _by_owner(parts: Iterable[_Part]) -> dict[Owner, list[_Part]]:
-    grouped: dict[Owner, list[_Part]] = {}
-    for part in parts:
-        grouped.setdefault(part.owner, []).append(part)
+def _by_owner(samples: Iterable[_Sample]) -> dict[Owner, list[_Sample]]:
+    grouped: dict[Owner, list[_Sample]] = {}
+    for one in samples:
+        grouped.setdefault(one.owner, []).append(one)
     return grouped
 
 
-def _bandwidth(parts: Sequence[Samples]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    parts = [part for part in parts if len(part.times_ns)]
-    names = tuple(dict.fromkeys(part.device for part in parts))
-    if not parts:
+def _bandwidth(given: Sequence[Samples]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+    """Return the names of the devices, and the columns of ``bandwidth`` in order of time."""
+    given = [one for one in given if len(one.times_ns)]
+    names = tuple(dict.fromkeys(one.device for one in given))
+    if not given:
         return (), {"time_ns": np.empty(0, np.int64)}
+    counts = [len(one.times_ns) for one in given]
     columns = {
-        "time_ns": np.concatenate([part.times_ns for part in parts]),
-        "path": np.concatenate([np.full(len(part.times_ns), part.path, np.uint8) for part in parts]),
-        "device": np.concatenate(
-            [np.full(len(part.times_ns), names.index(part.device), np.uint16) for part in parts]
-        ),
-        "tx_bytes_per_s": np.concatenate([part.rates[:, 0] for part in parts]),
-        "rx_bytes_per_s": np.concatenate([part.rates[:, 1] for part in parts]),
+        "time_ns": np.concatenate([one.times_ns for one in given]),
+        "path": np.repeat(np.array([one.path for one in given], np.uint8), counts),
+        "device": np.repeat(np.array([names.index(one.device) for one in given], np.uint16), counts),
+        "tx_bytes_per_s": np.concatenate([one.rates[:, 0] for one in given]),
+        "rx_bytes_per_s": np.concatenate([one.rates[:, 1] for one in given]),
     }
-    if len(parts) > 1:
+    if len(given) > 1:
         order = np.argsort(columns["time_ns"], kind="stable")
         columns = {name: column[order] for name, column in columns.items()}
     return names, columns
 
 
-def _health(states: Sequence[HealthSample]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    states = sorted(states, key=lambda state: state.time_ns)
-    names = tuple(dict.fromkeys(state.device for state in states))
+def _health(given: Sequence[HealthSample]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+    """Return the names of the devices, and the columns of ``gpu_health`` in order of time."""
+    given = sorted(given, key=lambda one: one.time_ns)
+    names = tuple(dict.fromkeys(one.device for one in given))
     columns: dict[str, np.ndarray] = {
-        "time_ns": np.array([state.time_ns for state in states], dtype=np.int64),
-        "device": np.array([names.index(state.device) for state in states], dtype=np.uint16),
+        "time_ns": np.array([one.time_ns for one in given], dtype=np.int64),
+        "device": np.array([names.index(one.device) for one in given], dtype=np.uint16),
     }
     for field in GPU_HEALTH:
         if field.name not in columns:
-            values = [state.values.get(field.name) for state in states]
-            columns[field.name] = _column(values, is_float=str(field.type) == "double")
+            values = [one.values.get(field.name) for one in given]
+            if str(field.type) == "double":
+                columns[field.name] = np.array([np.nan if value is None else value for value in values], np.float64)
+            else:
+                columns[field.name] = np.array([_whole(value) for value in values], np.int64)
     return names, columns
 
 
-def _column(values: Sequence[float | None], *, is_float: bool) -> np.ndarray:
-    if is_float:
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    return np.array([_whole(value) for value in values], dtype=np.int64)
-
-
 def _whole(value: float | None) -> int:
-    """Return a number as the bus has it; one that it has no room for is not known."""
+    """Return a number as an int64; `UNKNOWN` where it does not fit, as NVML's counts with all bits set."""
     return UNKNOWN if value is None or not abs(value) < -float(UNKNOWN) else int(value)

@@ -1,4 +1,4 @@
-"""GPUs as samples of the ranks that use them. A thread asks NVML, which may take its time over each answer."""
+"""GPUs as samples of the ranks that use them. A thread asks NVML, whose answers may take long."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.messages.records import PATHS
-from irregulars.producers.node.gpu import Gpu, GpuReading
-from irregulars.producers.node.nvml import GpuGone, pynvml
-from irregulars.producers.node.roster import Owner, Roster
-from irregulars.producers.node.samples import HealthSample, Samples
+from irregulars.producers.node.device_source import HealthSample, Samples
+from irregulars.producers.node.gpu import Gpu, GpuGone, GpuReading, pynvml
+from irregulars.producers.node.roster import Roster
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _RETRY_S: Final = 30.0
@@ -25,9 +24,9 @@ _EVENTS: Final = pynvml.nvmlEventTypeXidCriticalError
 
 
 def count_gpus() -> int:
-    """Start NVML and count the GPUs; 0, after one line that says why, where there is no driver or no GPU.
+    """Start NVML and count the GPUs; 0, and one line in the log with the reason, where there is no driver or no GPU.
 
-    What was started is ended by `GpuFeed.close`, or by ``pynvml.nvmlShutdown``.
+    `GpuFeed.close` or ``pynvml.nvmlShutdown`` ends it.
     """
     try:
         pynvml.nvmlInit()
@@ -46,9 +45,9 @@ class GpuFeed:
     Parameters
     ----------
     roster
-        Whose GPUs; asked at each `take`.
+        Whose GPUs; read at each `take`.
     period_s
-        Seconds from one look at all GPUs to the next.
+        Seconds from one reading of all GPUs to the next.
     """
 
     def __init__(self, roster: Roster, period_s: float) -> None:
@@ -66,14 +65,20 @@ class GpuFeed:
         taken: list[Samples] = []
         for _ in range(len(self._readings)):
             reading = self._readings.popleft()
-            owner = self._roster.gpus.get(reading.index)
-            if owner is not None:
-                self._health += _health(reading, owner)
-                taken += _traffic(reading, owner)
+            owner, device = self._roster.gpus.get(reading.index), f"gpu{reading.index}"
+            if owner is None:
+                continue
+            if reading.health:
+                self._health.append(HealthSample(owner, device, reading.time_ns, reading.health))
+            for path, rows in reading.rates.items():
+                if rows:
+                    times_ns = np.array([row[0] for row in rows], dtype=np.int64)
+                    rates = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2)
+                    taken.append(Samples(owner, device, PATHS.index(path), times_ns, rates))
         return taken
 
     def take_health(self) -> list[HealthSample]:
-        """Take the states of the GPUs that came with what `take` gave."""
+        """Take the states of the GPUs that `take` brought."""
         health, self._health = self._health, []
         return health
 
@@ -85,59 +90,56 @@ class GpuFeed:
             pynvml.nvmlShutdown()
 
     def _run(self) -> None:
-        gpus, events = _OpenGpus(), _Xids()
+        gpus = _OpenGpus()
         while not self._stop.wait(self._period_s):
             for index in sorted(self._wanted):
-                gpu = gpus.find(index, events)
-                if gpu is not None:
-                    self._look_at(gpu, gpus)
-            self._readings.extend(events.take(gpus.handles))
-        events.close()
+                reading = gpus.read(index)
+                if reading is not None:
+                    self._readings.append(reading)
+            self._readings.extend(gpus.xids.take(gpus.indices))
         gpus.close()
-
-    def _look_at(self, gpu: Gpu, gpus: _OpenGpus) -> None:
-        try:
-            self._readings.append(gpu.read())
-        except GpuGone as error:
-            gpus.lose(gpu, error)
 
 
 class _OpenGpus:
-    """The GPUs that answer. Says once of each that it is gone, and once that it is back."""
+    """The GPUs that answer. Logs once of each that it is gone, and once that it is back."""
 
     def __init__(self) -> None:
         self._gpus: dict[int, Gpu] = {}
         self._retry_s: dict[int, float] = {}
-        self.handles: dict[int, int] = {}  # address of NVML's device to index
+        self.xids = _Xids()
+        self.indices: dict[int, int] = {}  # by address of NVML's device
 
-    def find(self, index: int, events: _Xids) -> Gpu | None:
+    def read(self, index: int) -> GpuReading | None:
         if index not in self._gpus and time.monotonic() >= self._retry_s.get(index, 0.0):
-            self._open(index, events)
-        return self._gpus.get(index)
+            self._open(index)
+        gpu = self._gpus.get(index)
+        try:
+            return None if gpu is None else gpu.read()
+        except GpuGone as error:
+            self._gpus.pop(index).close()
+            self._retry_later(index, error)
+            return None
 
-    def _open(self, index: int, events: _Xids) -> None:
+    def _open(self, index: int) -> None:
         try:
             gpu = Gpu(index)
         except (pynvml.NVMLError, GpuGone) as error:
-            self._note_gone(index, error)
+            self._retry_later(index, error)
             return
         if index in self._retry_s:
             _LOG.info("event=gpu_back device=%s uuid=%s", gpu.name, gpu.uuid)
             del self._retry_s[index]
         self._gpus[index] = gpu
-        self.handles[_address(gpu.handle)] = index
-        events.watch(gpu)
+        self.indices[_address(gpu.handle)] = index
+        self.xids.watch(gpu)
 
-    def lose(self, gpu: Gpu, error: Exception) -> None:
-        self._gpus.pop(gpu.index).close()
-        self._note_gone(gpu.index, error)
-
-    def _note_gone(self, index: int, error: Exception) -> None:
+    def _retry_later(self, index: int, error: Exception) -> None:
         if index not in self._retry_s:
             _LOG.error("event=gpu_gone device=gpu%d reason=%r", index, str(error))
         self._retry_s[index] = time.monotonic() + _RETRY_S
 
     def close(self) -> None:
+        self.xids.close()
         for gpu in self._gpus.values():
             gpu.close()
 
@@ -156,8 +158,8 @@ class _Xids:
         except pynvml.NVMLError as error:
             _LOG.warning("event=gpu_counter_missing device=%s counter=xid reason=%r", gpu.name, str(error))
 
-    def take(self, handles: dict[int, int]) -> Iterator[GpuReading]:
-        """Give what has happened since the last call."""
+    def take(self, indices: dict[int, int]) -> Iterator[GpuReading]:
+        """Yield the errors since the last call, each as a reading."""
         while self._set is not None:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)
@@ -169,7 +171,7 @@ class _Xids:
                     _LOG.warning("event=gpu_counter_missing counter=xid reason=%r", str(error))
                 self._has_failed = True
                 return
-            index = handles.get(_address(event.device))
+            index = indices.get(_address(event.device))
             _LOG.error("event=gpu_xid device=gpu%s xid=%d", "?" if index is None else index, event.eventData)
             if index is not None:
                 yield GpuReading(index, time.time_ns(), health={"xid": float(event.eventData)})
@@ -182,20 +184,3 @@ class _Xids:
 def _address(handle: Any) -> int:
     """Address of NVML's device: two pointers to one device are different objects in ctypes."""
     return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
-
-
-def _traffic(reading: GpuReading, owner: Owner) -> list[Samples]:
-    return [
-        Samples(
-            owner, f"gpu{reading.index}", PATHS.index(path), np.array([row[0] for row in rows], dtype=np.int64),
-            np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2),
-        )
-        for path, rows in reading.rates.items()
-        if rows
-    ]  # fmt: skip
-
-
-def _health(reading: GpuReading, owner: Owner) -> list[HealthSample]:
-    if not reading.health:
-        return []
-    return [HealthSample(owner, f"gpu{reading.index}", reading.time_ns, reading.health)]

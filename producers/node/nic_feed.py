@@ -1,32 +1,42 @@
-"""NIC counters as ``bandwidth`` samples of the ranks that use the NICs."""
+"""NIC counters as ``bandwidth`` samples of the ranks that use the NICs. A thread reads them at a steady pace."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import numpy as np
 
 from irregulars.messages.records import PATHS
 from irregulars.producers.node.counters import UNREADABLE, CounterTrack
-from irregulars.producers.node.nic_sampler import Tick
-from irregulars.producers.node.nics import Nic
+from irregulars.producers.node.device_source import Samples
 from irregulars.producers.node.roster import Roster
-from irregulars.producers.node.samples import Samples
+from irregulars.producers.node.sysfs import Nic
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _PATH: Final = PATHS.index("nic")
+_RETRY_S: Final = 10.0
+_KEPT_S: Final = 60.0
+_LONGEST_SLEEP_S: Final = 0.5
+_LONGEST_COUNT: Final = 24  # 20 digits and a line feed
+
+Tick = tuple[tuple[str, ...], list[int]]
+"""Names of the NICs, and for each of them time (ns since the epoch), sent, received: `UNREADABLE` where unknown."""
 
 
 class Sampler(Protocol):
-    """What the feed asks of `producers.node.nic_sampler.NicSampler`."""
+    """Reads counters; `NicSampler`, or a script of a test."""
 
     def watch(self, nics: Mapping[str, Nic]) -> None:
         """Read the counters of `nics` from now on, and no others."""
 
     def take(self) -> list[Tick]:
-        """Take what was read since the last call, oldest first."""
+        """Take the ticks since the last call, oldest first."""
 
     def close(self) -> None:
         """Stop reading."""
@@ -38,7 +48,7 @@ class NicFeed:
     Parameters
     ----------
     roster
-        Whose NICs; asked at each `take`.
+        Whose NICs; read at each `take`.
     find
         Finds a NIC by its name; None where there is none.
     sampler
@@ -54,71 +64,200 @@ class NicFeed:
 
     def take(self) -> list[Samples]:
         """Take the samples since the last call."""
-        together = _together(self._sampler.take(), self._note_impossible)
-        taken = [one for names, ticks in together for one in self._samples(names, ticks)]
-        self._watch_those_in_use()
+        runs: list[tuple[tuple[str, ...], list[int]]] = []  # ticks of the same NICs that follow one another
+        for names, values in self._sampler.take():
+            if not runs or runs[-1][0] != names:
+                runs.append((names, []))
+            runs[-1][1].extend(values)
+        taken = []
+        for names, flat in runs:
+            ticks = self._counts(names, flat).reshape(-1, len(names), 3)  # (ticks, NICs, [time, sent, received])
+            for at, name in enumerate(names):
+                owner, track = self._roster.nics.get(name), self._tracks.get(name)
+                if owner is not None and track is not None:
+                    times_ns, rates = track.rates(ticks[:, at, 0].astype(np.int64), ticks[:, at, 1:])
+                    taken.append(Samples(owner, name, _PATH, times_ns, rates))
+        if self._roster.nics.keys() != self._watched:
+            self._watch_those_in_use()
         return taken
 
     def close(self) -> None:
-        """End the sampler."""
+        """Close the sampler."""
         self._sampler.close()
 
     def _watch_those_in_use(self) -> None:
-        if self._roster.nics.keys() == self._watched:
-            return
         self._watched = frozenset(self._roster.nics)
-        found = {name: nic for name in sorted(self._watched) if (nic := self._look_up(name)) is not None}
-        self._tracks = {name: self._tracks.get(name) or _track(nic) for name, nic in found.items()}
+        found = {}
+        for name in sorted(self._watched):
+            nic = self._find(name)
+            if nic is not None:
+                found[name] = nic
+            elif name not in self._missing:
+                self._missing.add(name)
+                _LOG.warning("event=nic_missing device=%s reason='sysfs has no such device'", name)
+        self._tracks = {
+            name: self._tracks.get(name) or CounterTrack(nic.name, nic.unit_bytes, nic.capacity_bytes_per_s)
+            for name, nic in found.items()
+        }
         self._sampler.watch(found)
 
-    def _look_up(self, name: str) -> Nic | None:
-        nic = self._find(name)
-        if nic is None and name not in self._missing:
-            self._missing.add(name)
-            _LOG.warning("event=nic_missing device=%s reason='sysfs has no such device'", name)
-        return nic
-
-    def _note_impossible(self, name: str, count: int) -> None:
-        if name not in self._impossible:
-            self._impossible.add(name)
-            _LOG.warning("event=nic_unreadable device=%s reason='a counter must be below 2^64; got %d'", name, count)
-
-    def _samples(self, names: tuple[str, ...], ticks: np.ndarray) -> list[Samples]:
-        """Rates from counts of shape (ticks, NICs, 3): time, sent, received."""
-        found = []
-        for place, name in enumerate(names):
-            owner, track = self._roster.nics.get(name), self._tracks.get(name)
-            if owner is not None and track is not None:
-                times_ns, rates = track.rates(ticks[:, place, 0].astype(np.int64), ticks[:, place, 1:])
-                found.append(Samples(owner, name, _PATH, times_ns, rates))
-        return found
+    def _counts(self, names: tuple[str, ...], flat: list[int]) -> np.ndarray:
+        try:
+            return np.array(flat, dtype=np.uint64)
+        except OverflowError:  # drivers with signed counters write such counts: they are unknown
+            for at, value in enumerate(flat):
+                if not 0 <= value <= UNREADABLE:
+                    flat[at] = UNREADABLE
+                    # Three values a NIC: of two NICs, value 10 is of the second tick, and of NIC 10 // 3 % 2 = 1.
+                    name = names[at // 3 % len(names)]
+                    if name not in self._impossible:
+                        self._impossible.add(name)
+                        reason = f"a counter must be below 2^64; got {value}"
+                        _LOG.warning("event=nic_unreadable device=%s reason=%r", name, reason)
+            return np.array(flat, dtype=np.uint64)
 
 
-def _track(nic: Nic) -> CounterTrack:
-    return CounterTrack(nic.name, nic.unit_bytes, nic.capacity_bytes_per_s)
+class NicSampler:
+    """Reads counters every `period_s` in a thread of its own, until `close`.
 
+    The thread does nothing else: each read costs a microsecond.
 
-def _together(
-    ticks: Sequence[Tick], on_impossible: Callable[[str, int], None]
-) -> list[tuple[tuple[str, ...], np.ndarray]]:
-    """Ticks of the same NICs that follow one another, as one array of shape (ticks, NICs, 3).
-
-    A count that is none, as drivers with signed counters write, is unreadable; `on_impossible` is told.
+    Parameters
+    ----------
+    period_s
+        Seconds from one read to the next. A read that comes late is not made up for: a sample is of the time since
+        the sample before, however long that was.
     """
-    groups: list[tuple[tuple[str, ...], list[int]]] = []
-    for names, values in ticks:
-        if not groups or groups[-1][0] != names:
-            groups.append((names, []))
-        groups[-1][1].extend(values)
-    return [(names, _counts(names, flat, on_impossible).reshape(-1, len(names), 3)) for names, flat in groups]
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        # Ticks that are not taken for a minute are dropped, oldest first.
+        self._ticks: deque[Tick] = deque(maxlen=max(int(_KEPT_S / period_s), 100))
+        self._wanted: Mapping[str, Nic] = {}
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="irregulars-nics", daemon=True)
+        self._thread.start()
+
+    def watch(self, nics: Mapping[str, Nic]) -> None:
+        """Read the counters of `nics` from now on, and no others."""
+        self._wanted = dict(nics)
+
+    def take(self) -> list[Tick]:
+        """Take the ticks since the last call, oldest first."""
+        return [self._ticks.popleft() for _ in range(len(self._ticks))]
+
+    def close(self) -> None:
+        """End the thread; a second time does nothing."""
+        self._is_stopping = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        files = _OpenFiles()
+        next_s = time.monotonic()
+        while not self._is_stopping:
+            files.follow(self._wanted)
+            if files.names:
+                self._ticks.append(files.read())
+            next_s = max(next_s + self._period_s, time.monotonic())
+            # In pieces: the agent's end waits for this thread.
+            while (left_s := next_s - time.monotonic()) > 0 and not self._is_stopping:
+                time.sleep(min(left_s, _LONGEST_SLEEP_S))
+        files.close()
 
 
-def _counts(names: tuple[str, ...], flat: list[int], on_impossible: Callable[[str, int], None]) -> np.ndarray:
-    try:
-        return np.array(flat, dtype=np.uint64)
-    except OverflowError:
-        for place, value in enumerate(flat):
-            if not 0 <= value <= UNREADABLE:
-                on_impossible(names[place // 3 % len(names)], value)
-                flat[place] = UNREADABLE
-        return np.array(flat, dtype=np.uint64)
+class _CounterFiles:
+    """The two counters of a NIC, open: one system call reads one. Raises `OSError` or `ValueError` unless it can."""
+
+    def __init__(self, nic: Nic) -> None:
+        self.nic = nic
+        self.descriptors: list[int] = []
+        try:
+            for path in (nic.tx, nic.rx):
+                self.descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            for descriptor in self.descriptors:
+                int(os.pread(descriptor, _LONGEST_COUNT, 0))
+        except (OSError, ValueError):
+            self.close()  # leaves nothing open
+            raise
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class _OpenFiles:
+    """The counters that are open now. Logs once of each NIC that it can't be read, and once that it can again."""
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self._files: list[_CounterFiles] = []
+        self._descriptors: list[list[int]] = []
+        self._wanted: Mapping[str, Nic] = {}
+        self._failed: set[str] = set()
+        self._retry_s = 0.0
+
+    def follow(self, wanted: Mapping[str, Nic]) -> None:
+        is_new = wanted is not self._wanted
+        if is_new:
+            self._wanted = wanted
+            self._failed &= wanted.keys()
+            self.close()
+        if is_new or (self._failed and time.monotonic() >= self._retry_s):
+            self._retry_s = time.monotonic() + _RETRY_S
+            for name, nic in self._wanted.items():
+                if name not in self.names:
+                    self._open(name, nic)
+
+    def _open(self, name: str, nic: Nic) -> None:
+        try:
+            files = _CounterFiles(nic)
+        except (OSError, ValueError) as error:
+            self._log_failure(name, error)
+            return
+        if name in self._failed:
+            _LOG.info("event=nic_back device=%s", name)
+            self._failed.discard(name)
+        self._set_files([*self._files, files])
+
+    def _set_files(self, files: list[_CounterFiles]) -> None:
+        self._files = files
+        self.names = tuple(one.nic.name for one in files)
+        self._descriptors = [one.descriptors for one in files]
+
+    def _log_failure(self, name: str, error: Exception) -> None:
+        if name not in self._failed:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            _LOG.warning("event=nic_unreadable device=%s file=%s reason=%r", name, self._wanted[name].tx, reason)
+        self._failed.add(name)
+
+    def read(self) -> Tick:
+        values: list[int] = []
+        now_ns, pread = time.time_ns, os.pread
+        try:
+            for sent, received in self._descriptors:
+                values.append(now_ns())
+                values.append(int(pread(sent, _LONGEST_COUNT, 0)))
+                values.append(int(pread(received, _LONGEST_COUNT, 0)))
+        except (OSError, ValueError):
+            return self._read_each()
+        return self.names, values
+
+    def _read_each(self) -> Tick:
+        """Read all again, and close those that can't be read."""
+        names, values, now_ns = self.names, list[int](), time.time_ns
+        for files in self._files:
+            read_ns = now_ns()
+            try:
+                values += (read_ns, *(int(os.pread(one, _LONGEST_COUNT, 0)) for one in files.descriptors))
+            except (OSError, ValueError) as error:
+                values += (now_ns(), UNREADABLE, UNREADABLE)
+                self._log_failure(files.nic.name, error)
+                self._retry_s = time.monotonic() + _RETRY_S
+                files.close()
+                self._set_files([one for one in self._files if one is not files])
+        return names, values
+
+    def close(self) -> None:
+        for files in self._files:
+            files.close()
+        self._set_files([])

@@ -1,6 +1,7 @@
 """The publishing agent: polls a source, publishes what comes, and sends heartbeats.
 
-It keeps no data of its own: what the broker does not take yet waits in a bounded queue, and the source waits with it.
+It keeps no data of its own: messages that the broker does not take yet wait in a bounded queue, and the source waits
+with it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from irregulars.messages.records import SCHEMAS, Batch, Header
 from irregulars.producers.publishing.batches import encode_in_parts
 from irregulars.producers.publishing.bundling import Bundler, encode_together
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
-from irregulars.producers.publishing.sources import Record, Source
+from irregulars.producers.publishing.sources import RankKey, Record, Source, key_of
 
 __all__ = ["Agent", "AgentSettings", "Progress"]
 
@@ -32,7 +33,7 @@ _LOG: Final = logging.getLogger("irregulars.agent")
 _TOPICS: Final = ("jobs", *SCHEMAS, "heartbeats")
 _IDLE_S: Final = 0.02
 _NOTHING_NEW: Final = 10
-"""A heartbeat that says nothing new is left out, but for each tenth: batches say how far they are themselves, and
+"""A heartbeat without news is left out, but for each tenth: headers of batches carry the progress themselves, and
 thousands of small messages a second keep a worker from the large ones."""
 
 FINISHED: Final = "finished"
@@ -41,7 +42,7 @@ STOPPED: Final = "stopped"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an agent has come.
+    """Counts of an agent since its start.
 
     Parameters
     ----------
@@ -70,12 +71,10 @@ class Progress:
 
 _NO_PROGRESS: Final = SourceProgress(0)
 
-_Key = tuple[str, int, int, str | None, int | None]  # job, attempt, rank, start, since when it has its place
-
 
 @dataclass(slots=True)
 class _Rank:
-    """What a rank's next heartbeat says, and what was said of it before."""
+    """The values of a rank's next heartbeat, and those that were published before."""
 
     job: str
     attempt: int
@@ -84,42 +83,27 @@ class _Rank:
     start: str | None = None
     since_ns: int | None = None
     sources: dict[str, SourceProgress] = field(default_factory=dict)
-    lost_rows: dict[str, int] = field(default_factory=dict)  # that the source said
-    told: dict[str, SourceProgress] = field(default_factory=dict)  # by heartbeats and headers of batches
+    lost_rows: dict[str, int] = field(default_factory=dict)  # by the source's own heartbeats
+    published: dict[str, SourceProgress] = field(default_factory=dict)  # by heartbeats and headers of batches
     left_out: int = _NOTHING_NEW  # heartbeats, one after the other: the first one is sent
+
+    @classmethod
+    def of(cls, own: Announcement | Heartbeat | Header) -> _Rank:
+        return cls(own.job, own.attempt, own.rank, own.group, own.start, own.since_ns)
 
     @property
     def key(self) -> bytes:
         """Key of its messages, other than the announcement."""
         return rank_key(self.job, self.rank) if self.group is None else group_key(self.job, self.group)
 
-    def published(self, schema: str, progress: SourceProgress) -> None:
-        """Note a batch, whose header says how far its source is; what was lost only heartbeats say."""
-        self.sources[schema] = progress
-        self.told[schema] = replace(progress, lost_rows=self.told.get(schema, _NO_PROGRESS).lost_rows)
-
-    def has_news(self, beat: Heartbeat) -> bool:
-        """Whether a heartbeat says more than was said before."""
-        return any(progress != self.told.get(schema, _NO_PROGRESS) for schema, progress in beat.sources.items())
-
-    def move_watermark(self, schema: str, watermark_ns: int | None) -> None:
-        known = self.sources.get(schema, SourceProgress(0, None))
-        if watermark_ns is not None and (known.watermark_ns is None or known.watermark_ns < watermark_ns):
-            self.sources[schema] = replace(known, watermark_ns=watermark_ns)
-
     def heartbeat(self, reason: str | None, publisher: Publisher) -> Heartbeat:
+        key, sources = rank_key(self.job, self.rank), {}
+        for schema, progress in self.sources.items():
+            lost_rows = self.lost_rows.get(schema, 0) + publisher.lost_rows(schema, key, self.attempt)
+            sources[schema] = replace(progress, lost_rows=lost_rows)
         state = "running" if reason is None else "ended"
-        key = rank_key(self.job, self.rank)
-        sources = {
-            schema: replace(
-                progress,
-                lost_rows=self.lost_rows.get(schema, 0) + publisher.lost_rows(schema, key, self.attempt),
-            )
-            for schema, progress in self.sources.items()
-        }
-        return Heartbeat(
-            self.job, self.attempt, self.rank, sources, state, reason, self.group, self.start, self.since_ns
-        )
+        own = (self.job, self.attempt, self.rank)
+        return Heartbeat(*own, sources, state, reason, self.group, self.start, self.since_ns)
 
 
 class Agent:
@@ -140,11 +124,11 @@ class Agent:
     make_publisher
         Makes what carries messages to Kafka.
     idle_s
-        How long a source that has nothing is left alone, seconds.
+        Seconds from one poll of a source that gives nothing to the next.
     ends_ranks
-        Whether the agent speaks for its ranks from their first record to its own end. Where it does not, it sends
-        heartbeats of a rank from its announcement until the source says that it has ended: others may speak for ranks
-        that were not announced here, and another agent may follow this one.
+        Whether the agent sends heartbeats of its ranks from their first record to its own end. Where not, it sends
+        those of a rank from its announcement until the source ends it: other processes may send for ranks that were
+        not announced here, and another agent may follow this one.
     """
 
     def __init__(
@@ -163,7 +147,7 @@ class Agent:
         self._on_progress = on_progress
         self._topics, self._make_publisher, self._idle_s = topics, make_publisher, idle_s
         self._ends_ranks = ends_ranks
-        self._ranks: dict[_Key, _Rank] = {}
+        self._ranks: dict[RankKey, _Rank] = {}
         self._bundler = Bundler(settings.bundle_s)
         self._progress = Progress()
         self._is_stopping = False
@@ -175,7 +159,7 @@ class Agent:
         return self._is_stopping
 
     def stop(self) -> None:
-        """End soon: what was polled is still delivered. May be called from a signal handler or another thread."""
+        """End soon; polled records are still delivered. May be called from a signal handler or another thread."""
         self._is_stopping = True
 
     def run(self) -> Progress:
@@ -212,28 +196,22 @@ class Agent:
             self._publish_together(publisher, self._bundler.take_due(self._clock_s()))
             self._beat_if_due(publisher)
             publisher.serve(0.0 if records else self._idle_s)
-        return self._end(publisher, FINISHED if self._source.is_exhausted else STOPPED)
-
-    def _end(self, publisher: Publisher, reason: str) -> Progress:
+        reason = FINISHED if self._source.is_exhausted else STOPPED
         self._publish_together(publisher, self._bundler.take_all())
-        self._beat(publisher, reason if self._ends_ranks else None)
+        for rank in self._ranks.values():
+            self._beat(publisher, rank, rank.heartbeat(reason if self._ends_ranks else None, publisher))
         publisher.flush()
         self._progress = replace(self._progress, reason=reason)
         self._report(publisher)
-        _LOG.info(
-            "event=agent_ended reason=%s ranks=%d rows=%d messages=%d",
-            reason,
-            len(self._ranks),
-            self._progress.rows,
-            self._progress.delivered_messages,
-        )
+        counts = (len(self._ranks), self._progress.rows, self._progress.delivered_messages)
+        _LOG.info("event=agent_ended reason=%s ranks=%d rows=%d messages=%d", reason, *counts)
         return self._progress
 
     def _publish(self, publisher: Publisher, record: Record) -> None:
         if isinstance(record, Announcement):
             self._publish_announcement(publisher, record)
         elif isinstance(record, Heartbeat):
-            self._take_heartbeat(publisher, record)
+            self._take_over(publisher, record)
         elif record.header.group is not None:
             self._publish_together(publisher, self._bundler.add(record, self._clock_s()))
         else:
@@ -245,46 +223,46 @@ class Agent:
             for some, value in encode_together(batches, MAX_MESSAGE_BYTES):
                 self._publish_batches(publisher, some, value)
 
-    def _publish_announcement(self, publisher: Publisher, announcement: Announcement) -> None:
-        value = encode_announcement(announcement)
+    def _publish_announcement(self, publisher: Publisher, own: Announcement) -> None:
+        value = encode_announcement(own)
         if len(value) >= MAX_MESSAGE_BYTES:
             rule = f"below {MAX_MESSAGE_BYTES} bytes"
-            raise InputError(f"announcement of rank {announcement.rank} must be {rule}; got {len(value)}")
-        key = rank_key(announcement.job, announcement.rank)
+            raise InputError(f"announcement of rank {own.rank} must be {rule}; got {len(value)}")
+        key = rank_key(own.job, own.rank)
         if len(key) > MAX_KEY_BYTES:
             raise InputError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
-        group = announcement.group  # its partition is that of all else which the rank sends
-        where = None if group is None else group_key(announcement.job, group)
+        # The partition of everything else that the rank sends.
+        where = None if own.group is None else group_key(own.job, own.group)
         if where is not None and len(where) > MAX_KEY_BYTES:
             raise InputError(f"names of job and host must be below {MAX_KEY_BYTES} bytes; got {len(where)}")
-        publisher.send("jobs", key, value, attempt=announcement.attempt, partition_key=where)
-        self._bundler.announce(announcement)
-        if announcement.is_logged:
-            self._forget_earlier(announcement)
-            rank = self._ranks.setdefault(_key_of(announcement), _rank_of(announcement))
-            for schema in announcement.sources:
-                rank.sources.setdefault(schema, SourceProgress(0, None))
+        publisher.send("jobs", key, value, attempt=own.attempt, partition_key=where)
+        self._bundler.announce(own)
+        if own.is_logged:
+            # Earlier starts and places of the rank may have been killed: no more heartbeats are sent for them.
+            for at in [at for at in self._ranks if (at[0], at[2]) == (own.job, own.rank)]:
+                if at[1] < own.attempt or at[3:] != (own.start, own.since_ns):
+                    del self._ranks[at]
+            known = self._ranks.setdefault(key_of(own), _Rank.of(own))
+            for schema in own.sources:
+                known.sources.setdefault(schema, SourceProgress(0, None))
         self._count(len(value), announcements=1)
 
-    def _forget_earlier(self, own: Announcement) -> None:
-        """Stop sending heartbeats for earlier starts and places of a rank, which may have been killed."""
-        same = [key for key in self._ranks if (key[0], key[2]) == (own.job, own.rank)]
-        for key in [key for key in same if key[1] < own.attempt or key[3:] != (own.start, own.since_ns)]:
-            del self._ranks[key]
-
-    def _take_heartbeat(self, publisher: Publisher, told: Heartbeat) -> None:
-        """Take over a source's own heartbeat: lost rows, watermarks, and the end of the rank."""
-        rank = self._rank(told)
+    def _take_over(self, publisher: Publisher, given: Heartbeat) -> None:
+        """Apply a source's own heartbeat: lost rows, watermarks, and the end of the rank."""
+        rank = self._rank(given)
         if rank.group is not None:  # a watermark must not overtake the rows that are before it
             self._publish_together(publisher, self._bundler.take_all())
-        for schema, progress in told.sources.items():
+        for schema, progress in given.sources.items():
             rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))
-            rank.move_watermark(schema, progress.watermark_ns)
-        if told.state == "ended":
+            known = rank.sources.get(schema, SourceProgress(0, None))
+            until_ns = progress.watermark_ns
+            if until_ns is not None and (known.watermark_ns is None or known.watermark_ns < until_ns):
+                rank.sources[schema] = replace(known, watermark_ns=until_ns)
+        if given.state == "ended":
             if rank.group is not None:
-                self._bundler.forget(told, rank.group)
-            self._beat_for(publisher, rank, told.reason or FINISHED)
-            self._ranks.pop(_key_of(told), None)
+                self._bundler.forget(given, rank.group)
+            self._beat(publisher, rank, rank.heartbeat(given.reason or FINISHED, publisher))
+            self._ranks.pop(key_of(given), None)
 
     def _publish_batches(self, publisher: Publisher, batches: Sequence[Batch], value: bytes) -> None:
         """Send one message with a batch, or with the batches of a bundle."""
@@ -294,19 +272,23 @@ class Agent:
         newest_ns = self._progress.watermark_ns
         for rank, batch in zip(ranks, batches, strict=True):
             until_ns = batch.header.watermark_ns  # which never falls
-            rank.published(first.schema, SourceProgress(batch.header.rows_before + len(batch), until_ns))
+            progress = SourceProgress(batch.header.rows_before + len(batch), until_ns)
+            rank.sources[first.schema] = progress
+            # The header has the progress; only heartbeats have the number of lost rows.
+            lost_rows = rank.published.get(first.schema, _NO_PROGRESS).lost_rows
+            rank.published[first.schema] = replace(progress, lost_rows=lost_rows)
             if until_ns is not None:
                 newest_ns = max(newest_ns or 0, until_ns)
         self._progress = replace(self._progress, watermark_ns=newest_ns)
         self._count(len(value), batches=1, rows=rows)
 
     def _rank(self, own: Heartbeat | Header) -> _Rank:
-        """Find a rank. A resumed source does not announce again: then its first batch makes it known."""
-        found = self._ranks.get(_key_of(own))
+        """Return a rank. A resumed source does not announce again: then its first batch makes it known."""
+        found = self._ranks.get(key_of(own))
         if found is None:
-            found = _rank_of(own)
+            found = _Rank.of(own)
             if self._ends_ranks:
-                self._ranks[_key_of(own)] = found
+                self._ranks[key_of(own)] = found
         return found
 
     def _count(self, value_bytes: int, announcements: int = 0, batches: int = 0, rows: int = 0) -> None:
@@ -320,32 +302,22 @@ class Agent:
         )
 
     def _beat_if_due(self, publisher: Publisher) -> None:
+        """Send the heartbeats that carry anything new, and each tenth of the others."""
         now_s = self._clock_s()
         if now_s < self._next_beat_s:
             return
         self._next_beat_s = now_s + self._settings.heartbeat_s
-        if not publisher.is_behind:
-            self._beat_of_news(publisher)
-        self._report(publisher)
-
-    def _beat(self, publisher: Publisher, reason: str | None) -> None:
-        for rank in self._ranks.values():
-            self._beat_for(publisher, rank, reason)
-
-    def _beat_for(self, publisher: Publisher, rank: _Rank, reason: str | None) -> None:
-        self._send_beat(publisher, rank, rank.heartbeat(reason, publisher))
-
-    def _beat_of_news(self, publisher: Publisher) -> None:
-        """Send the heartbeats that say something new, and now and then the others."""
-        for rank in self._ranks.values():
-            beat = rank.heartbeat(None, publisher)
-            if rank.has_news(beat) or rank.left_out >= _NOTHING_NEW - 1:
-                self._send_beat(publisher, rank, beat)
+        for rank in [] if publisher.is_behind else list(self._ranks.values()):
+            beat, known = rank.heartbeat(None, publisher), rank.published
+            is_new = any(progress != known.get(schema, _NO_PROGRESS) for schema, progress in beat.sources.items())
+            if is_new or rank.left_out >= _NOTHING_NEW - 1:
+                self._beat(publisher, rank, beat)
             else:
                 rank.left_out += 1
+        self._report(publisher)
 
-    def _send_beat(self, publisher: Publisher, rank: _Rank, beat: Heartbeat) -> None:
-        rank.told, rank.left_out = dict(beat.sources), 0
+    def _beat(self, publisher: Publisher, rank: _Rank, beat: Heartbeat) -> None:
+        rank.published, rank.left_out = dict(beat.sources), 0
         publisher.send("heartbeats", rank.key, encode_heartbeat(beat))
 
     def _report(self, publisher: Publisher) -> None:
@@ -353,11 +325,3 @@ class Agent:
         self._progress = replace(self._progress, delivered_messages=delivered, position=self._source.position())
         if self._on_progress is not None:
             self._on_progress(self._progress)
-
-
-def _key_of(own: Announcement | Heartbeat | Header) -> _Key:
-    return own.job, own.attempt, own.rank, own.start, own.since_ns
-
-
-def _rank_of(own: Announcement | Heartbeat | Header) -> _Rank:
-    return _Rank(own.job, own.attempt, own.rank, own.group, own.start, own.since_ns)

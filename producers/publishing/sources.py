@@ -1,4 +1,4 @@
-"""Sources: where announcements and batches come from, and the checks that every source passes.
+"""Sources, from which announcements and batches come, and the checks that every source passes.
 
 A source is anything that has the four members of `Source`; no base class is needed. The publishing agent polls it
 from one thread.
@@ -17,28 +17,36 @@ import numpy as np
 
 from irregulars.errors import InputError, PluginError
 from irregulars.messages.announcements import Announcement, Heartbeat
-from irregulars.messages.records import BATCH_SCHEMAS, Batch, decode_batch, encode_batch
+from irregulars.messages.records import BATCH_SCHEMAS, Batch, Header, decode_batch, encode_batch
 from irregulars.producers.publishing.batches import event_times_ns
 
 Record = Announcement | Batch | Heartbeat
-"""What a source gives. A heartbeat says what only the source knows: rows that it lost, a watermark without rows, and
-that a rank has ended."""
+"""An element of a source. A heartbeat carries the facts that only the source knows: rows that it lost, a watermark
+without rows, the end of a rank."""
+
+RankKey = tuple[str, int, int, str | None, int | None]
+"""A rank in one start of its job: job, attempt, rank, start, and the time since which it has this place."""
+
+
+def key_of(own: Announcement | Heartbeat | Header) -> RankKey:
+    """Return the key of the rank that a record is of."""
+    return own.job, own.attempt, own.rank, own.start, own.since_ns
 
 
 class Source(Protocol):
-    """What the agent asks of a source."""
+    """A source as the agent uses it."""
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Give the next records, at most `max_records` announcements and rows; ``()`` = nothing yet. Never blocks.
+        """Return the next records, at most `max_records` announcements and rows; ``()`` = nothing yet. Never blocks.
 
-        A rank's announcement comes before its batches and heartbeats. A heartbeat is only for what the agent can't
-        know: ``lost_rows``, a watermark without rows, ``state="ended"``; the agent sends those of each second itself.
-        Batches and their arrays are not changed afterwards.
+        A rank's announcement comes before its batches and heartbeats. A heartbeat is only for facts that the agent
+        can't know: ``lost_rows``, a watermark without rows, ``state="ended"``; the agent sends those of each second
+        itself. Batches and their arrays are not changed afterwards.
         """
         ...
 
     def position(self) -> str:
-        """Say in plain text where to resume: after the last record polled."""
+        """Return the position after the last record polled, at which to resume, as plain text."""
         ...
 
     @property
@@ -49,6 +57,41 @@ class Source(Protocol):
     def close(self) -> None:
         """Release all resources. The agent calls it at least once; a second call does nothing."""
         ...
+
+
+class PassingSource:
+    """Passes on everything of another source. Base of those that pace, watch or fill in its records.
+
+    Parameters
+    ----------
+    source
+        Closed with this one.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Poll the source."""
+        return self._source.poll(max_records)
+
+    def position(self) -> str:
+        """Return the position of the source."""
+        return self._source.position()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the source has ended."""
+        return self._source.is_exhausted
+
+    @property
+    def closed_connections(self) -> int:
+        """Connections that the source closed because of the bytes that came over them."""
+        return getattr(self._source, "closed_connections", 0)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
 
 
 def row_count(record: Record) -> int:
@@ -91,13 +134,29 @@ def check_source(open: Callable[[str | None], Source]) -> None:
 
 @dataclass
 class _Reading:
-    """All that was polled from one source, and what must hold about it."""
+    """All records that were polled from one source, and the rules that must hold for each."""
 
     announced: dict[tuple[str, int, int], Announcement] = field(default_factory=dict)
     batches: dict[tuple[str, int, int, str], list[Batch]] = field(default_factory=lambda: defaultdict(list))
     encoded: list[tuple[Batch, bytes]] = field(default_factory=list)
+    took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_POLLS_IN_A_ROW))
     rows: int = 0
     is_complete: bool = False
+
+    def poll(self, source: Source, max_records: int) -> Sequence[Record]:
+        """Poll once, and check the time that it takes and the number of records."""
+        before_s = time.monotonic()
+        polled = source.poll(max_records)
+        self.took_s.append(time.monotonic() - before_s)
+        if len(self.took_s) == _POLLS_IN_A_ROW and min(self.took_s) > _POLL_LIMIT_S:
+            found = f"{min(self.took_s):.2f} s or more for each of {_POLLS_IN_A_ROW} polls in a row"
+            raise PluginError(f"poll must never block; got {found}, limit {_POLL_LIMIT_S} s")
+        if not isinstance(polled, Sequence):
+            raise PluginError(f"poll must give a sequence, () for nothing yet; got {polled!r}")
+        count = sum(row_count(record) for record in polled)
+        if count > max_records:
+            raise PluginError(f"poll must give at most max_records={max_records} records; got {count}")
+        return polled
 
     def add(self, record: Record) -> None:
         if isinstance(record, Announcement):
@@ -120,62 +179,22 @@ class _Reading:
         announced = self._require_announced(header.job, header.attempt, header.rank)
         if header.schema not in announced.sources:
             raise PluginError(f"batch must be of an announced source {announced.sources}; got {header.schema!r}")
-        _check_columns(batch)
+        names, lengths = set(BATCH_SCHEMAS[header.schema].names), {len(column) for column in batch.columns.values()}
+        if set(batch.columns) != names:
+            raise PluginError(f"columns must be {sorted(names)}; got {sorted(batch.columns)}")
+        if len(lengths) != 1 or lengths == {0}:
+            raise PluginError(f"columns must have one length above 0; got {sorted(lengths)}")
         before = self.batches[header.job, header.attempt, header.rank, header.schema]
         _check_header(batch, before)
-        self.encoded.append((batch, _encode(batch)))
+        try:
+            value = encode_batch(batch)
+            decode_batch(value, header.schema)
+        except (InputError, TypeError, ValueError, OverflowError) as error:
+            found = f"{type(error).__name__}: {error}"
+            raise PluginError(f"batch must encode as {header.schema}; got {found}") from error
+        self.encoded.append((batch, value))
         before.append(batch)
         self.rows += len(batch)
-
-
-def _read(source: Source, sizes: random.Random, limit: int, reading: _Reading | None = None) -> _Reading:
-    reading, took_s = reading or _Reading(), _new_times()
-    stop_s, last = time.monotonic() + _DEADLINE_S, reading.rows + limit
-    try:
-        while reading.rows < last and not source.is_exhausted:
-            if time.monotonic() > stop_s:
-                raise PluginError(f"source must give {limit} rows, or end, in {_DEADLINE_S} s; got {reading.rows}")
-            for record in _poll(source, min(sizes.choice((1, 2, 50, 3_000)), last - reading.rows), took_s):
-                reading.add(record)
-        reading.is_complete = source.is_exhausted
-        _check_end(source, reading)
-    finally:
-        source.close()
-    try:
-        source.close()
-    except Exception as error:  # whatever a stranger's close raises, it is the same broken rule
-        raise PluginError(f"close must do nothing a second time; got {type(error).__name__}: {error}") from error
-    return reading
-
-
-def _new_times() -> deque[float]:
-    return deque(maxlen=_POLLS_IN_A_ROW)
-
-
-def _poll(source: Source, max_records: int, took_s: deque[float]) -> Sequence[Record]:
-    """Poll once; `took_s` holds how long the last polls took, and gets this one's time."""
-    before_s = time.monotonic()
-    polled = source.poll(max_records)
-    took_s.append(time.monotonic() - before_s)
-    if len(took_s) == _POLLS_IN_A_ROW and min(took_s) > _POLL_LIMIT_S:
-        raise PluginError(
-            f"poll must never block; got {min(took_s):.2f} s or more for each of {_POLLS_IN_A_ROW} polls in a row, "
-            f"limit {_POLL_LIMIT_S} s"
-        )
-    if not isinstance(polled, Sequence):
-        raise PluginError(f"poll must give a sequence, () for nothing yet; got {polled!r}")
-    count = sum(row_count(record) for record in polled)
-    if count > max_records:
-        raise PluginError(f"poll must give at most max_records={max_records} records; got {count}")
-    return polled
-
-
-def _check_columns(batch: Batch) -> None:
-    names, lengths = set(BATCH_SCHEMAS[batch.header.schema].names), {len(column) for column in batch.columns.values()}
-    if set(batch.columns) != names:
-        raise PluginError(f"columns must be {sorted(names)}; got {sorted(batch.columns)}")
-    if len(lengths) != 1 or lengths == {0}:
-        raise PluginError(f"columns must have one length above 0; got {sorted(lengths)}")
 
 
 def _check_header(batch: Batch, before: Sequence[Batch]) -> None:
@@ -195,35 +214,41 @@ def _check_header(batch: Batch, before: Sequence[Batch]) -> None:
         raise PluginError(f"event times must be {rule}; got {late_ns[0]} ({where})")
 
 
-def _encode(batch: Batch) -> bytes:
+def _read(source: Source, sizes: random.Random, limit: int, reading: _Reading | None = None) -> _Reading:
+    reading = reading or _Reading()
+    reading.took_s.clear()
+    stop_s, last = time.monotonic() + _DEADLINE_S, reading.rows + limit
     try:
-        value = encode_batch(batch)
-        decode_batch(value, batch.header.schema)
-    except (InputError, TypeError, ValueError, OverflowError) as error:
-        raise PluginError(
-            f"batch must encode as {batch.header.schema}; got {type(error).__name__}: {error}"
-        ) from error
-    return value
-
-
-def _check_end(source: Source, reading: _Reading) -> None:
-    if not isinstance(source.position(), str) or source.position() != source.position():
-        raise PluginError(f"position must be one text while nothing is polled; got {source.position()!r}")
-    if reading.is_complete and len(_poll(source, 10, _new_times())):
-        raise PluginError("poll must give () once is_exhausted is True; got more records")
-    for batch, value in reading.encoded:
-        if encode_batch(batch) != value:
-            raise PluginError(f"batches must not change after they were polled; got other rows in {batch.header}")
+        while reading.rows < last and not source.is_exhausted:
+            if time.monotonic() > stop_s:
+                raise PluginError(f"source must give {limit} rows, or end, in {_DEADLINE_S} s; got {reading.rows}")
+            for record in reading.poll(source, min(sizes.choice((1, 2, 50, 3_000)), last - reading.rows)):
+                reading.add(record)
+        reading.is_complete = source.is_exhausted
+        if not isinstance(source.position(), str) or source.position() != source.position():
+            raise PluginError(f"position must be one text while nothing is polled; got {source.position()!r}")
+        if reading.is_complete and len(_Reading().poll(source, 10)):
+            raise PluginError("poll must give () once is_exhausted is True; got more records")
+        for batch, value in reading.encoded:
+            if encode_batch(batch) != value:
+                raise PluginError(f"batches must not change after they were polled; got other rows in {batch.header}")
+    finally:
+        source.close()
+    try:
+        source.close()
+    except Exception as error:  # of a stranger's class: whichever it is, it breaks the same rule
+        raise PluginError(f"close must do nothing a second time; got {type(error).__name__}: {error}") from error
+    return reading
 
 
 def _check_resume(open: Callable[[str | None], Source], whole: _Reading, cut: int) -> None:
     if cut >= whole.rows:
         return
     source = open(None)
-    reading, took_s = _Reading(), _new_times()
+    reading = _Reading()
     try:
         while reading.rows < cut:
-            for record in _poll(source, cut - reading.rows, took_s):
+            for record in reading.poll(source, cut - reading.rows):
                 reading.add(record)
         position = source.position()
     finally:
@@ -233,28 +258,28 @@ def _check_resume(open: Callable[[str | None], Source], whole: _Reading, cut: in
     _require_same(whole, resumed, f"resumed at {position!r}, the rest, each row once")
 
 
-def _require_same(expected: _Reading, found: _Reading, what: str) -> None:
+def _require_same(expected: _Reading, found: _Reading, rule: str) -> None:
     if expected.announced != found.announced:
-        raise PluginError(f"source must give, {what}; got other announcements")
+        raise PluginError(f"source must give, {rule}; got other announcements")
     if expected.is_complete and expected.rows != found.rows:
-        raise PluginError(f"source must give, {what}: {expected.rows} rows; got {found.rows}")
+        raise PluginError(f"source must give, {rule}: {expected.rows} rows; got {found.rows}")
     for key in expected.batches.keys() | found.batches.keys():
         wanted, given = _columns(expected.batches.get(key, ())), _columns(found.batches.get(key, ()))
         common = min((len(next(iter(c.values()))) if c else 0) for c in (wanted, given))
         for name in wanted.keys() & given.keys():
             if not np.array_equal(wanted[name][:common], given[name][:common]):
-                raise PluginError(f"source must give, {what}; got another {name} in {key[3]} of rank {key[2]}")
+                raise PluginError(f"source must give, {rule}; got another {name} in {key[3]} of rank {key[2]}")
 
 
 def _columns(batches: Sequence[Batch]) -> dict[str, np.ndarray]:
-    """All rows of `batches`, names instead of codes, so that batch borders don't matter."""
+    """Return all rows of `batches`, names instead of codes, so that borders of batches don't matter."""
     if not batches:
         return {}
-    return {name: np.concatenate([_plain(batch, name) for batch in batches]) for name in batches[0].columns}
+    return {name: np.concatenate([_comparable(batch, name) for batch in batches]) for name in batches[0].columns}
 
 
-def _plain(batch: Batch, name: str) -> np.ndarray:
+def _comparable(batch: Batch, name: str) -> np.ndarray:
     column = batch.columns[name]
     if name in ("communicator", "device"):
         return np.array(batch.header.names, dtype=object)[column]
-    return np.where(np.isnan(column), -1.0, column) if column.dtype.kind == "f" else column
+    return np.where(np.isnan(column), -1.0, column) if column.dtype.kind == "f" else column  # NaN != NaN

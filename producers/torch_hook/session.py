@@ -1,4 +1,4 @@
-"""One recording of one training process: hook, groups, iterations, and the thread through which records leave."""
+"""One recording of one training process: hook, groups, iterations, and the thread that exports records."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from irregulars.producers.torch_hook.exporters import Exporter
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary, DeviceClock
 from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
-from irregulars.producers.torch_hook.hooks.groups import Groups
-from irregulars.producers.torch_hook.hooks.native_hook import NativeHook
-from irregulars.producers.torch_hook.hooks.native_library import find_library
-from irregulars.producers.torch_hook.hooks.process_groups import NewGroup, ProcessGroups
+from irregulars.producers.torch_hook.hooks.groups import Groups, NewGroup, ProcessGroups
+from irregulars.producers.torch_hook.hooks.native_library import NativeHook, find_library
 from irregulars.producers.torch_hook.hooks.python_hook import PythonHook, has_collective_hooks
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY
-from irregulars.producers.torch_hook.leaving.exits import Exit
-from irregulars.producers.torch_hook.records.identity import Identity
-from irregulars.producers.torch_hook.records.iterations import Boundary, HostBoundary, Iterations
-from irregulars.producers.torch_hook.records.source import Hook, TorchSource
-from irregulars.producers.torch_hook.records.start import agreed_start
+from irregulars.producers.torch_hook.identity import Identity, agreed_start
+from irregulars.producers.torch_hook.iterations import Boundary, HostBoundary, Iterations
+from irregulars.producers.torch_hook.source import Hook, TorchSource
 
 _LOG: Final = logging.getLogger("irregulars.torch")
-_STOP_S: Final = 15.0
+_STOP_S: Final = 15.0  # for which the end of training waits for the exporter
 _COUNT_S: Final = 2.0
 _COUNT_PAUSE_S: Final = 0.01
 
@@ -38,16 +35,16 @@ class Troubles:
     def __init__(self) -> None:
         self.count = 0
         self.last = ""
-        self.is_ending = False  # then one line at the end tells the reason, and what it cost
-        self._said: set[str] = set()
+        self.is_ending = False  # then one line at the end has the reason, and the number of rows that it cost
+        self._logged: set[str] = set()
 
-    def note(self, error: BaseException, what: str = "hook") -> None:
-        """Count one."""
+    def add(self, error: BaseException, what: str = "hook") -> None:
+        """Count an error."""
         self.count += 1
         self.last = str(error)
         kind = f"{what}:{type(error).__name__}"
-        if kind not in self._said and not self.is_ending:
-            self._said.add(kind)
+        if kind not in self._logged and not self.is_ending:
+            self._logged.add(kind)
             _LOG.warning("event=torch_comms_trouble what=%s error=%r training=unaffected", what, str(error))
 
 
@@ -57,11 +54,11 @@ class Session:
     Parameters
     ----------
     identity
-        Who we are.
-    way_out
+        Job, host and devices of this rank.
+    exporter
         Through which records leave.
     troubles
-        Counts what goes wrong.
+        Counts errors.
     hook
         ``auto``, ``native``, ``python`` or ``dispatcher``.
     iterations
@@ -73,25 +70,24 @@ class Session:
     def __init__(
         self,
         identity: Identity,
-        way_out: Exit,
+        exporter: Exporter,
         troubles: Troubles,
         hook: str,
         iterations: str = "steps",
         capacity: int = CAPACITY,
     ) -> None:
         self.troubles = troubles
-        self._exit = way_out
+        self._exporter = exporter
         self._hook = choose_hook(hook, troubles, capacity)
         self.groups = Groups()
         self._device_clock: DeviceClock | None = None  # once a group communicates on a device
         self.iterations = Iterations(
             self._hook.set_iteration, by_steps=iterations == "steps", boundary=self._boundary
         )
-        self._process_groups = ProcessGroups(self._attach, lambda error: troubles.note(error, "group"))
-        self._source = TorchSource(
-            self._hook, self.groups, self.iterations, identity, _world, partial(agreed_start, identity.attempt),
-            is_unmarked=iterations == "inferred",
-        )  # fmt: skip
+        self._process_groups = ProcessGroups(self._attach, lambda error: troubles.add(error, "group"))
+        start = partial(agreed_start, identity.attempt)
+        own = (self._hook, self.groups, self.iterations, identity)
+        self._source = TorchSource(*own, _world, start, is_unmarked=iterations == "inferred")
         self._ending = threading.Event()
         self._rest_rows = 0
         self._thread = threading.Thread(target=self._run, name="irregulars-torch", daemon=True)
@@ -111,7 +107,7 @@ class Session:
     @property
     def undelivered_rows(self) -> int:
         """Operators that were recorded and have not arrived: lost in the ring, on their way, or nowhere to go."""
-        return max(0, self._recorded_rows - self._exit.delivered_rows)
+        return max(0, self._recorded_rows - self._exporter.delivered_rows)
 
     @property
     def _recorded_rows(self) -> int:
@@ -125,7 +121,11 @@ class Session:
     def start(self) -> None:
         """Attach to the groups that exist, follow those to come, and start the thread; all of it, or nothing."""
         try:
-            self._hook_into_torch()
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            self._hook.enable(True)
+            self._process_groups.follow()
+            self._optimizer_hook = register_optimizer_step_post_hook(self._on_step)
             self._thread.start()
         except BaseException:
             self._detach()
@@ -142,28 +142,18 @@ class Session:
         self.troubles.is_ending = True
         self._ending.set()
         self._thread.join(_STOP_S)
-        self._tell_undelivered()
+        rows, recorded = self.undelivered_rows, self._recorded_rows
+        if rows:  # a recording that is silently empty would cost a second run of the job
+            is_passing_on = str(self._thread.is_alive()).lower()
+            _LOG.warning(
+                "event=torch_comms_undelivered rows=%d recorded=%d lost_in_ring=%d is_passing_on=%s reason=%r "
+                "training=unaffected",
+                *(rows, recorded, self.lost_rows, is_passing_on, self.troubles.last),
+            )
         count, text = self._hook.errors()
         if count:
             self.troubles.count += count
             _LOG.warning("event=torch_comms_trouble what=native count=%d error=%r training=unaffected", count, text)
-
-    def _tell_undelivered(self) -> None:
-        """Say in one line what did not arrive; a recording that is silently empty costs a second run of the job."""
-        rows, recorded = self.undelivered_rows, self._recorded_rows
-        if rows:
-            _LOG.warning(
-                "event=torch_comms_undelivered rows=%d recorded=%d lost_in_ring=%d is_passing_on=%s reason=%r "
-                "training=unaffected",
-                rows, recorded, self.lost_rows, str(self._thread.is_alive()).lower(), self.troubles.last,
-            )  # fmt: skip
-
-    def _hook_into_torch(self) -> None:
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        self._hook.enable(True)
-        self._process_groups.follow()
-        self._optimizer_hook = register_optimizer_step_post_hook(self._on_step)
 
     def _detach(self) -> None:
         self._hook.enable(False)
@@ -195,19 +185,19 @@ class Session:
         try:
             self.iterations.step(optimizer)
         except Exception as error:
-            self.troubles.note(error, "step")
+            self.troubles.add(error, "step")
 
     def _run(self) -> None:
         try:
-            self._exit.run(self._source, self._wait)
-        except BaseException as error:  # whatever it is, training goes on
-            self.troubles.note(error, "exit")
+            self._exporter.run(self._source, self._wait)
+        except BaseException as error:  # whichever it is, training goes on
+            self.troubles.add(error, "exit")
             self._hook.enable(False)
         if self._ending.is_set():
             self._count_rest()
 
     def _count_rest(self) -> None:
-        """Empty the ring after the way out has given up: what nobody took is counted as undelivered."""
+        """Empty the ring after the exporter has given up: its rows count as undelivered."""
         self._source.end()
         deadline_s = time.monotonic() + _COUNT_S
         while not self._source.is_exhausted and time.monotonic() < deadline_s:
@@ -221,33 +211,32 @@ class Session:
 
 
 def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook:
-    """Take the native hook where its library was built, else the one in Python, and say so once.
+    """Return the native hook where its library was built, else the one in Python, and log that once.
 
     Raises
     ------
     RuntimeError
         If the native one is asked for by name and is not there.
     """
+    build = "python -m irregulars.producers.torch_hook.hooks.native_library"
     path = find_library() if name in ("auto", "native") else None
     if path is not None:
         try:
             return NativeHook(path, capacity)
         except OSError as error:
-            troubles.note(error, "native_library")
+            troubles.add(error, "native_library")
     if name == "native":
-        raise RuntimeError(
-            "native hook must be built first: python -m irregulars.producers.torch_hook.hooks.native_library"
-        )
+        raise RuntimeError(f"native hook must be built first: {build}")
     if name == "auto":
-        _LOG.info("event=torch_comms_hook hook=python reason='native hook not built for this torch' "
-                  "build='python -m irregulars.producers.torch_hook.hooks.native_library'")  # fmt: skip
+        reason = "native hook not built for this torch"
+        _LOG.info("event=torch_comms_hook hook=python reason=%r build=%r", reason, build)
     if name == "dispatcher" or not has_collective_hooks():
-        return DispatcherHook(troubles.note, capacity)
-    return PythonHook(troubles.note, capacity)
+        return DispatcherHook(troubles.add, capacity)
+    return PythonHook(troubles.add, capacity)
 
 
 def _at_fork(leave: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """Call a method in each child from now on, as long as its object lives: what is registered stays for good."""
+    """Call a method in each child from now on, while its object lives: a registered function can't be removed."""
 
     def call_if_alive() -> None:
         method = leave()

@@ -146,7 +146,7 @@ def _require_directory(path: Path) -> None:
     if (path / "parts").is_dir() and not (path / "job.json").exists():
         raise InputError(
             f"{path}: must hold job.json; got parts/, of a training job that runs still or was killed. If it has "
-            f"ended, run: python -m irregulars.producers.torch_hook.leaving.trace_parts {shlex.quote(str(path))}"
+            f"ended, run: python -m irregulars.producers.torch_hook.trace_parts {shlex.quote(str(path))}"
         )
 
 

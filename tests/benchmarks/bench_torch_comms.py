@@ -75,7 +75,7 @@ def work(mode: str) -> None:
     import torch
     from torch import distributed
 
-    from irregulars.producers import torch_comms
+    from irregulars import torch_comms
 
     torch.set_num_threads(1)
     directory = Path(os.environ["TORCH_COMMS_BENCH_DIR"])
@@ -148,7 +148,7 @@ def train(directory: str, hook: str) -> None:
     import torch
     from torch import distributed
 
-    from irregulars.producers import torch_comms
+    from irregulars import torch_comms
 
     torch.set_num_threads(1)
     if hook != "none":

@@ -11,7 +11,7 @@ import pytest
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
 from irregulars.producers.publishing.agent import AgentSettings
-from irregulars.producers.torch_hook.leaving.exits import Kafka
+from irregulars.producers.torch_hook.exporters import Kafka
 from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.test_agent import PARTITIONS, read_topics
 from tests.producers.torch_hook.sources import Rank

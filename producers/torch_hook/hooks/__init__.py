@@ -1,4 +1,4 @@
-"""How operators are seen inside of torch: natively, in Python, or in front of the dispatcher.
+"""Hooks that see operators inside of torch: native, in Python, or in front of the dispatcher.
 
 Start at `recording_hook.py`; all write into the bounded `ring.py`.
 """

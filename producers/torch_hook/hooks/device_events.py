@@ -1,10 +1,10 @@
-"""When a GPU begins and ends operators and iterations: events on its streams, compared with our clock by an anchor.
+"""Times at which a GPU begins and ends operators and iterations: events on its streams, on our clock by an anchor.
 
 The host runs ahead of a GPU, by a whole iteration where nothing makes it wait: an optimizer's step returns before the
 GPU has begun the iteration that it ends. Operators are timed where they run, so iterations must be too
 (`DeviceBoundary`); by the host's time they would lie beside their own operators.
 
-Tests have no GPU; tests/recordings/gpu holds what was recorded on one.
+Tests have no GPU; tests/recordings/gpu holds recordings of one.
 """
 
 from __future__ import annotations
@@ -17,38 +17,33 @@ from typing import Any, Final
 from irregulars.producers.torch_hook.hooks.ring import UNSEEN
 
 _ANCHOR_S: Final = 1.0
+"""Age at which an anchor is recorded anew, seconds: the clocks of GPU and host drift apart."""
 
 
 class DeviceClock:
-    """Tells when events on devices were passed, by our clock. Asked by one thread."""
+    """Gives the times of events on devices by our clock. Used by one thread."""
 
     def __init__(self) -> None:
         self._anchors: dict[Any, tuple[Any, int]] = {}  # by device
 
     def times_ns(self, *events: Any) -> tuple[int, ...]:
-        """Return when events of one device, all passed, were, ns of the monotonic clock."""
-        anchor, anchor_ns = self._fresh_anchor(events[0].device)
-        return tuple(anchor_ns + round(anchor.elapsed_time(one) * 1e6) for one in events)
-
-    def _fresh_anchor(self, device: Any) -> tuple[Any, int]:
-        """Give an event of the device, and when it was, ns of the monotonic clock.
-
-        CUDA's current device is each thread's own, and this thread's is the first: an event there can't be compared
-        with those of another device, and costs a context on it.
-        """
+        """Return the times of events of one device, all passed, ns of the monotonic clock."""
         import torch
 
+        device = events[0].device
         anchor = self._anchors.get(device)
         if anchor is None or time.monotonic_ns() - anchor[1] > _ANCHOR_S * 1e9:
+            # CUDA's current device is each thread's own, and this thread's is the first: an event there could not be
+            # compared with those of another device, and would cost a context on it.
             event, stream = _new_event(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
             event.record(stream)
             event.synchronize()
             anchor = self._anchors[device] = (event, time.monotonic_ns())
-        return anchor
+        return tuple(anchor[1] + round(anchor[0].elapsed_time(one) * 1e6) for one in events)
 
 
 class DeviceBoundary:
-    """Where one iteration gave way to the next on the stream that the training thread issues to.
+    """The border of two iterations on the stream that the training thread issues to.
 
     Make it in that thread, where `is_possible` says so.
     """
@@ -71,7 +66,7 @@ class DeviceBoundary:
         return is_used and not torch.cuda.is_current_stream_capturing()
 
     def time_ns(self) -> int | None:
-        """Return when the device passed it, ns of the monotonic clock; None: not yet."""
+        """Return the time at which the device passed it, ns of the monotonic clock; None: not yet."""
         if self._time_ns is None:
             try:
                 if self._event.query():
@@ -82,7 +77,7 @@ class DeviceBoundary:
 
 
 class DeviceEvents:
-    """Records an event before each operator, one behind it, and later asks both for their times.
+    """Records an event before and one behind each operator, and later reads the times of both.
 
     Parameters
     ----------
@@ -98,7 +93,7 @@ class DeviceEvents:
         self._clock = DeviceClock()
 
     def record_start(self, op_id: int, tensors: Sequence[Any]) -> bool:
-        """Mark the issuing stream; False while it is captured into a graph, where nothing may be asked."""
+        """Mark the issuing stream; False while it is captured into a graph: CUDA allows no query then."""
         import torch
 
         self._starts.latest = None

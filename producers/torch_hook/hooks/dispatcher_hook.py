@@ -1,7 +1,7 @@
 """The hook in Python for a torch without collective hooks: it stands in front of the operators of ``c10d``.
 
 All of `torch.distributed` and DDP's own C++ go through torch's dispatcher. Kernels at the autograd keys, where these
-operators have none, note each call and pass it on. It records the same as `PythonHook`, and costs more.
+operators have none, record each call and pass it on. It records the same as `PythonHook`, and costs more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DispatcherHook(RecordingHook):
     Parameters
     ----------
     on_error
-        Told of what goes wrong in a hook; nothing ever reaches the collective.
+        Is given each error inside a hook; none ever reaches the collective.
     capacity
         Rows of the ring.
     """
@@ -56,19 +56,19 @@ class DispatcherHook(RecordingHook):
     def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
         super().__init__(on_error, capacity)
         self._groups: dict[str, _Group] = {}
-        self._library = self._stand_in_front()
+        self._library = self._make_library()
 
     def attach(self, process_group: Any, name: str, number: int, device: str) -> bool:
-        """Know a process group from now on."""
+        """Record the operators of a process group from now on."""
         self._groups[name] = _Group(number, device == "cpu", {}, self._watcher())
         return True
 
     def detach(self) -> None:
-        """Forget the groups, and take the kernels away."""
+        """Forget the groups, and remove the kernels."""
         self._groups.clear()
         self._library = None
 
-    def _stand_in_front(self) -> Any:
+    def _make_library(self) -> Any:
         import torch
 
         library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call, unused-ignore]
@@ -90,23 +90,23 @@ class DispatcherHook(RecordingHook):
         async_at = names.index("async_op") if "async_op" in names else None
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            noted = None
+            begun = None
             try:
                 if self._is_on:
-                    noted = self._note(ProcessGroup.unbox(args[group_at]), op, payload, args)
+                    begun = self._begin(ProcessGroup.unbox(args[group_at]), op, payload, args)
             except Exception as error:
                 self._on_error(error)
             result = operator.redispatch(keyset & below, *args)
-            if noted is not None:
-                # A default that nobody gave is not passed on: then it is the caller's to wait.
+            if begun is not None:
+                # The dispatcher leaves out a last argument that has its default: then it is the caller's to wait.
                 is_sync = async_at is not None and len(args) > async_at and not args[async_at]
                 work = result[-1] if isinstance(result, (tuple, list)) else result
-                self._watch(noted, Work.unbox(work), is_sync)
+                self._watch(begun, Work.unbox(work), is_sync)
             return result
 
         return kernel
 
-    def _note(
+    def _begin(
         self, process_group: Any, op: int, payload: int | None, args: Sequence[Any]
     ) -> tuple[int, int, _Group] | None:
         group = self._groups.get(process_group.group_name)
@@ -126,8 +126,8 @@ class DispatcherHook(RecordingHook):
             return None
         return ordinal, issued_ns, group
 
-    def _watch(self, noted: tuple[int, int, _Group], work: Any, is_sync: bool) -> None:
-        ordinal, op_id, group = noted
+    def _watch(self, begun: tuple[int, int, _Group], work: Any, is_sync: bool) -> None:
+        ordinal, op_id, group = begun
         try:
             if not group.is_cpu and self._devices.record_end(op_id, work, ordinal):
                 return
@@ -141,7 +141,7 @@ class DispatcherHook(RecordingHook):
 
 
 def _flat(argument: Any) -> list[Any]:
-    """Tensors of an argument that is one, a list of some, or a list of lists."""
+    """Return the tensors of an argument that is a tensor, a list of them, or a list of lists."""
     if not isinstance(argument, (list, tuple)):
         return [argument]
     return [tensor for one in argument for tensor in _flat(one)]

@@ -1,4 +1,4 @@
-"""The process groups of this process as communicators: ids that all ranks agree on, members, kinds."""
+"""The process groups of this process, and their communicators: ids that all ranks agree on, members, kinds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,7 +17,108 @@ from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import KINDS
 from irregulars.producers.publishing.group_kinds import kind_of_description
 
-_MOST_GROUPS: Final = 1 << 16
+_MOST_GROUPS: Final = 1 << 16  # a row numbers its group with 16 bits
+_GLOO_THREADS: Final = 2
+_IN_THREADS: Final = ("gloo", "mpi", "fake")
+
+
+@dataclass(frozen=True, slots=True)
+class NewGroup:
+    """A process group that this rank is a member of.
+
+    Parameters
+    ----------
+    name
+        Torch's name: unique among the groups that exist, but used again after they were destroyed.
+    ranks
+        Global, in the order of the group.
+    device
+        Type of the device on whose streams operators run, as NCCL's do; ``cpu`` where threads run them, as gloo's.
+    lanes
+        Number of collectives of CPU tensors that its backend runs at once.
+    """
+
+    process_group: Any
+    name: str
+    ranks: tuple[int, ...]
+    description: str
+    device: str
+    lanes: int
+
+
+class ProcessGroups:
+    """Passes every group of this process to a callback, once.
+
+    Parameters
+    ----------
+    on_group
+        Is given each group; what it raises goes to `on_error`.
+    """
+
+    def __init__(self, on_group: Callable[[NewGroup], None], on_error: Callable[[Exception], None]) -> None:
+        self._on_group, self._on_error = on_group, on_error
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def follow(self) -> None:
+        """Pass on the groups that exist, and from now on those that are made."""
+        import torch.distributed
+        from torch.distributed import distributed_c10d as c10d
+
+        functions = ((c10d, "_new_process_group_helper"), (c10d, "split_group"), (torch.distributed, "split_group"))
+        # All are read before any is replaced: both modules hold the same function.
+        self._originals += [(owner, name, getattr(owner, name)) for owner, name in functions if hasattr(owner, name)]
+        for owner, name, original in self._originals:
+            setattr(owner, name, self._following(original))
+        for process_group in list(c10d._world.pg_map):
+            self._pass_on(process_group, None)
+
+    def leave(self) -> None:
+        """Put torch's functions back."""
+        for module, name, original in self._originals:
+            setattr(module, name, original)
+        self._originals = []
+
+    def _following(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            ranks = kwargs.get("global_ranks_in_group", args[2] if len(args) > 2 else None)
+            self._pass_on(made[0] if isinstance(made, tuple) else made, ranks if isinstance(ranks, list) else None)
+            return made
+
+        return make
+
+    def _pass_on(self, process_group: Any, ranks: Sequence[int] | None) -> None:
+        try:
+            from torch.distributed import ProcessGroup
+
+            if isinstance(process_group, ProcessGroup):
+                self._on_group(_describe(process_group, ranks))
+        except Exception as error:
+            self._on_error(error)
+
+
+def _describe(process_group: Any, ranks: Sequence[int] | None) -> NewGroup:
+    import torch
+    from torch.distributed import distributed_c10d as c10d
+
+    def backend(device: str) -> Any:
+        return process_group._get_backend(torch.device(device))
+
+    if process_group in c10d._world.pg_group_ranks:
+        ranks = c10d.get_process_group_ranks(process_group)
+    devices = [device.type for device in getattr(process_group, "_device_types", ())]
+    on_streams = (one for one in devices if one != "cpu" and backend(one).name() not in _IN_THREADS)
+    lanes = 1
+    if "cpu" in devices:
+        lanes = max(1, int(getattr(getattr(backend("cpu"), "options", None), "_threads", _GLOO_THREADS)))
+    return NewGroup(
+        process_group,
+        str(process_group.group_name),
+        tuple(ranks or range(process_group.size())),
+        str(getattr(process_group, "group_desc", "")),
+        next(on_streams, "cpu"),
+        lanes,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +132,7 @@ class Group:
     communicator
         Its id, kind and global ranks.
     lanes
-        How many collectives of CPU tensors run at once: gloo's threads.
+        Number of collectives of CPU tensors that run at once: gloo's threads.
     """
 
     number: int
@@ -46,8 +147,8 @@ class Groups:
         self._groups: list[Group] = []
         self._by_name: dict[str, int] = {}
         self._ordinals: Counter[tuple[int, ...]] = Counter()
-        self._first = 0  # of the groups since the rank has its place
-        self.since_ns: int | None = None  # when that group was made; None: none was
+        self._first = 0  # number of the first group since the last `start_over`
+        self.since_ns: int | None = None  # when that group was made; None: it was not yet
         self._lock = threading.Lock()
 
     def add(self, name: str, ranks: Sequence[int], world_size: int, description: str, lanes: int) -> Group:
@@ -66,7 +167,7 @@ class Groups:
         return group
 
     def set_kind(self, name: str, kind: str) -> None:
-        """Say what a group is for.
+        """Set the kind of a group.
 
         Raises
         ------
@@ -83,14 +184,14 @@ class Groups:
             self._groups[number] = replace(group, communicator=replace(group.communicator, kind=kind))
 
     def start_over(self) -> None:
-        """Name the groups to come as those of a process that comes up now."""
+        """Count the groups that follow as those of a process that comes up now."""
         with self._lock:
             self._first, self.since_ns = len(self._groups), None
             self._ordinals.clear()
 
     @property
     def present(self) -> tuple[Group, ...]:
-        """The groups that were made since the rank has its place, by number."""
+        """The groups that were made since the last `start_over`, by number."""
         with self._lock:
             return tuple(self._groups[self._first :])
 
@@ -102,7 +203,7 @@ class Groups:
 
 
 def communicator_id(ranks: tuple[int, ...], world_size: int, ordinal: int) -> str:
-    """Name a group by its ordered ranks and how many of the same ranks came before it: every member says the same.
+    """Return the id of a group: its ordered ranks, and its number among groups of the same; equal on all members.
 
     >>> communicator_id((0, 1, 2, 3), 4, 1), communicator_id((0, 2), 4, 1), communicator_id((0, 2), 4, 2)
     ('world', 'ranks-0-2-by-2', 'ranks-0-2-by-2.2')

@@ -23,7 +23,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.printing import printable
-from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW
+from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW, Ring
 
 SOURCE: Final = Path(__file__).with_name("hook.cpp")
 DIRECTORY: Final = "TORCH_COMMS_NATIVE"
@@ -53,11 +53,11 @@ def _directories() -> Iterator[Path]:
     if given:
         yield Path(given)
     yield Path(__file__).parent  # an image whose builder compiled it into the package
-    yield cache_directory()
+    yield cache_directory()  # asked last: a user without a home has none
 
 
 def cache_directory() -> Path:
-    """Where a build goes that names no directory: this user's cache."""
+    """Directory of a build that names none: this user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "irregulars"
 
 
@@ -82,23 +82,15 @@ def build_library(directory: Path | None = None) -> Path:
     directory = directory or cache_directory()
     directory.mkdir(parents=True, exist_ok=True)
     root, target = Path(torch.__file__).parent, directory / library_name()
+    include, abi = root / "include", int(torch.compiled_with_cxx11_abi())
+    flags = ["-O2", "-std=c++20", "-shared", "-fPIC", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
+    flags += [f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}"]
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         built = Path(scratch) / target.name
         libraries = [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
-        _compile([compiler, *_flags(root), str(SOURCE), "-o", str(built), *libraries])
+        _compile([compiler, *flags, str(SOURCE), "-o", str(built), *libraries])
         built.replace(target)  # whole or not at all: other ranks may be looking for it
     return target
-
-
-def _flags(root: Path) -> list[str]:
-    import torch
-
-    include = root / "include"
-    return [
-        "-O2", "-std=c++20", "-shared", "-fPIC", "-w",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}",
-    ]  # fmt: skip
 
 
 def _compile(command: list[str]) -> None:
@@ -111,21 +103,23 @@ def _compile(command: list[str]) -> None:
         raise InputError(f"the compiler must take hook.cpp; got {' '.join(errors[0].split())} ({command[0]})")
 
 
-class NativeLibrary:
-    """The loaded library: the ring's reading side, and the switches of the hook.
+class NativeHook:
+    """Hooks in C++, with the reading side of the ring that they write into.
 
     Parameters
     ----------
     path
         Of the library.
     capacity
-        Rows of the ring; what the first call of a process asks for holds.
+        Rows of the ring; the first hook of a process sets it.
 
     Raises
     ------
     OSError
-        If it can't be loaded.
+        If the library can't be loaded.
     """
+
+    name = "native"
 
     def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
         self._library: Any = ctypes.CDLL(str(path))
@@ -135,23 +129,42 @@ class NativeLibrary:
         self._buffer = np.zeros(min(capacity, 1 << 14), dtype=ROW)
         self._dropped = ctypes.c_uint64()
 
-    def attach(self, group_name: str, number: int, device: str) -> bool:
+    @property
+    def ring(self) -> Ring:
+        """The hook itself: its library holds the ring."""
+        return self
+
+    def attach(self, process_group: object, name: str, number: int, device: str) -> bool:
         """Add the hook to a process group; return whether it worked."""
-        name, kind = group_name.encode(), device.encode()
-        return int(self._library.irregulars_attach(name, ctypes.c_uint16(number), kind)) == 0
+        return int(self._library.irregulars_attach(name.encode(), ctypes.c_uint16(number), device.encode())) == 0
+
+    def detach(self) -> None:
+        """Do nothing: hooks in C++ hold no object of Python's, and another thread may be using them."""
 
     def enable(self, is_on: bool) -> None:
         """Switch recording on or off; hooks stay where they are."""
         self._library.irregulars_enable(int(is_on))
 
     def set_iteration(self, iteration: int) -> None:
-        """Say which iteration operators belong to from now on."""
+        """Set the iteration of the operators that follow."""
         self._library.irregulars_set_iteration(ctypes.c_int64(iteration))
+
+    def errors(self) -> tuple[int, str]:
+        """Count the errors inside the hook, with the text of the first."""
+        text = ctypes.create_string_buffer(500)
+        count = self._library.irregulars_errors(text, ctypes.c_uint64(len(text)))
+        return int(count), text.value.decode("utf-8", "replace")
+
+    def ask_devices(self) -> None:
+        """Do nothing: `take` asks them."""
 
     def take(self) -> np.ndarray:
         """Take the rows that ended since the last call."""
         self._library.irregulars_ask_devices()
-        return self._read(is_open=False)
+        pieces = [self._read(is_open=False)]
+        while len(pieces[-1]) == len(self._buffer):
+            pieces.append(self._read(is_open=False))
+        return np.concatenate(pieces)
 
     def still_open(self) -> np.ndarray:
         """Copy the rows that have not ended."""
@@ -162,23 +175,9 @@ class NativeLibrary:
         """Rows overwritten before they were taken."""
         return self._dropped.value
 
-    def errors(self) -> tuple[int, str]:
-        """Count what went wrong inside the hook, with the text of the first."""
-        text = ctypes.create_string_buffer(500)
-        count = self._library.irregulars_errors(text, ctypes.c_uint64(len(text)))
-        return int(count), text.value.decode("utf-8", "replace")
-
     def _read(self, is_open: bool) -> np.ndarray:
-        pieces = [self._read_piece(is_open)]
-        while not is_open and len(pieces[-1]) == len(self._buffer):
-            pieces.append(self._read_piece(is_open))
-        return np.concatenate(pieces)
-
-    def _read_piece(self, is_open: bool) -> np.ndarray:
-        target = ctypes.c_void_p(self._buffer.ctypes.data)
-        count = self._library.irregulars_take(
-            target, ctypes.c_uint64(len(self._buffer)), int(is_open), ctypes.byref(self._dropped)
-        )
+        target, size = ctypes.c_void_p(self._buffer.ctypes.data), ctypes.c_uint64(len(self._buffer))
+        count = self._library.irregulars_take(target, size, int(is_open), ctypes.byref(self._dropped))
         return self._buffer[: int(count)].copy()
 
 

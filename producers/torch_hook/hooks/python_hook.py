@@ -1,7 +1,7 @@
-"""The hook in Python: what serves where the native library was not built. Needs torch's collective hooks.
+"""The hook in Python, for where the native library was not built. Needs torch's collective hooks.
 
-It holds Python's lock for some microseconds per operator. The end of an asynchronous operator is noted by a callback,
-which waits for that lock while training holds it: up to 5 ms, Python's switch interval. It runs in the backend's
+It holds Python's lock for some microseconds per operator. A callback finishes the row of an asynchronous operator,
+and waits for that lock while training holds it: up to 5 ms, Python's switch interval. It runs in the backend's
 thread, whose state in Python is kept from one callback to the next.
 """
 
@@ -48,7 +48,7 @@ class PythonHook(RecordingHook):
     Parameters
     ----------
     on_error
-        Told of what goes wrong in a hook; nothing ever reaches the collective.
+        Is given each error inside a hook; none ever reaches the collective.
     capacity
         Rows of the ring.
     """
@@ -75,7 +75,7 @@ class PythonHook(RecordingHook):
         return True
 
     def detach(self) -> None:
-        """Take the hooks off the groups: a group that outlives Python must not call it, nor let go of its objects."""
+        """Remove the hooks from the groups: one that outlives Python must neither call it nor free its objects."""
         for attached in self._attached:
             process_group = attached()
             if process_group is not None:
@@ -84,8 +84,8 @@ class PythonHook(RecordingHook):
         self._attached.clear()
 
     def _before(self, number: int, open_rows: dict[int, int | None], device: str) -> Callable[[Any], None]:
-        # Everything that runs per operator is a local name, and is asked of torch once: training pays for it. Each
-        # question to torch's objects costs as much as all the rest of a line.
+        # Training pays for all that runs per operator: names are local, and each attribute of torch's objects is read
+        # once, since that costs as much as all the rest of a line.
         from torch._C._distributed_c10d import HookOpName
 
         names: Any = HookOpName

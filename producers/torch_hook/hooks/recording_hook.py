@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
@@ -10,8 +12,6 @@ from typing import Any
 
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.torch_hook.hooks.device_events import DeviceEvents
-from irregulars.producers.torch_hook.hooks.foreign_threads import keep_thread_state
-from irregulars.producers.torch_hook.hooks.point_to_point import PointToPoint
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, UNSEEN, PythonRing
 
 _now_ns = time.monotonic_ns
@@ -23,7 +23,7 @@ class RecordingHook:
     Parameters
     ----------
     on_error
-        Told of what goes wrong in a hook; nothing ever reaches the collective.
+        Is given each error inside a hook; none ever reaches the collective.
     capacity
         Rows of the ring.
     """
@@ -42,32 +42,35 @@ class RecordingHook:
         self._point_to_point.enable(is_on)
 
     def set_iteration(self, iteration: int) -> None:
-        """Say which iteration operators belong to from now on."""
+        """Set the iteration of the operators that follow."""
         self._iteration = iteration
 
     def errors(self) -> tuple[int, str]:
-        """Nothing: errors were told as they came."""
+        """Return no errors: `on_error` got each as it came."""
         return 0, ""
 
     def ask_devices(self) -> None:
-        """Finish the rows of what has ended on a device since."""
+        """Finish the rows of operators that have ended on a device since the last call."""
         self._devices.settle()
 
     def _watcher(self) -> Callable[[int, Any], None]:
-        """Make, for one group, what takes a row's ordinal and its asynchronous work, and notes when that ends."""
+        """Return a function, for one group, that finishes a row when its asynchronous work ends."""
         finish = self.ring.finish
         kept: set[int] = set()  # threads of this group's backend, which live as long as it does
 
-        def note_end(ordinal: int, done: Any) -> None:
+        def finish_row(ordinal: int, done: Any) -> None:
             ended_ns = _now_ns()
             try:
                 done.value()
-            except RuntimeError:  # what failed, because a rank is gone or time is out, never ended
+            except RuntimeError:  # it failed, because a rank is gone or time is out, and so never ended
                 return
             finish(ordinal, ended_ns)
             if get_ident() not in kept:
                 kept.add(get_ident())
-                keep_thread_state()
+                # Torch makes this thread's state in Python for the callback and throws it away behind it: memory is
+                # mapped and unmapped, which takes longer than the callback itself. A reference that is never given
+                # back keeps the state; it costs some 20 KiB a thread, and gloo has two threads a group.
+                ctypes.pythonapi.PyGILState_Ensure()
 
         def watch(ordinal: int, work: Any) -> None:
             try:
@@ -75,15 +78,86 @@ class RecordingHook:
             except RuntimeError:  # its backend has none: an asynchronous reduce_scatter of gloo
                 finish(ordinal, UNSEEN)
             else:
-                future.add_done_callback(partial(note_end, ordinal))
+                future.add_done_callback(partial(finish_row, ordinal))
 
         return watch
 
 
 def has_succeeded(work: Any) -> bool:
-    """Wait, as the caller does next; what failed, because a rank is gone or time is out, never ended."""
+    """Wait for an operator, as the caller does next; False if it failed, because a rank is gone or time is out."""
     try:
         work.wait()
     except RuntimeError:
         return False
     return True
+
+
+class PointToPoint:
+    """Finishes the rows of gloo's sends and recvs.
+
+    Gloo reports their ends only to the caller that waits for them, so `Work.wait` is replaced, from the first of them
+    on.
+
+    Parameters
+    ----------
+    finish
+        Takes a row's ordinal and its end, ns of the monotonic clock.
+    """
+
+    def __init__(self, finish: Callable[[int, int], None]) -> None:
+        from torch._C._distributed_c10d import ProcessGroup, Work
+
+        self.newest: int | None = None
+        """Row of the send or recv that is being issued; of one thread, as torch wants it."""
+        self._finish = finish
+        self._watched: dict[int, tuple[int, Any]] = {}
+        names = ("send", "recv", "recv_anysource")
+        self._originals = [(ProcessGroup, name, ProcessGroup.__dict__[name]) for name in names]
+        self._work: Any = Work
+        self._wait: Callable[..., Any] = Work.__dict__["wait"]
+        self._is_on = self._is_waited_for = False
+
+    def enable(self, is_on: bool) -> None:
+        """Replace torch's functions, or put them back."""
+        if is_on == self._is_on:
+            return
+        self._is_on = is_on
+        for owner, name, original in self._originals:
+            setattr(owner, name, self._issuing(original) if is_on else original)
+        if not is_on and self._is_waited_for:
+            self._is_waited_for, self._work.wait = False, self._wait
+
+    def _issuing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def issue(*args: Any, **kwargs: Any) -> Any:
+            self.newest = None
+            work = original(*args, **kwargs)
+            ordinal = self.newest
+            if ordinal is not None:
+                self._watch(work, ordinal)
+            return work
+
+        return issue
+
+    def _waiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        watched, finish = self._watched, self._finish
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(work, *args, **kwargs)
+            finally:
+                entry = watched.pop(id(work), None)
+                if entry is not None:
+                    finish(entry[0], _now_ns())
+
+        return wait
+
+    def _watch(self, work: Any, ordinal: int) -> None:
+        key = id(work)
+        if not self._is_waited_for:  # jobs without sends and recvs don't pay for it
+            self._is_waited_for, self._work.wait = True, self._waiting(self._wait)
+
+        def forget(_: Any) -> None:
+            if self._watched.pop(key, None) is not None:
+                self._finish(ordinal, UNSEEN)  # its caller never waited for it
+
+        self._watched[key] = (ordinal, weakref.ref(work, forget))

@@ -1,7 +1,7 @@
-"""The ring that hooks write into: preallocated, bounded, the oldest rows give way and are counted.
+"""The ring that hooks write into: preallocated and bounded; the oldest rows are overwritten and counted.
 
 One row per operator. A row is written when the operator is issued and finished when it ends, by whichever thread
-learns of it; one thread takes what has ended.
+learns of it; one thread takes the rows that have ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OPEN: Final = 0
 """Of ``ended``: the operator has not ended."""
 
 UNSEEN: Final = -1
-"""Of ``ended``: the operator failed, or nobody will ever tell when it ended."""
+"""Of ``ended``: the operator failed, or its end will never be known."""
 
 CAPACITY: Final = 1 << 16
 """Rows: 4 MiB, and a minute at 1,000 operators a second."""
@@ -49,7 +49,7 @@ assert _PACKED.size == ROW.itemsize == 64
 
 
 class Ring(Protocol):
-    """What the exporter asks of a ring, in Python or native."""
+    """The reading side of a ring, in Python or native."""
 
     def take(self) -> np.ndarray:
         """Take the rows that ended (or went unseen) since the last call; dtype `ROW`, in the order of issue."""
@@ -65,55 +65,11 @@ class Ring(Protocol):
         ...
 
 
-class Add(Protocol):
-    """Writes a row that is open, and returns its ordinal: how many were written before."""
-
-    def __call__(
-        self, issued_ns: int, size: int, iteration: int, sequence: int, peer: int, group: int, op: int, /
-    ) -> int:
-        """Write."""
-        ...
-
-
-class Finish(Protocol):
-    """Notes when a row's operator ended, and began; nothing happens if the row was overwritten since."""
-
-    def __call__(self, ordinal: int, ended_ns: int, started_ns: int = 0, /) -> None:
-        """Note."""
-        ...
-
-
-# Training pays for both with each operator: what they need are names of their own, not attributes of an object.
-
-
-def _make_add(buffer: bytearray, capacity: int) -> Add:
-    ordinals, pack, size_of_row = itertools.count(), _PACKED.pack_into, _PACKED.size
-
-    def add(issued_ns: int, size: int, iteration: int, sequence: int, peer: int, group: int, op: int, /) -> int:
-        ordinal = next(ordinals)
-        offset = ordinal % capacity * size_of_row
-        pack(buffer, offset, ordinal + 1, issued_ns, 0, OPEN, size, iteration, sequence, peer, group, op)
-        return ordinal
-
-    return add
-
-
-def _make_finish(buffer: bytearray, capacity: int) -> Finish:
-    words = memoryview(buffer).cast("q")
-
-    def finish(ordinal: int, ended_ns: int, started_ns: int = 0, /) -> None:
-        first = ordinal % capacity * _WORDS
-        if words[first] != ordinal + 1:
-            return
-        if started_ns:
-            words[first + _STARTED_AT] = started_ns
-        words[first + _ENDED_AT] = ended_ns
-
-    return finish
-
-
 class PythonRing:
-    """A ring that Python code writes into; each write is one call into C, so that nobody sees half of it.
+    """A ring that Python code writes into; each write is one call into C, so that no reader sees half of it.
+
+    ``add`` writes an open row and returns its ordinal, the number of rows written before it. ``finish`` sets the end,
+    and the start if it is known, of a row; it does nothing if the row was overwritten since.
 
     Parameters
     ----------
@@ -123,14 +79,33 @@ class PythonRing:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._buffer = bytearray(capacity * ROW.itemsize)
-        self._rows = np.frombuffer(self._buffer, dtype=ROW)
-        self.add: Final = _make_add(self._buffer, capacity)
-        self.finish: Final = _make_finish(self._buffer, capacity)
+        buffer = bytearray(capacity * ROW.itemsize)
+        self._rows = np.frombuffer(buffer, dtype=ROW)
         self._is_taken = np.zeros(capacity, dtype=bool)
         self._tail = 0
         self._dropped = 0
-        self._lock = threading.Lock()  # of those who take
+        self._lock = threading.Lock()  # between the threads that take
+        ordinals, pack, size_of_row = itertools.count(), _PACKED.pack_into, _PACKED.size
+        words = memoryview(buffer).cast("q")
+
+        # Training pays for both with each operator: they read local names of this scope, not attributes of an object.
+
+        def add(issued_ns: int, size: int, iteration: int, sequence: int, peer: int, group: int, op: int, /) -> int:
+            ordinal = next(ordinals)
+            offset = ordinal % capacity * size_of_row
+            pack(buffer, offset, ordinal + 1, issued_ns, 0, OPEN, size, iteration, sequence, peer, group, op)
+            return ordinal
+
+        def finish(ordinal: int, ended_ns: int, started_ns: int = 0, /) -> None:
+            first = ordinal % capacity * _WORDS
+            if words[first] != ordinal + 1:
+                return
+            if started_ns:
+                words[first + _STARTED_AT] = started_ns
+            words[first + _ENDED_AT] = ended_ns
+
+        self.add: Final = add
+        self.finish: Final = finish
 
     def take(self) -> np.ndarray:
         """Take the rows that ended since the last call."""
@@ -151,13 +126,6 @@ class PythonRing:
         return self._dropped
 
     def _copy(self, is_open: bool) -> np.ndarray:
-        ordinals = self._waiting()
-        rows = self._rows[ordinals % self._capacity].copy()
-        # Training goes on meanwhile: what was overwritten since carries another id, and is counted next time.
-        return rows[(rows["id"] == ordinals + 1) & ((rows["ended"] == OPEN) == is_open)]
-
-    def _waiting(self) -> np.ndarray:
-        """Ordinals from the tail to the newest row that were not taken."""
         newest = int(self._rows["id"].max())
         overwritten = np.arange(self._tail, max(self._tail, newest - self._capacity)) % self._capacity
         if overwritten.size:
@@ -166,7 +134,10 @@ class PythonRing:
             self._is_taken[overwritten] = False
             self._tail = newest - self._capacity
         ordinals = np.arange(self._tail, newest)
-        return ordinals[~self._is_taken[ordinals % self._capacity]]
+        ordinals = ordinals[~self._is_taken[ordinals % self._capacity]]
+        rows = self._rows[ordinals % self._capacity].copy()
+        # Training goes on meanwhile: a row overwritten since carries another id, and is counted by the next call.
+        return rows[(rows["id"] == ordinals + 1) & ((rows["ended"] == OPEN) == is_open)]
 
     def _move_tail(self) -> None:
         ordinals = np.arange(self._tail, int(self._rows["id"].max()))[: self._capacity]

@@ -23,7 +23,7 @@ from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.iteration_inference.inferring_source import PAUSE_S, STATE_VERSION, InferringSource
 from irregulars.producers.iteration_inference.online import InferenceLimits
 from irregulars.producers.publishing.sources import Record, Source, check_source
-from irregulars.producers.torch_hook.leaving.exits import AgentSocket
+from irregulars.producers.torch_hook.exporters import AgentSocket
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import job_columns, number_iterations
 from irregulars.producers.trace.source import TraceSource

@@ -18,7 +18,7 @@ def loaded_stub(tmp_path_factory: pytest.TempPathFactory) -> NvmlStub:
 def nvml(loaded_stub: NvmlStub) -> Iterator[NvmlStub]:
     """Two GPUs that answer nothing yet but that they are there; NVML is initialised."""
     loaded_stub.reset(gpus=2)
-    from irregulars.producers.node.nvml import pynvml
+    from irregulars.producers.node.gpu import pynvml
 
     pynvml.nvmlInit()
     yield loaded_stub

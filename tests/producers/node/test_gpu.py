@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from irregulars.messages.records import PATHS, THROTTLE_REASONS
-from irregulars.producers.node.gpu import Gpu, GpuReading
+from irregulars.producers.node.device_source import HealthSample, Samples
+from irregulars.producers.node.gpu import Gpu, GpuGone, GpuReading, Reader, pynvml
 from irregulars.producers.node.gpu_feed import GpuFeed, count_gpus
-from irregulars.producers.node.nvml import GpuGone, Reader, pynvml
 from irregulars.producers.node.roster import Owner, Roster
-from irregulars.producers.node.samples import HealthSample, Samples
 from tests.producers.node.nvml_stub import NvmlStub
 
 ROOT = Path(__file__).parents[3]

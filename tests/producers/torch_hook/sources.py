@@ -8,10 +8,9 @@ from collections.abc import Callable
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, PythonRing
-from irregulars.producers.torch_hook.records.identity import Identity
-from irregulars.producers.torch_hook.records.iterations import Iterations
-from irregulars.producers.torch_hook.records.source import TorchSource
-from irregulars.producers.torch_hook.records.start import Start
+from irregulars.producers.torch_hook.identity import Identity, Start
+from irregulars.producers.torch_hook.iterations import Iterations
+from irregulars.producers.torch_hook.source import TorchSource
 
 
 class HandHook:

@@ -18,7 +18,7 @@ LIMIT_S = 100.0
 
 TORCH_THAT_LACKS_GROUPS = """
 from torch.distributed import ProcessGroup, distributed_c10d as c10d
-from producers import torch_comms
+from irregulars import torch_comms
 helper, send = c10d._new_process_group_helper, ProcessGroup.__dict__["send"]
 del c10d._world
 assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "none"
@@ -28,7 +28,7 @@ assert ProcessGroup.__dict__["send"] is send
 
 TWO_IN_TURN = """
 import gc
-from producers import torch_comms
+from irregulars import torch_comms
 from irregulars.producers.torch_hook.session import Session
 for _ in range(2):
     assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "dispatcher"

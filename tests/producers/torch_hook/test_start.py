@@ -12,13 +12,13 @@ import pytest
 
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
-from irregulars.producers.torch_hook.records.start import Start, agreed_start
+from irregulars.producers.torch_hook.identity import Start, agreed_start
 from tests.producers.torch_hook.sources import Rank
 
 SCRIPT = """
 import os
 from torch import distributed
-from irregulars.producers.torch_hook.records.start import agreed_start
+from irregulars.producers.torch_hook.identity import agreed_start
 distributed.init_process_group("gloo")
 count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 rank = distributed.get_rank()

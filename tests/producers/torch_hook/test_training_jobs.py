@@ -16,7 +16,7 @@ import pytest
 
 from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, Batch
 from irregulars.producers.torch_hook.hooks.native_library import DIRECTORY
-from irregulars.producers.torch_hook.records.identity import machine_has_gpus
+from irregulars.producers.torch_hook.identity import machine_has_gpus
 from irregulars.producers.trace.directory import Trace, read_trace
 
 pytestmark = pytest.mark.skipif(

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from irregulars.producers.node.counters import UNREADABLE
-from irregulars.producers.node.nic_feed import NicFeed
-from irregulars.producers.node.nic_sampler import NicSampler, Tick
-from irregulars.producers.node.nics import Nic, find_nic
+from irregulars.producers.node.device_source import Samples
+from irregulars.producers.node.nic_feed import NicFeed, NicSampler, Tick
 from irregulars.producers.node.roster import Owner, Roster
-from irregulars.producers.node.samples import Samples
+from irregulars.producers.node.sysfs import Nic, find_nic
 from tests.producers.node.sysfs_trees import Sysfs
 
 FIRST, SECOND = Owner("job", 0, 1), Owner("job", 0, 4)

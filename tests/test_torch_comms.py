@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from irregulars import torch_comms
 from irregulars.errors import InputError
-from irregulars.producers import torch_comms
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.producers.torch_hook.records.identity import machine_has_gpus
+from irregulars.producers.torch_hook.identity import machine_has_gpus
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.torch_hook.hooks.groups import Groups
-from irregulars.producers.torch_hook.records.iterations import Iterations
+from irregulars.producers.torch_hook.iterations import Iterations
 
 
 class Optimizer:

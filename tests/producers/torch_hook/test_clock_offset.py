@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from irregulars.producers.torch_hook.records.clock_offset import measure_offset
+from irregulars.producers.torch_hook.source import measure_offset
 
 OFFSET_NS = 1_700_000_000_000_000_000
 

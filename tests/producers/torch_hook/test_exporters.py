@@ -17,9 +17,9 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.sources import Record
-from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
-from irregulars.producers.torch_hook.leaving.exits import AgentSocket, TraceDirectory
-from irregulars.producers.torch_hook.leaving.trace_parts import PARTS, assemble
+from irregulars.producers.torch_hook.agent_socket import SocketSource
+from irregulars.producers.torch_hook.exporters import AgentSocket, TraceDirectory
+from irregulars.producers.torch_hook.trace_parts import PARTS, assemble
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.torch_hook.sources import Rank
 
@@ -63,7 +63,7 @@ def test_what_a_killed_rank_left_half_written_is_assembled_by_hand(tmp_path: Pat
     TraceDirectory(tmp_path).run(rank.source, ended)
     (part,) = (tmp_path / PARTS).iterdir()
     part.write_bytes(part.read_bytes()[:-3])
-    command = [sys.executable, "-m", "irregulars.producers.torch_hook.leaving.trace_parts", str(tmp_path)]
+    command = [sys.executable, "-m", "irregulars.producers.torch_hook.trace_parts", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}: 1 rank\n", "")
     assert len(read_trace(tmp_path).commops[0]) == ITERATIONS

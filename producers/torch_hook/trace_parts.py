@@ -1,7 +1,7 @@
 """A trace directory from the parts that the ranks of a training job wrote.
 
 Each rank appends to a file of its own below ``parts/``; when the last has ended, they become the files of the
-contract. After a crash: ``python -m irregulars.producers.torch_hook.leaving.trace_parts DIR``.
+contract. After a crash: ``python -m irregulars.producers.torch_hook.trace_parts DIR``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, RecordError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.printing import counted, printable
 from irregulars.producers.publishing.batches import event_times_ns
-from irregulars.producers.torch_hook.leaving.frames import END_BYTES, End, Frame, Lost, Waiting, is_ended, read_frames
+from irregulars.producers.torch_hook.frames import END_BYTES, End, Frame, FrameReader, Lost, Waiting, is_ended
 from irregulars.producers.trace.writer import write_trace
 
 PARTS: Final = "parts"
-_CHUNK: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"attempt-([0-9]{1,19})-rank-[0-9]{1,10}\.frames")
 
 
 def part_path(directory: Path, attempt: int, rank: int) -> Path:
-    """Name the part of a rank."""
+    """Return the path of a rank's part."""
     return directory / PARTS / f"attempt-{attempt}-rank-{rank}.frames"
 
 
@@ -41,21 +41,21 @@ def assemble_if_whole(directory: Path, world_size: int) -> bool:
     """Put the trace directory together if all ranks have ended; return whether this call did."""
     with _locked(directory):
         parts = _newest_parts(directory)
-        if len(parts) < world_size or not all(_has_ended(part) for part in parts):
+        if len(parts) < world_size or not all(_has_end(part) for part in parts):
             return False
         _assemble(directory, parts)
     return True
 
 
 def assemble(directory: Path) -> int:
-    """Put together what there is; return the number of ranks.
+    """Put the trace directory together from the parts that are there; return the number of ranks.
 
     Raises
     ------
     InputError
         If there are no parts, or one is damaged.
     """
-    if not _newest_parts(directory):  # looked at first, so that no directory is made for a name that was misspelt
+    if not _newest_parts(directory):  # before the lock, which makes the directory: a name may be misspelt
         raise InputError(f"{directory / PARTS}: must hold parts written by torch_comms; got none")
     with _locked(directory):
         parts = _newest_parts(directory)
@@ -64,7 +64,7 @@ def assemble(directory: Path) -> int:
 
 
 def _newest_parts(directory: Path) -> list[Path]:
-    """Parts of the newest attempt that any rank began."""
+    """Return the parts of the newest attempt that any rank began."""
     named = [(path, _NAME.fullmatch(path.name)) for path in sorted((directory / PARTS).glob("*.frames"))]
     attempts = {path: int(name[1]) for path, name in named if name is not None}
     newest = max(attempts.values(), default=0)
@@ -72,8 +72,19 @@ def _newest_parts(directory: Path) -> list[Path]:
 
 
 def _assemble(directory: Path, parts: list[Path]) -> None:
-    announcements = [one for part in parts for one in _announcements(part)]
-    until_ns = max((_newest_ns(part) for part in parts), default=0)
+    announcements = []
+    until_ns = 0
+    for part in parts:
+        announcement, lost_rows = None, 0
+        for frame in _frames(part):
+            if isinstance(frame, Announcement):
+                announcement = frame
+            elif isinstance(frame, (Lost, End)):
+                lost_rows = frame.lost_rows
+            elif isinstance(frame, Batch) and len(frame) and (newest := event_times_ns(frame).max()) != UNKNOWN:
+                until_ns = max(until_ns, int(newest))
+        if announcement is not None:
+            announcements.append(replace(announcement, lost_rows=lost_rows))
     announcements = [replace(one, recorded_until_ns=until_ns or None) for one in announcements]
     fresh = directory / ".assembled"
     write_trace(fresh, announcements, (batch for part in parts for batch in _batches(part)))
@@ -83,18 +94,8 @@ def _assemble(directory: Path, parts: list[Path]) -> None:
     shutil.rmtree(directory / PARTS)
 
 
-def _announcements(part: Path) -> Iterator[Announcement]:
-    """Give the rank's announcement, with what it is known to have lost."""
-    newest, lost_rows = None, 0
-    for frame in _frames(part):
-        newest = frame if isinstance(frame, Announcement) else newest
-        lost_rows = frame.lost_rows if isinstance(frame, (Lost, End)) else lost_rows
-    if newest is not None:
-        yield replace(newest, lost_rows=lost_rows)
-
-
 def _batches(part: Path) -> Iterator[Batch]:
-    """Give all rows; of a rank that was killed also the operators in which it hung."""
+    """Yield all rows; of a rank that was killed also the operators in which it hung."""
     waiting: Batch | None = None
     for frame in _frames(part):
         if isinstance(frame, Waiting):
@@ -102,38 +103,33 @@ def _batches(part: Path) -> Iterator[Batch]:
         elif isinstance(frame, End):
             waiting = None
         elif isinstance(frame, Batch):
-            waiting = None if waiting is None else _without(waiting, frame)
+            if waiting is not None and frame.header.schema == "commops":
+                ended = set(_operators(frame))
+                is_left = np.array([one not in ended for one in _operators(waiting)], dtype=bool)
+                waiting = Batch(waiting.header, {name: own[is_left] for name, own in waiting.columns.items()})
             yield frame
     if waiting is not None and len(waiting):
         yield waiting
 
 
-def _without(waiting: Batch, ended: Batch) -> Batch:
-    """Leave out operators whose end is known."""
-    if ended.header.schema != "commops":
-        return waiting
-    known = set(_operators(ended))
-    is_left = np.array([one not in known for one in _operators(waiting)], dtype=bool)
-    return Batch(waiting.header, {name: column[is_left] for name, column in waiting.columns.items()})
-
-
 def _operators(batch: Batch) -> Iterator[tuple[int, ...]]:
     columns = (batch.columns[name].tolist() for name in ("communicator", "operator", "sequence", "peer"))
-    return zip(*columns, strict=True)  # a process numbers its communicators once: codes compare
-
-
-def _newest_ns(part: Path) -> int:
-    times = (event_times_ns(frame) for frame in _frames(part) if isinstance(frame, Batch))
-    return max((int(one.max()) for one in times if one.size and one.max() != UNKNOWN), default=0)
+    return zip(*columns, strict=True)  # a process numbers its communicators once, so codes of two batches compare
 
 
 def _frames(part: Path) -> Iterator[Frame]:
+    """Yield the frames of a part, but for one that a killed rank left half-written at its end."""
+    reader = FrameReader()
     with part.open("rb") as file:
-        yield from read_frames(iter(lambda: file.read(_CHUNK), b""), str(part))
+        try:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield from reader.feed(chunk)
+        except RecordError as error:
+            raise InputError(f"{part}: {error}") from error
 
 
-def _has_ended(part: Path) -> bool:
-    """Whether the rank has; each rank that ends asks it of all others, so only the end of the file is read."""
+def _has_end(part: Path) -> bool:
+    """Whether the part's rank has ended. Each rank that ends asks this of all others, so only the tail is read."""
     with part.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - END_BYTES, 0))
         return is_ended(file.read())
@@ -153,7 +149,7 @@ def _locked(directory: Path) -> Iterator[None]:
 def main(arguments: list[str]) -> int:
     """Assemble the directory that is named."""
     if len(arguments) != 1:
-        print("usage: python -m irregulars.producers.torch_hook.leaving.trace_parts DIR", file=sys.stderr)
+        print("usage: python -m irregulars.producers.torch_hook.trace_parts DIR", file=sys.stderr)
         return 2
     try:
         print(f"{arguments[0]}: {counted(assemble(Path(arguments[0])), 'rank')}")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.producers.node.nics import find_nic, find_nics
-from irregulars.producers.node.pci import PciPlace, find_gpus, nearest_nics, place_of
+from irregulars.producers.node.sysfs import PciPlace, find_gpus, find_nic, find_nics, nearest_nics, place_of
 from tests.producers.node.sysfs_trees import Sysfs
 
 

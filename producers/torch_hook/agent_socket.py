@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -16,29 +16,25 @@ from typing import Final
 from irregulars.errors import InputError, RecordError
 from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, rank_key
 from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress, encode_announcement
-from irregulars.messages.records import Batch, Header
+from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.publishing.sources import Record
-from irregulars.producers.torch_hook.leaving import frames
-from irregulars.producers.torch_hook.leaving.frames import End, Frame, FrameReader, Unmarked
+from irregulars.producers.publishing.sources import RankKey, Record, key_of, row_count
+from irregulars.producers.torch_hook.frames import End, Frame, FrameReader, Lost, Unmarked, Waiting
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _READ_BYTES: Final = 1 << 20
 _MOST_QUEUED: Final = 256
-"""Records that wait to be polled; then the sockets are not read, and rows wait in the rings of the ranks."""
+"""Records that wait to be polled; above it sockets are not read, and rows wait in the rings of the ranks."""
 
 _MOST_FRAME_BYTES: Final = 4 << 20
 """A process sends batches of 1,500 rows, about 0.1 MB; an announcement must fit into one message anyway."""
 
 _MOST_HELD_BYTES: Final = 24 << 20
-"""Of all frames that are not whole, and as much again of those that wait to be polled: whoever may write to the
+"""Of all frames that are not whole, and as much again of those that wait to be polled: processes that write to the
 socket can't take more of the agent's memory."""
 
 _MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
 """The agent adds host, NIC and sources to an announcement, and it must still be one message."""
-
-
-_Key = tuple[str, int, int, str | None, int | None]  # job, attempt, rank, start, since when it has its place
 
 
 @dataclass(eq=False, slots=True)
@@ -50,44 +46,44 @@ class _Connection:
 
 
 def require_permissions(mode: int, path: Path) -> None:
-    """Raise `InputError` where these are no permissions of a socket that its owner could use."""
+    """Raise `InputError` unless `mode` is permissions with which the socket's owner can use it."""
     if not 0o600 <= mode <= 0o777:
         raise InputError(f"mode must be permissions, 0o600 to 0o777; got {mode:#o} (socket {path})")
 
 
 class SocketSource:
-    """Takes what training processes send with ``torch_comms.start(agent=PATH)``.
+    """Receives the records that training processes send with ``torch_comms.start(agent=PATH)``.
 
-    A connection that sends what is no frame is closed. So are, above a bound of bytes that all connections hold
+    A connection that sends anything but frames is closed. So are, above a bound of bytes that all connections hold
     together, those with the most of a frame that is not whole: a rank's frames are small, and soon whole.
 
     Parameters
     ----------
     path
         Of the socket; it is made, mode 0600, and a stale one is replaced. Nothing else is: neither another file, nor
-        a socket on which somebody listens.
+        a socket on which a process listens.
     ranks
-        The source is exhausted when so many ranks have said that they ended; `None`: never.
+        The source is exhausted when this number of ranks have ended; `None`: never.
     mode
-        Other permissions of the socket: who may write to it may speak for any job.
+        Other permissions of the socket: a process that may write to it may send for any job.
 
     Raises
     ------
     InputError
-        If the socket can't be made there, or `mode` is none that its owner could use.
+        If the socket can't be made there, or its owner could not use it with `mode`.
     """
 
     def __init__(self, path: Path, ranks: int | None = None, *, mode: int = 0o600) -> None:
         require_permissions(mode, path)
         self._path, self._ranks = path, ranks
-        self._connections: deque[_Connection] = deque()  # that which is read next comes first
+        self._connections: deque[_Connection] = deque()  # the one that is read next comes first
         self._held_bytes = 0  # of all connections
-        self.closed_connections = 0  # for what they sent
-        self._queue: deque[tuple[Record, int]] = deque()  # with the bytes that it came as
+        self.closed_connections = 0  # because of the bytes that they sent
+        self._queue: deque[tuple[Record, int]] = deque()  # with its size in bytes
         self._queued_bytes = 0
         self._ended = 0
         self._rows = 0
-        self._unmarked: set[_Key] = set()
+        self._unmarked: set[RankKey] = set()
         self._is_short = False  # of file descriptors
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -103,7 +99,7 @@ class SocketSource:
         self._socket.setblocking(False)
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Give what has come, at most `max_records` announcements and rows; a heartbeat says that a rank ended."""
+        """Return records that have come, at most `max_records` announcements and rows; a heartbeat ends a rank."""
         if not self._is_full:
             self._accept()
             self._read()
@@ -114,24 +110,24 @@ class SocketSource:
                 self._queue.appendleft((take_rows(record, max_records, len(record)), size_bytes))
                 record, size_bytes = take_rows(record, 0, max_records), 0
             self._queued_bytes -= size_bytes
-            count = len(record) if isinstance(record, Batch) else 1
+            count = row_count(record)
             max_records -= count
             self._rows += count
             polled.append(record)
         return polled
 
     def position(self) -> str:
-        """Say how many records were given: what a process sent once can't be read again."""
+        """Return the number of records polled; none can be polled again."""
         return f"records={self._rows}"
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all ranks that were expected have ended, and everything was given."""
+        """Whether all expected ranks have ended, and all their records were polled."""
         return self._ranks is not None and self._ended >= self._ranks and not self._queue
 
     def is_unmarked(self, announcement: Announcement) -> bool:
-        """Whether the operators of a rank carry no iteration: so its process said before it announced itself."""
-        return _key(announcement) in self._unmarked
+        """Whether the operators of a rank carry no iteration, by the frame that its process sent first."""
+        return key_of(announcement) in self._unmarked
 
     def close(self) -> None:
         """Close the sockets and remove the path."""
@@ -141,8 +137,12 @@ class SocketSource:
         if self._socket.fileno() >= 0:
             self._socket.close()
             with contextlib.suppress(OSError):
-                if self._path.lstat().st_ino == self._inode:  # else it is another's by now
+                if self._path.lstat().st_ino == self._inode:  # else another agent has replaced it
                     self._path.unlink()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._queue) >= _MOST_QUEUED or self._queued_bytes >= _MOST_HELD_BYTES
 
     def _accept(self) -> None:
         try:
@@ -150,16 +150,12 @@ class SocketSource:
                 accepted, _ = self._socket.accept()
                 accepted.setblocking(False)
                 self._connections.append(_Connection(accepted))
-        except BlockingIOError:  # nobody waits
+        except BlockingIOError:  # no process waits
             self._is_short = False
-        except OSError as error:  # no file descriptor is left, for example: those who wait are accepted later
+        except OSError as error:  # no file descriptor is left, for example: those that wait are accepted later
             if not self._is_short:
                 _LOG.error("event=torch_connection_waits connections=%d error=%r", len(self._connections), str(error))
             self._is_short = True
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._queue) >= _MOST_QUEUED or self._queued_bytes >= _MOST_HELD_BYTES
 
     def _read(self) -> None:
         for _ in range(len(self._connections)):
@@ -182,50 +178,60 @@ class SocketSource:
                 self._refuse(largest, f"{rule}; this one has {largest.reader.size_bytes}")
 
     def _read_one(self, connection: _Connection) -> None:
-        for data in _received(connection.socket):
-            left_bytes = connection.reader.size_bytes + len(data)
-            for frame in connection.reader.feed(data):
-                self._take(frame, connection, left_bytes - connection.reader.size_bytes)
-                left_bytes = connection.reader.size_bytes
+        try:
+            data = connection.socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:  # the other end is closed
+            raise EOFError
+        left_bytes = connection.reader.size_bytes + len(data)
+        for frame in connection.reader.feed(data):
+            self._take(frame, connection, left_bytes - connection.reader.size_bytes)
+            left_bytes = connection.reader.size_bytes
 
     def _take(self, frame: Frame, connection: _Connection, size_bytes: int) -> None:
-        if isinstance(frame, frames.Waiting):  # of part files
-            return
-        if isinstance(frame, frames.Lost):
-            self._beat(connection, frame.lost_rows, "running")
+        if isinstance(frame, Waiting):  # of part files
             return
         if isinstance(frame, Unmarked):
             connection.is_unmarked = True
-            return
-        if isinstance(frame, Announcement):
-            self._admit(frame, connection)
-        elif isinstance(frame, Batch):
-            _require_announced(frame, connection)
-        if not isinstance(frame, End):
-            self._put(frame, size_bytes)
-            return
-        self._ended += 1
-        self._beat(connection, frame.lost_rows, "ended")
+        elif isinstance(frame, Lost):
+            self._queue_heartbeat(connection, frame.lost_rows, "running")
+        elif isinstance(frame, End):
+            self._ended += 1
+            self._queue_heartbeat(connection, frame.lost_rows, "ended")
+        else:
+            if isinstance(frame, Announcement):
+                self._admit(frame, connection)
+            else:
+                header, own = frame.header, connection.announced
+                if own is None or key_of(header) != key_of(own):
+                    announced = "none" if own is None else f"rank {own.rank}"
+                    rule = "batch must be of the rank announced before it"
+                    raise RecordError(f"{rule}; got rank {header.rank}, announced {announced}")
+            self._queue.append((frame, size_bytes))
+            self._queued_bytes += size_bytes
 
-    def _beat(self, connection: _Connection, lost_rows: int, state: str) -> None:
+    def _queue_heartbeat(self, connection: _Connection, lost_rows: int, state: str) -> None:
         own = connection.announced
         if own is not None:
             lost = {"commops": SourceProgress(0, None, lost_rows)}
             reason = "finished" if state == "ended" else None
             beat = Heartbeat(own.job, own.attempt, own.rank, lost, state, reason, start=own.start)
-            self._put(replace(beat, since_ns=own.since_ns))
-
-    def _put(self, record: Record, size_bytes: int = 0) -> None:
-        self._queue.append((record, size_bytes))
-        self._queued_bytes += size_bytes
+            self._queue.append((replace(beat, since_ns=own.since_ns), 0))
 
     def _admit(self, announcement: Announcement, connection: _Connection) -> None:
-        key = _require_sendable(announcement)
+        """Set the rank of a connection; one that no message can hold must not stop the agent: `RecordError`."""
+        message_key = rank_key(announcement.job, announcement.rank)
+        if len(message_key) > MAX_KEY_BYTES:
+            raise RecordError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(message_key)}")
+        size_bytes = len(encode_announcement(announcement))
+        if size_bytes > _MOST_ANNOUNCED_BYTES:
+            raise RecordError(f"announcement must be at most {_MOST_ANNOUNCED_BYTES} bytes; got {size_bytes}")
+        key = key_of(announcement)
         others = (other.announced for other in self._connections if other is not connection)
-        if any(other is not None and _key(other) == key for other in others):
-            _LOG.warning(
-                "event=torch_rank_twice job=%r attempt=%d rank=%d effect='rows of two processes mix'", *key[:3]
-            )
+        if any(other is not None and key_of(other) == key for other in others):
+            effect = "rows of two processes mix"
+            _LOG.warning("event=torch_rank_twice job=%r attempt=%d rank=%d effect=%r", *key[:3], effect)
         connection.announced = announcement
         if connection.is_unmarked:
             self._unmarked.add(key)
@@ -239,7 +245,7 @@ class SocketSource:
 
     def _drop(self, connection: _Connection) -> None:
         connection.socket.close()
-        connection.reader = FrameReader()  # what it holds is let go
+        connection.reader = FrameReader()  # frees the bytes that the old one holds
         self._connections.remove(connection)
 
 
@@ -257,39 +263,5 @@ def _remove_stale(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except BlockingIOError:
-            pass  # somebody listens, and has no time
+            pass  # a process listens, and its queue of connections is full
     raise InputError("a socket on which another process listens")
-
-
-def _key(own: Announcement | Header) -> _Key:
-    return own.job, own.attempt, own.rank, own.start, own.since_ns
-
-
-def _require_sendable(announcement: Announcement) -> _Key:
-    """Return whose it is; raises `RecordError` for one that no message can hold: it must not stop the agent."""
-    key = rank_key(announcement.job, announcement.rank)
-    if len(key) > MAX_KEY_BYTES:
-        raise RecordError(f"name of the job must be below {MAX_KEY_BYTES} bytes; got {len(key)}")
-    size_bytes = len(encode_announcement(announcement))
-    if size_bytes > _MOST_ANNOUNCED_BYTES:
-        raise RecordError(f"announcement must be at most {_MOST_ANNOUNCED_BYTES} bytes; got {size_bytes}")
-    return _key(announcement)
-
-
-def _require_announced(batch: Batch, connection: _Connection) -> None:
-    """Raise `RecordError` unless a batch is of the rank that its connection has announced."""
-    header, announced = batch.header, connection.announced
-    if announced is None or _key(header) != _key(announced):
-        said = "none" if announced is None else f"rank {announced.rank}"
-        raise RecordError(f"batch must be of the rank announced before it; got rank {header.rank}, announced {said}")
-
-
-def _received(connection: socket.socket) -> Iterator[bytes]:
-    """Give what waits in one socket, a bounded part of it; raises `EOFError` where the other end is closed."""
-    try:
-        data = connection.recv(_READ_BYTES)
-    except BlockingIOError:
-        return
-    if not data:
-        raise EOFError
-    yield data

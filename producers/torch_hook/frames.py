@@ -1,18 +1,18 @@
-"""Announcements and batches as frames of bytes: what a part file holds, and what goes over the local socket.
+"""Announcements and batches as frames of bytes: the content of a part file, and of the local socket.
 
 A frame is the kind (one letter), the length of the value (4 bytes, little-endian), the value. Values are those of the
-bus: `encode_announcement`, `encode_batch`; the last frame says that the rank has ended.
+bus: `encode_announcement`, `encode_batch`; the last frame marks the end of the rank.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from irregulars.errors import InputError, RecordError
+from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement, decode_announcement, encode_announcement
 from irregulars.messages.records import Batch, decode_batch, encode_batch
 from irregulars.validation import Count, checked, json_object
@@ -20,8 +20,7 @@ from irregulars.validation import Count, checked, json_object
 _HEAD: Final = struct.Struct("<cI")
 _BATCHES: Final = {b"O": "commops", b"I": "iterations", b"B": "bandwidth"}
 _LETTERS: Final = {schema: letter for letter, schema in _BATCHES.items()}
-MOST_BYTES: Final = 64 << 20
-"""Of a value in a file; a larger one is no frame of ours."""
+_MOST_BYTES: Final = 64 << 20  # of a value in a file; a larger one is no frame of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Operators that had not ended when this was written: the newest counts, where no later row says their end."""
+    """Operators that had not ended when this was written: the newest counts, where no later row has their end."""
 
     batch: Batch
 
@@ -78,17 +77,17 @@ class FrameReader:
         Of a frame's value; above it the bytes are no frame of ours.
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._bytes = bytearray()
         self._most_bytes = most_bytes
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are kept since their frame is not whole."""
+        """Bytes of the frame that is not whole yet."""
         return len(self._bytes)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take more bytes; give the frames that are whole now.
+        """Add bytes; yield the frames that are whole now.
 
         Raises
         ------
@@ -108,50 +107,31 @@ class FrameReader:
 
 
 def _decode(letter: bytes, value: bytes) -> Frame:
-    if letter == b"L":
-        same = _decode(b"E", value)
-        assert isinstance(same, End)
-        return Lost(same.lost_rows)
-    if letter == b"W":
-        return Waiting(decode_batch(value, "commops"))
     if letter == b"A":
         return decode_announcement(value)
     if letter in _BATCHES:
         return decode_batch(value, _BATCHES[letter])
+    if letter == b"W":
+        return Waiting(decode_batch(value, "commops"))
     if letter == b"U":
         return Unmarked()
-    lost_rows = json_object(value, "last frame").get("lost_rows")
-    return End(checked(lost_rows, Count, "lost_rows", "last frame", RecordError))
-
-
-def read_frames(chunks: Iterable[bytes], where: str) -> Iterator[Frame]:
-    """Read frames from chunks; what a writer that was killed left half-way at the end is skipped.
-
-    Raises
-    ------
-    InputError
-        If the bytes are no frames.
-    """
-    reader = FrameReader()
-    try:
-        for chunk in chunks:
-            yield from reader.feed(chunk)
-    except RecordError as error:
-        raise InputError(f"{where}: {error}") from error
+    given = json_object(value, "last frame").get("lost_rows")
+    lost_rows = checked(given, Count, "lost_rows", "last frame", RecordError)
+    return Lost(lost_rows) if letter == b"L" else End(lost_rows)
 
 
 END_BYTES: Final = 64
-"""So many at the end of a file show whether its last frame is `End`."""
+"""Bytes at the end of a file that show whether its last frame is `End`."""
 
 
 def is_ended(tail: bytes) -> bool:
-    """Whether the last bytes of a file, `END_BYTES` of them or all, end with `End`: nothing before is read.
+    """Whether a file ends with `End`, by its last `END_BYTES`, or all if there are fewer.
 
     >>> end = encode_frame(End(3))
     >>> is_ended(end), is_ended(encode_frame(Unmarked()) + end), is_ended(end[:-1]), is_ended(b"")
     (True, True, False, False)
     """
-    at = tail.rfind(b"E")  # what follows it in the last frame are small lengths, and a text without capitals
+    at = tail.rfind(b"E")  # behind it the last frame has small lengths, and a text without capitals
     if at < 0 or len(tail) < at + _HEAD.size:
         return False
     value = tail[at + _HEAD.size :]

@@ -14,7 +14,7 @@ from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER
-from irregulars.producers.torch_hook.records.source import STUCK_S
+from irregulars.producers.torch_hook.source import STUCK_S
 from tests.producers.torch_hook.sources import Rank
 
 

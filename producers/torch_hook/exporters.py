@@ -1,7 +1,7 @@
-"""Where records leave the training process: part files of a trace directory, the agent's socket, or Kafka.
+"""Ways for records to leave the training process: a trace directory, the agent's socket, or Kafka.
 
-Each exit runs in the session's thread and never touches training: what fails is told, and over a socket or with Kafka
-tried again.
+Each exporter runs in the session's thread until the source is exhausted, and never touches training: a failure is
+logged, and sending over a socket or to Kafka is tried again. ``wait`` sleeps, and is True once the session ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from confluent_kafka import KafkaError
 
@@ -21,37 +21,23 @@ from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import Batch
 from irregulars.producers.iteration_inference.inferring_source import InferringSource
-from irregulars.producers.publishing.delegating_source import PassingSource
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
-from irregulars.producers.publishing.sources import Record, Source
-from irregulars.producers.torch_hook.leaving.frames import End, Lost, Unmarked, Waiting, encode_frame
-from irregulars.producers.torch_hook.leaving.trace_parts import assemble_if_whole, part_path
-from irregulars.producers.torch_hook.records.source import TorchSource
+from irregulars.producers.publishing.sources import PassingSource, Record, Source
+from irregulars.producers.torch_hook.frames import End, Lost, Unmarked, Waiting, encode_frame
+from irregulars.producers.torch_hook.source import TorchSource
+from irregulars.producers.torch_hook.trace_parts import assemble_if_whole, part_path
 
 POLL_S: Final = 0.2
 _POLL_ROWS: Final = 15_000
 _LAST_POLL_S: Final = 0.01
 _RETRY_S: Final = 2.0
-_LOOK_S: Final = 1.0
-"""From one look for operators that do not end to the next."""
+_OPEN_PERIOD_S: Final = 1.0
+"""Seconds from one search for operators that do not end to the next, at most."""
 
 _SEND_S: Final = 5.0
 _BROKER_WAIT_S: Final = 30.0
 _LAST_TRY_S: Final = 2.0
-"""How long a broker that never answered is still asked when training has ended, seconds."""
-
-
-class Exit(Protocol):
-    """A way out."""
-
-    @property
-    def delivered_rows(self) -> int:
-        """Operators that have arrived where this way leads, as far as we are told."""
-        ...
-
-    def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
-        """Pass on what the source gives until it is exhausted; `wait` sleeps, and is True once an end is wanted."""
-        ...
+"""Seconds for which a broker that never answered is still asked when training has ended."""
 
 
 class TraceDirectory:
@@ -62,14 +48,14 @@ class TraceDirectory:
     directory
         Shared by all ranks, or each host's own: then the parts must be brought together later.
     open_s
-        Operators that have not ended for so long, seconds, are noted in the part: a job that hangs is killed, and
-        then nobody tells what it hung in.
+        Seconds after which an operator that has not ended is written into the part too: a job that hangs is killed,
+        and only this shows in which operator it hung.
     """
 
     def __init__(self, directory: Path, open_s: float = 5.0) -> None:
         self._directory, self._open_s = directory, open_s
-        self._next_look_s = 0.0
-        self._noted = b""
+        self._next_open_s = 0.0
+        self._written_open = b""
         self.delivered_rows = 0
 
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
@@ -82,12 +68,11 @@ class TraceDirectory:
                     path, world_size = part_path(self._directory, record.attempt, record.rank), record.world_size
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)
-                if path is not None:  # what was lost is told at once too: a rank that is killed writes no end
-                    frame = Lost(source.lost_rows) if isinstance(record, Heartbeat) else record
-                    _append(path, encode_frame(frame))
+                if path is not None:
+                    _append(path, _frame_of(record, source))
                     self.delivered_rows += _operators(record)
             if path is not None:
-                self._note_open(source, path)
+                self._write_open(source, path)
             if not records and wait(POLL_S):
                 source.end()
                 time.sleep(_LAST_POLL_S)
@@ -95,16 +80,21 @@ class TraceDirectory:
             _append(path, encode_frame(End(source.lost_rows)))
             assemble_if_whole(self._directory, world_size)
 
-    def _note_open(self, source: TorchSource, path: Path) -> None:
+    def _write_open(self, source: TorchSource, path: Path) -> None:
         now_s = time.monotonic()
-        if now_s < self._next_look_s:
+        if now_s < self._next_open_s:
             return
-        self._next_look_s = now_s + min(self._open_s, _LOOK_S)
+        self._next_open_s = now_s + min(self._open_s, _OPEN_PERIOD_S)
         batch = source.open_for(self._open_s)
-        noted = b"" if batch is None else encode_frame(Waiting(batch))
-        if noted and noted != self._noted:
-            _append(path, noted)
-        self._noted = noted
+        frame = b"" if batch is None else encode_frame(Waiting(batch))
+        if frame and frame != self._written_open:
+            _append(path, frame)
+        self._written_open = frame
+
+
+def _frame_of(record: Record, source: TorchSource) -> bytes:
+    # Lost rows are written as soon as they are known: a rank that is killed writes no `End`.
+    return encode_frame(Lost(source.lost_rows) if isinstance(record, Heartbeat) else record)
 
 
 def _operators(record: Record) -> int:
@@ -119,14 +109,14 @@ def _append(path: Path, data: bytes) -> None:
 class AgentSocket:
     """Sends frames to the node's agent over its Unix socket.
 
-    While the agent is away rows wait in the ring, and the oldest give way. What was on its way when it went is lost.
+    While the agent is away rows wait in the ring, and the oldest are overwritten. Rows on their way to it are lost.
 
     Parameters
     ----------
     path
         Where the agent listens.
     on_trouble
-        Told why it is not reached.
+        Is given each error, while the agent is not reached.
     """
 
     def __init__(self, path: Path, on_trouble: Callable[[Exception], None]) -> None:
@@ -155,8 +145,7 @@ class AgentSocket:
         while not source.is_exhausted:
             records = source.poll(_POLL_ROWS)
             for record in records:
-                frame = Lost(source.lost_rows) if isinstance(record, Heartbeat) else record
-                connection.sendall(encode_frame(frame))
+                connection.sendall(_frame_of(record, source))
                 self.delivered_rows += _operators(record)
             if not records and wait(POLL_S):
                 source.end()
@@ -174,9 +163,9 @@ class Kafka:
     topics
         How the topics are laid out.
     on_trouble
-        Told why the broker is not reached.
+        Is given each error, while the broker is not reached.
     security
-        Who we are there.
+        How to log in.
     """
 
     def __init__(
@@ -212,15 +201,18 @@ class Kafka:
         from irregulars.producers.publishing.agent import Agent
 
         def make_publisher(settings: AgentSettings) -> Publisher:
-            self._publishers.append(_LeavingPublisher(settings, wait))
+            self._publishers.append(_EndingPublisher(settings, wait))
             return self._publishers[-1]
 
         settings = AgentSettings(self._bootstrap, self._topics, self._security.client(), broker_wait_s=_BROKER_WAIT_S)
         Agent(paced, settings, make_publisher=make_publisher).run()
 
 
-class _LeavingPublisher(Publisher):
-    """Gives up soon on a broker that never answered, once training has ended: a wrong address must hold up nobody."""
+Exporter = TraceDirectory | AgentSocket | Kafka
+
+
+class _EndingPublisher(Publisher):
+    """Gives up soon on a broker that never answered, once training has ended: a wrong address must not delay that."""
 
     def __init__(self, settings: AgentSettings, wait: Callable[[float], bool]) -> None:
         super().__init__(settings)
@@ -239,7 +231,7 @@ class _LeavingPublisher(Publisher):
 
 
 class _Paced(PassingSource):
-    """The source as the agent polls it, no more often than `POLL_S`: each look takes Python's lock from training."""
+    """The source as the agent polls it, no more often than `POLL_S`: each poll takes Python's lock from training."""
 
     def __init__(self, source: Source, end: Callable[[], None], wait: Callable[[float], bool]) -> None:
         super().__init__(source)
@@ -248,7 +240,7 @@ class _Paced(PassingSource):
         self.is_ending = False
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Poll the source once in a while."""
+        """Poll the source, if the last poll is `POLL_S` ago."""
         if not self.is_ending and self._wait(0.0):
             self.is_ending = True
             self._end()

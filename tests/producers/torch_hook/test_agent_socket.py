@@ -25,8 +25,8 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, encode_announcement
 from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.publishing.sources import Record
-from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
-from irregulars.producers.torch_hook.leaving.frames import End, encode_frame
+from irregulars.producers.torch_hook.agent_socket import SocketSource
+from irregulars.producers.torch_hook.frames import End, encode_frame
 
 DEADLINE_S = 60.0
 ANNOUNCED = Announcement("job", 0, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
@@ -163,7 +163,7 @@ def test_peers_that_take_all_file_descriptors_are_waited_out(tmp_path: Path) -> 
     code = f"""
 import resource, socket, time
 from pathlib import Path
-from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+from irregulars.producers.torch_hook.agent_socket import SocketSource
 source = SocketSource(Path({os.fspath(tmp_path / "s")!r}))
 peers = [socket.socket(socket.AF_UNIX) for _ in range(20)]
 used = max(peer.fileno() for peer in peers)
@@ -191,7 +191,7 @@ MIB = 1 << 20
 AGENT = """
 import re, sys
 from pathlib import Path
-from irregulars.producers.torch_hook.leaving.agent_socket import SocketSource
+from irregulars.producers.torch_hook.agent_socket import SocketSource
 from irregulars.messages.records import Batch
 source, rows = SocketSource(Path(sys.argv[1])), 0
 def kib(what):

@@ -1,4 +1,4 @@
-"""Rows of the ring as columns of ``commops``: when an operator really began, and who its peer is."""
+"""Rows of the ring as columns of ``commops``, with the time at which each operator began to execute, and its peer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from irregulars.messages.records import RECV, SEND, UNKNOWN
 from irregulars.producers.torch_hook.hooks.groups import Group
 from irregulars.producers.torch_hook.hooks.ring import OPEN, ROW, UNSEEN
 
-_HISTORY: Final = 64
+_HISTORY: Final = 64  # ended operators of a queue that are kept: far more than run at once
 _NEVER_NS: Final = int(np.iinfo(np.int64).max)
 
 
 def execution_starts(issued_ns: np.ndarray, ended_ns: np.ndarray, lanes: int) -> np.ndarray:
-    """Say when operators began to execute that wait in one queue for one of `lanes` threads or streams.
+    """Return the times at which operators began that wait in one queue for one of `lanes` threads or streams.
 
     The queue is first in, first out: an operator begins when all but ``lanes - 1`` of those before it have ended,
     that is, at the `lanes`-largest of their ends, and never before it was issued.
@@ -30,7 +30,7 @@ def execution_starts(issued_ns: np.ndarray, ended_ns: np.ndarray, lanes: int) ->
 
     Returns
     -------
-    int64 ns; where the queue says later than its own end (another thread overtook), when it was issued.
+    int64 ns; the time of issue where the queue gives a time after the operator's end (another thread overtook).
 
     >>> execution_starts(np.array([0, 1, 2, 3]), np.array([10, 20, 30, 40]), lanes=2)
     array([ 0,  1, 10, 20])
@@ -39,13 +39,13 @@ def execution_starts(issued_ns: np.ndarray, ended_ns: np.ndarray, lanes: int) ->
     for _ in range(lanes):
         largest = np.maximum.accumulate(ends)
         nth_largest = np.concatenate([[-_NEVER_NS], largest[:-1]])
-        ends = np.minimum(ends, nth_largest)  # what each new largest pushes out is the next rank's newcomer
+        ends = np.minimum(ends, nth_largest)  # the end that each new largest replaces counts for the next largest
     starts = np.maximum(issued_ns, nth_largest)
     return np.where(starts <= ended_ns, starts, issued_ns)
 
 
 class RowReader:
-    """Turns what was taken from a ring into columns, with what it has to remember of each queue."""
+    """Turns rows taken from a ring into columns; remembers the last operators of each queue."""
 
     def __init__(self) -> None:
         self._history: dict[tuple[int, bool], np.ndarray] = {}
@@ -53,7 +53,7 @@ class RowReader:
     def columns(
         self, taken: np.ndarray, still_open: np.ndarray, groups: Sequence[Group], offset_ns: int
     ) -> dict[str, np.ndarray]:
-        """Make the columns of ``commops``, in the order of ends; operators whose end nobody saw are left out.
+        """Return the columns of ``commops``, in the order of ends, without operators whose end went unseen.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class RowReader:
         return _columns(rows[order], starts[order], rows["ended"][order], groups, offset_ns)
 
     def open_columns(self, still_open: np.ndarray, groups: Sequence[Group], offset_ns: int) -> dict[str, np.ndarray]:
-        """Make the columns of operators that have not ended when recording stops."""
+        """Return the columns of operators that have not ended."""
         return _columns(still_open, still_open["issued"], None, groups, offset_ns)
 
     def _starts(self, rows: np.ndarray, still_open: np.ndarray, groups: Sequence[Group]) -> np.ndarray:
@@ -94,31 +94,26 @@ class RowReader:
         ended = np.where(every["ended"] == OPEN, _NEVER_NS, every["ended"])
         starts = execution_starts(np.maximum(every["issued"], every["started"]), ended, lanes)
         self._history[queue] = every[every["ended"] != OPEN][-_HISTORY:]
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        return starts[place[len(before) : len(before) + len(rows)]]
+        # Back to the order of `rows`: if `order` is [2, 0, 1], then row 0 stands at 1, row 1 at 2 and row 2 at 0.
+        at = np.empty(len(order), dtype=np.int64)
+        at[order] = np.arange(len(order))
+        return starts[at[len(before) : len(before) + len(rows)]]
 
 
 def _columns(
     rows: np.ndarray, starts: np.ndarray, ended: np.ndarray | None, groups: Sequence[Group], offset_ns: int
 ) -> dict[str, np.ndarray]:
-    elapsed = np.full(len(rows), np.nan) if ended is None else (ended - starts).astype(np.float64)
+    peers = np.full(len(rows), UNKNOWN)  # of collectives, and of recvs from any rank
+    for number in np.unique(rows["group"][rows["peer"] >= 0]).tolist():
+        mine = (rows["group"] == number) & (rows["peer"] >= 0)
+        peers[mine] = np.array(groups[number].communicator.ranks)[rows["peer"][mine]]
     return {
         "communicator": rows["group"].astype(np.uint16),
         "operator": rows["op"].astype(np.uint8),
         "sequence": rows["sequence"].astype(np.int64),
-        "peer": _peers(rows, groups),
+        "peer": peers,
         "start_ns": starts + offset_ns,
-        "elapsed_ns": elapsed,
+        "elapsed_ns": np.full(len(rows), np.nan) if ended is None else (ended - starts).astype(np.float64),
         "size_bytes": rows["size"].astype(np.float64),
         "iteration": rows["iteration"].astype(np.int64),
     }
-
-
-def _peers(rows: np.ndarray, groups: Sequence[Group]) -> np.ndarray:
-    """Global ranks at the other end; `UNKNOWN` where there is none, or a recv takes from anybody."""
-    peers = np.full(len(rows), UNKNOWN)
-    for number in np.unique(rows["group"][rows["peer"] >= 0]).tolist():
-        mine = (rows["group"] == number) & (rows["peer"] >= 0)
-        peers[mine] = np.array(groups[number].communicator.ranks)[rows["peer"][mine]]
-    return peers

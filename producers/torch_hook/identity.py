@@ -1,12 +1,16 @@
-"""Who this rank is and where it lives, from what torchrun, Slurm and the script say."""
+"""The rank of this process and where it runs, from torchrun, Slurm and the script; and the id of the job's start."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 _ATTEMPTS = ("TORCH_COMMS_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _JOBS = ("TORCH_COMMS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
@@ -33,7 +37,7 @@ class Identity:
     local_world_size: int | None = None
 
     def clock(self, world_size: int) -> str:
-        """Say whether all ranks read one clock: those of one host do."""
+        """Return ``shared`` if all ranks read one clock, since they run on one host; else ``per_host``."""
         return "shared" if self.local_world_size == world_size else "per_host"
 
 
@@ -45,7 +49,7 @@ def identity_of(
     *,
     has_gpus: bool = True,
 ) -> Identity:
-    """Put together what the call says and what the launcher set.
+    """Return the identity by the arguments and, where they are None, by the variables that the launcher set.
 
     ``has_gpus`` says whether the machine has any: on one without, a local rank is no GPU's index.
 
@@ -62,7 +66,7 @@ def identity_of(
     return Identity(
         job=job or named or "training",
         attempt=next((n for name in _ATTEMPTS if (n := _integer(environment, name)) is not None), 0),
-        host=environment.get("TORCH_COMMS_HOST") or socket.gethostname(),  # a container's own name is no node's
+        host=environment.get("TORCH_COMMS_HOST") or socket.gethostname(),  # a container's host name is not the node's
         gpu=_gpu(environment) if has_gpus else None,
         nic=nic or environment.get("TORCH_COMMS_NIC"),
         switch=switch or environment.get("TORCH_COMMS_SWITCH"),
@@ -71,12 +75,12 @@ def identity_of(
 
 
 def machine_has_gpus(devices: Path = Path("/dev")) -> bool:
-    """Tell whether this machine has GPUs of NVIDIA (also below Windows) or AMD, without asking their drivers."""
+    """Whether this machine has GPUs of NVIDIA (also below Windows) or AMD, by their device files."""
     return any(devices.glob("nvidia[0-9]*")) or any((devices / name).exists() for name in ("kfd", "dxg"))
 
 
 def _gpu(environment: Mapping[str, str]) -> int | None:
-    """Find the GPU's index on the host: a launcher counts those that the process may see.
+    """Return the GPU's index on the host: a launcher counts only those that the process may see.
 
     >>> [_gpu({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": text}) for text in ("4,5", "6", "GPU-8f2a,GPU-91c0", "")]
     [5, 6, None, 1]
@@ -85,10 +89,61 @@ def _gpu(environment: Mapping[str, str]) -> int | None:
     visible = [text.strip() for text in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if text.strip()]
     if local_rank is None or not visible:
         return local_rank
-    place = local_rank if len(visible) > 1 else 0  # a launcher may show each process its own GPU alone
-    return _integer({"seen": visible[place]}, "seen") if place < len(visible) else None
+    at = local_rank if len(visible) > 1 else 0  # a launcher may show each process its own GPU alone
+    return _integer({"seen": visible[at]}, "seen") if at < len(visible) else None
 
 
 def _integer(environment: Mapping[str, str], *names: str) -> int | None:
     texts = (environment.get(name, "") for name in names)
     return next((int(text) for text in texts if text.isascii() and text.isdigit()), None)
+
+
+_START_KEY: Final = "irregulars/start/"
+_PROCESSES_KEY: Final = "irregulars/processes/"
+_WAIT_S: Final = 5.0
+"""The store answers within a millisecond. One that has gone would block until its own timeout."""
+
+
+class Start(NamedTuple):
+    """A start of the job, as a rank's process finds it.
+
+    Parameters
+    ----------
+    id
+        The same on all ranks; None: the store of the process group does not answer.
+    is_again
+        Whether the rank asked before in this start: then by another process, or before the group was resized.
+    """
+
+    id: str | None = None
+    is_again: bool = False
+
+
+def agreed_start(attempt: int, rank: int) -> Start:
+    """Return the start whose id the first rank that asks put into the store of the process group.
+
+    Any rank may be the first: no rank waits for another, and no collective is needed. A connection of our own leaves
+    that of the training alone. A new launcher has a new store; torchrun keeps its own when it starts the ranks again,
+    and counts that as an attempt, but where nodes came or went: a rank asks again then in one start.
+    """
+    found: list[Start] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # of the store: whichever it is, training goes on
+            store = _store()
+            id = store.compare_set(f"{_START_KEY}{attempt}", "", uuid4().hex).decode()
+            found.append(Start(id, store.add(f"{_PROCESSES_KEY}{attempt}/{rank}", 1) > 1))
+
+    asking = threading.Thread(target=ask, name="irregulars-start", daemon=True)
+    asking.start()
+    asking.join(_WAIT_S)
+    return found[0] if found else Start()
+
+
+def _store() -> Any:
+    from torch import distributed
+    from torch.distributed import distributed_c10d as c10d
+
+    world: Any = distributed.group.WORLD
+    store = world.get_group_store() if hasattr(world, "get_group_store") else c10d._get_default_store()
+    return store.clone() if hasattr(store, "clone") else store

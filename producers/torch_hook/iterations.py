@@ -21,24 +21,24 @@ _OF_TRAINERS: Final = tuple(phase for phase in PHASES if phase != "observed")
 
 
 class Boundary(Protocol):
-    """When one iteration gave way to the next."""
+    """The border of two iterations."""
 
     host_ns: int
-    """When the training thread passed it, ns of the monotonic clock."""
+    """Time at which the training thread passed it, ns of the monotonic clock."""
 
     def time_ns(self) -> int | None:
-        """Return when its operators' device passed it; None: not yet."""
+        """Return the time at which the device of its operators passed it; None: not yet."""
         ...
 
 
 @dataclass(slots=True)
 class HostBoundary:
-    """A boundary of what runs on the host: it is passed when the training thread passes it."""
+    """A boundary of operators that run on the host, which the training thread itself passes."""
 
     host_ns: int = field(default_factory=time.monotonic_ns)
 
     def time_ns(self) -> int | None:
-        """Return when that was."""
+        """Return `host_ns`."""
         return self.host_ns
 
 
@@ -54,16 +54,16 @@ class _Row:
 
 
 class Iterations:
-    """Which iteration runs, and the rows of those that have ended.
+    """The iteration that runs, and the rows of those that have ended.
 
     Parameters
     ----------
     on_change
-        Told the number of each iteration that begins, and `UNKNOWN` when none runs.
+        Is given the number of each iteration that begins, and `UNKNOWN` when none runs.
     by_steps
         Whether an optimizer's steps end iterations, until the script marks one.
     boundary
-        Notes that the training thread passes from one iteration to the next.
+        Makes a boundary, where the training thread passes from one iteration to the next.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Iterations:
         self._ended = 0
         self._phase: int | None = None
         self._steps = 0
-        self._optimizer: Callable[[], object | None] = _nobody
+        self._optimizer: Callable[[], object | None] = lambda: None
         self._is_marked = not by_steps
 
     @contextmanager
@@ -98,17 +98,17 @@ class Iterations:
             self._steps = number + 1
 
     def follow(self, optimizer: object) -> None:
-        """Let the steps of this optimizer end iterations; otherwise those of the first that steps do."""
+        """End iterations by the steps of this optimizer; without a call, by those of the first that steps."""
         try:
             self._optimizer = weakref.ref(optimizer)
-        except TypeError:  # somebody's class that can't be: this one is followed as long as we are
+        except TypeError:  # its class allows no weak references: it lives as long as we do
             self._optimizer = lambda: optimizer
 
     def step(self, optimizer: object) -> None:
-        """Note an optimizer's step: it ends one iteration and begins the next.
+        """End one iteration and begin the next, if this optimizer's steps do.
 
-        Nobody knows where the first iteration began: it gets no row, and its operators have no iteration. Where the
-        optimizer that was followed is gone, the next that steps takes its place.
+        The beginning of the first iteration is not known: it gets no row, and its operators have no iteration. Where
+        the optimizer that was followed is gone, the next that steps takes its place.
         """
         if self._is_marked:
             return
@@ -123,7 +123,7 @@ class Iterations:
 
     @contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
-        """Mark what runs meanwhile; an iteration that holds any of it is of this phase.
+        """Mark a phase; an iteration that holds any of it is of this phase.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Iterations:
             self._phase = before
 
     def report(self, loss: float | None, grad_norm: float | None, tokens: int | None) -> None:
-        """Note figures of the iteration that runs."""
+        """Set figures of the iteration that runs."""
         row = self._current
         if row is None:
             return
@@ -151,20 +151,21 @@ class Iterations:
 
     @property
     def ended(self) -> int:
-        """How many have ended so far."""
+        """Number of iterations that have ended."""
         return self._ended
 
     def take(self, offset_ns: int, *, is_last: bool = False) -> dict[str, np.ndarray]:
-        """Take the columns of ``iterations`` of those that ended since the last call, in their order.
+        """Take the columns of ``iterations`` that ended since the last call, in their order.
 
-        One whose work a device has not ended yet is left for the next call; the last call takes it by the host's
-        time.
+        One whose end a device has not passed yet waits for the next call; the last call takes it by the host's time.
         """
         rows = []
         while self._rows and (is_last or self._rows[0].end.time_ns() is not None):
             rows.append(self._rows.popleft())
-        starts_ns = np.array([_passed_ns(row.start) for row in rows], dtype=np.int64)
-        ends_ns = np.array([_passed_ns(row.end) for row in rows], dtype=np.int64)
+        starts_ns, ends_ns = (
+            np.array([one.host_ns if (time_ns := one.time_ns()) is None else time_ns for one in ones], dtype=np.int64)
+            for ones in ([row.start for row in rows], [row.end for row in rows])
+        )
         return {
             "iteration": np.array([row.iteration for row in rows], dtype=np.int64),
             "start_ns": starts_ns + offset_ns,
@@ -190,12 +191,3 @@ class Iterations:
     def _mark_phase(self) -> None:
         if self._current is not None and self._phase is not None:
             self._current.phase = self._phase
-
-
-def _passed_ns(boundary: Boundary) -> int:
-    passed_ns = boundary.time_ns()
-    return boundary.host_ns if passed_ns is None else passed_ns
-
-
-def _nobody() -> None:
-    return None

@@ -1,0 +1,325 @@
+"""A process's own operators as a source, from which its exporter publishes, writes or sends them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
+from irregulars.messages.records import Batch, Header
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, take_rows
+from irregulars.producers.publishing.sources import Record, row_count
+from irregulars.producers.torch_hook.hooks.groups import Groups
+from irregulars.producers.torch_hook.hooks.ring import ROW, Ring
+from irregulars.producers.torch_hook.identity import Identity, Start
+from irregulars.producers.torch_hook.iterations import Iterations
+from irregulars.producers.torch_hook.rows import RowReader
+
+ANNOUNCE_S: Final = 10.0
+"""A rank is announced, once and for all its attempt, when its first iteration has ended: groups are made before it.
+Or this long after its first group was made: there may be no iterations."""
+
+_SETTLED_NS: Final = 20_000_000
+"""Age at which an end is final, ns: the thread that finishes a row may wait for Python's lock."""
+
+_CLOCK_STEP_NS: Final = 1_000_000
+_LAST_WAIT_S: Final = 1.0
+"""Training goes on from an operator before its row is finished: the last rows get this long, or would look hung."""
+
+STUCK_S: Final = 60.0
+"""An operator that is open this long is given while it is open: if the job hangs, it never ends. One that ends after
+all is given again, as ended."""
+
+
+class Hook(Protocol):
+    """A hook as the session and the source use it."""
+
+    name: str
+
+    @property
+    def ring(self) -> Ring:
+        """The ring that the hook writes into."""
+        ...
+
+    def attach(self, process_group: object, name: str, number: int, device: str) -> bool:
+        """Add the hook to a process group; return whether it worked."""
+        ...
+
+    def detach(self) -> None:
+        """Leave the groups, for good."""
+        ...
+
+    def enable(self, is_on: bool) -> None:
+        """Switch recording on or off."""
+        ...
+
+    def set_iteration(self, iteration: int) -> None:
+        """Set the iteration of the operators that follow."""
+        ...
+
+    def errors(self) -> tuple[int, str]:
+        """Count the errors inside the hook that were not logged yet, with the text of the first."""
+        ...
+
+    def ask_devices(self) -> None:
+        """Finish the rows of operators that have ended on a device since the last call."""
+        ...
+
+
+class ClockOffset(NamedTuple):
+    """The host's clock minus the monotonic one.
+
+    Parameters
+    ----------
+    offset_ns
+        Off by at most half of `width_ns`.
+    width_ns
+        Time between the two readings of the monotonic clock around the reading of the host's.
+    """
+
+    offset_ns: int
+    width_ns: int
+
+
+_TRIES: Final = 8
+_NARROW_NS: Final = 5_000
+"""A reading between two others that are no further apart than this is good enough, ns; on an idle machine they are
+0.1 µs apart."""
+
+
+def measure_offset(
+    wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
+) -> ClockOffset:
+    """Measure the offset; of several readings the one that was interrupted least counts.
+
+    A process that is held up between two readings, as on a machine with more processes than cores, sees an offset
+    that is off by as much: some ms, which is more than most operators take.
+    """
+    best: ClockOffset | None = None
+    for _ in range(_TRIES):
+        before_ns, now_ns, after_ns = monotonic_ns(), wall_ns(), monotonic_ns()
+        width_ns = after_ns - before_ns
+        if best is None or width_ns < best.width_ns:
+            best = ClockOffset(now_ns - before_ns - width_ns // 2, width_ns)
+        if best.width_ns <= _NARROW_NS:
+            break
+    assert best is not None
+    return best
+
+
+class TorchSource:
+    """Gives the announcement of this rank once it is known, then its batches, and a heartbeat where rows were lost.
+
+    Polled by one thread.
+
+    Parameters
+    ----------
+    hook, groups, iterations
+        Where rows come from.
+    identity
+        Job, host and devices of this rank.
+    world
+        Returns this rank and the world size, or `None` while there is no process group.
+    start
+        Returns the start of the job as this rank finds it, asked before the rank is announced, and again when it goes
+        on as another rank or in another group; it may take some seconds.
+    is_unmarked
+        Whether operators will carry no iteration, so that their reader is to infer it.
+    """
+
+    def __init__(
+        self,
+        hook: Hook,
+        groups: Groups,
+        iterations: Iterations,
+        identity: Identity,
+        world: Callable[[], tuple[int, int] | None],
+        start: Callable[[int], Start] = lambda rank: Start(),
+        *,
+        is_unmarked: bool = False,
+    ) -> None:
+        self.is_unmarked = is_unmarked
+        self._hook, self._groups, self._iterations = hook, groups, iterations
+        self._identity, self._world_of, self._start_of = identity, world, start
+        self._world: tuple[int, int] | None = None
+        self._reader = RowReader()
+        self._announcement: Announcement | None = None
+        self._first_seen_s: float | None = None
+        self._queue: list[Record] = []
+        self._given_lost_rows = 0
+        self._rows = {"commops": 0, "iterations": 0}
+        self._rows_before = dict(self._rows)  # given before the newest announcement of another rank or group
+        self._announced_ns: int | None = None  # `Groups.since_ns` of that announcement
+        self._unsettled = np.empty(0, dtype=ROW)
+        self._offset_ns = measure_offset().offset_ns
+        self._ending_since_s: float | None = None
+        self._is_drained = False
+        self._given_open: set[int] = set()  # ids of rows
+
+    def poll(self, max_records: int) -> Sequence[Record]:
+        """Return what has come, at most `max_records` announcements, heartbeats and rows."""
+        if not self._queue and not self._is_drained:
+            self._fill()
+        polled: list[Record] = []
+        while self._queue and max_records > 0:
+            record = self._queue.pop(0)
+            if isinstance(record, Batch) and len(record) > max_records:
+                self._queue.insert(0, take_rows(record, max_records, len(record)))
+                record = take_rows(record, 0, max_records)
+            max_records -= row_count(record)
+            polled.append(record)
+        return polled
+
+    def position(self) -> str:
+        """Return the numbers of rows given: a training process that ended can't be read again."""
+        return " ".join(f"{schema}={rows}" for schema, rows in self._rows.items())
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether `end` was called and everything was given."""
+        return self._is_drained and not self._queue
+
+    @property
+    def lost_rows(self) -> int:
+        """Rows that the ring dropped."""
+        return self._hook.ring.dropped_rows
+
+    @property
+    def given_rows(self) -> int:
+        """Operators that were taken from the ring so far, to be given by `poll`."""
+        return self._rows["commops"]
+
+    def end(self) -> None:
+        """Give the rows that are left, with operators that never ended, and then no more."""
+        if self._ending_since_s is None:
+            self._ending_since_s = time.monotonic()
+
+    def start_over(self) -> None:
+        """Announce again: the agent or broker is another, and records that the old one had not passed on are lost."""
+        if self._announcement is not None:
+            self._queue.insert(0, self._announcement)
+            self._given_lost_rows = 0
+            self._given_open.clear()
+
+    def open_for(self, seconds: float) -> Batch | None:
+        """Copy the operators that were issued that long ago and have not ended; None where there are none."""
+        waiting = _issued_before(self._hook.ring.still_open(), seconds)
+        if self._announcement is None or not waiting.size:
+            return None
+        groups = self._groups.all
+        columns = self._reader.open_columns(waiting, groups, self._clock_offset_ns())
+        return Batch(self._header("commops", tuple(group.communicator.id for group in groups)), columns)
+
+    def close(self) -> None:
+        """Do nothing: the session owns the hook."""
+
+    def _fill(self) -> None:
+        world = self._world_of()
+        self._world = world or self._world
+        is_ending = False
+        if self._ending_since_s is not None:
+            is_late = time.monotonic() - self._ending_since_s > _LAST_WAIT_S
+            is_ending = is_late or not self._hook.ring.still_open().size
+        if self._world is None or not self._is_ready():
+            self._is_drained = is_ending
+            return
+        (rank, world_size), announced, groups = self._world, self._announcement, self._groups.present
+        is_moved = bool(groups) and self._groups.since_ns != self._announced_ns
+        if announced is None or (is_moved and world is not None):  # groups are made before torch knows the new rank
+            # Rows count from 0 again: for readers this is another rank.
+            self._rows_before, self._announced_ns = dict(self._rows), self._groups.since_ns
+            start = self._start_of(rank)
+            is_again = start.is_again or (start.id is None and announced is not None)
+            self._announce(rank, world_size, start.id, self._announced_ns if is_again else None)
+        elif not is_moved and len(announced.communicators) < len(groups):
+            # Groups were made since. Monitors keep to the first announcement, a trace directory has the newest.
+            self._announce(rank, world_size, announced.start, announced.since_ns)
+        self._collect(is_ending)
+        self._give_lost_rows()
+        self._is_drained = is_ending
+
+    def _is_ready(self) -> bool:
+        if self._announcement is not None or self._ending_since_s is not None or self._iterations.ended:
+            return True
+        if self._first_seen_s is None and self._groups.all:
+            self._first_seen_s = time.monotonic()
+        return self._first_seen_s is not None and time.monotonic() - self._first_seen_s > ANNOUNCE_S
+
+    def _announce(self, rank: int, world_size: int, start: str | None, since_ns: int | None) -> None:
+        own = self._identity
+        self._announcement = Announcement(
+            job=own.job,
+            attempt=own.attempt,
+            rank=rank,
+            world_size=world_size,
+            logged_ranks=world_size,
+            communicators=tuple(group.communicator for group in self._groups.present),
+            sources=("commops", "iterations") if self._iterations.ended else ("commops",),
+            clock=own.clock(world_size),
+            host=own.host,
+            gpu=own.gpu,
+            nic=own.nic,
+            switch=own.switch,
+            lost_rows=self.lost_rows,
+            start=start,
+            since_ns=since_ns,
+        )
+        self._queue.append(self._announcement)
+
+    def _collect(self, is_last: bool) -> None:
+        self._hook.ask_devices()
+        offset_ns = self._clock_offset_ns()
+        iterations = self._iterations.take(offset_ns, is_last=is_last)
+        # Only rows that ended long enough ago: none that ended before them will come after them.
+        until_ns = time.monotonic_ns() - _SETTLED_NS
+        taken = np.concatenate([self._unsettled, self._hook.ring.take()])
+        is_settled = (taken["ended"] <= until_ns) | is_last
+        self._unsettled = taken[~is_settled]
+        still_open, groups = self._hook.ring.still_open(), self._groups.all
+        columns = self._reader.columns(taken[is_settled], still_open, groups, offset_ns)
+        unended = still_open
+        if not is_last:
+            stuck = _issued_before(still_open, STUCK_S)
+            unended = stuck[~np.isin(stuck["id"], list(self._given_open))]
+            self._given_open = set(stuck["id"].tolist())
+        if unended.size:
+            more = self._reader.open_columns(unended, groups, offset_ns)
+            columns = {name: np.concatenate([column, more[name]]) for name, column in columns.items()}
+        self._queue_batches("commops", columns, tuple(group.communicator.id for group in groups))
+        self._queue_batches("iterations", iterations, ())
+
+    def _queue_batches(self, schema: str, columns: dict[str, np.ndarray], names: tuple[str, ...]) -> None:
+        count = len(columns["iteration"])
+        if count:
+            self._queue.extend(cut_in_order(Batch(self._header(schema, names), columns), BATCH_ROWS, BATCH_SPAN_S))
+            self._rows[schema] += count
+
+    def _header(self, schema: str, names: tuple[str, ...]) -> Header:
+        assert self._announcement is not None
+        one, rows = self._announcement, self._rows[schema] - self._rows_before[schema]
+        own = (one.job, one.attempt, one.rank)
+        return Header(schema, *own, rows, None, names, start=one.start, since_ns=one.since_ns)
+
+    def _give_lost_rows(self) -> None:
+        """Queue a heartbeat as soon as rows are lost: a missing operator must not look as if it was never entered."""
+        one, lost_rows = self._announcement, self.lost_rows
+        if one is None or lost_rows == self._given_lost_rows:
+            return
+        self._given_lost_rows = lost_rows
+        rows = self._rows["commops"] - self._rows_before["commops"]
+        lost = {"commops": SourceProgress(rows, None, lost_rows)}
+        self._queue.append(Heartbeat(one.job, one.attempt, one.rank, lost, start=one.start, since_ns=one.since_ns))
+
+    def _clock_offset_ns(self) -> int:
+        """From the monotonic clock to the host's; followed only when that was set, so that times keep their order."""
+        measured = measure_offset()
+        if abs(measured.offset_ns - self._offset_ns) > _CLOCK_STEP_NS + measured.width_ns:
+            self._offset_ns = measured.offset_ns
+        return self._offset_ns
+
+
+def _issued_before(rows: np.ndarray, seconds: float) -> np.ndarray:
+    return rows[rows["issued"] <= time.monotonic_ns() - round(seconds * 1e9)]
