@@ -73,7 +73,7 @@ def _bracket(*parts: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NextStep:
     """The next step, for people and for machines: made together, so that both get the same."""
 
     sentence: str  # for people; begins in lower case, ends without a stop
@@ -91,17 +91,17 @@ def advise(verdict: Verdict) -> str:
     return plan_of(verdict).sentence
 
 
-def plan_of(verdict: Verdict) -> Plan:
+def plan_of(verdict: Verdict) -> NextStep:
     """Return the next step. Without a suspect, or below `SURE`, no host is to be taken out of service."""
     if verdict.state == "closed":
         return _plan_closed(verdict)
     if verdict.severity == "note":
-        return Plan("nothing yet, it costs too little; see whether it comes back or goes on")
+        return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = verdict.suspects[0] if verdict.suspects else None
     sentence, actions = _act_on(verdict.kind, suspect), _actions(verdict.kind, suspect)
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
-        return Plan(f"confirm before you drain anything, then {sentence}", actions)
-    return Plan(sentence, actions)
+        return NextStep(f"confirm before you drain anything, then {sentence}", actions)
+    return NextStep(sentence, actions)
 
 
 _DRAINING: Final = frozenset(name for name, one in KINDS.items() if one.drains)
@@ -160,16 +160,16 @@ def _act_on(kind: str, suspect: Suspect | None) -> str:
     return "drain nothing: go by the evidence, this release does not know such verdicts"
 
 
-def _plan_closed(verdict: Verdict) -> Plan:
+def _plan_closed(verdict: Verdict) -> NextStep:
     suspect = verdict.suspects[0] if verdict.suspects else None
     about = _plan_of_host(verdict, suspect)
     if verdict.close_reason == "silent":
         sentence = "see whether the job still runs: its ranks have fallen silent"
-        return Plan(sentence) if about is None else Plan(f"{sentence}; {about.sentence}", about.actions)
-    return about or Plan("nothing now; the history is in the database")
+        return NextStep(sentence) if about is None else NextStep(f"{sentence}; {about.sentence}", about.actions)
+    return about or NextStep("nothing now; the history is in the database")
 
 
-def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> Plan | None:
+def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> NextStep | None:
     """Return the next step for the accused host, now that the verdict is closed.
 
     A host that was seen to be as usual again takes work. One of a job that ended or moved away was not: a job that
@@ -179,14 +179,16 @@ def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> Plan | None:
         return None
     place = _host(suspect)
     if suspect.probability < SURE:
-        return Plan(f"test {place} when it is free", _TEST)
+        return NextStep(f"test {place} when it is free", _TEST)
     if verdict.close_reason == "recovered":
-        return Plan(f"let {place} take work again if it was cordoned for this, and test it when it is free", _TEST)
+        return NextStep(
+            f"let {place} take work again if it was cordoned for this, and test it when it is free", _TEST
+        )
     sentence = {
         "finished": f"keep {place} out of the next job until it is tested",
         "restarted": f"make sure that the new attempt does not run on {place}",
     }.get(verdict.close_reason or "", f"test {place} before it takes work again")
-    return Plan(sentence, ("cordon", *_TEST))
+    return NextStep(sentence, ("cordon", *_TEST))
 
 
 def where_to_look(verdict: Verdict) -> str:

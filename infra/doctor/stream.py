@@ -30,7 +30,7 @@ from irregulars.messages.announcements import (
     decode_heartbeat,
 )
 from irregulars.sinks.notices.mutes import decode_mute
-from irregulars.sinks.notices.policy import Told, decode_told
+from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery
 
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
@@ -209,8 +209,8 @@ class StreamReading:
             yield Letter(_time_s(message), letter.reason, letter.topic, letter.headers.get("channel"))
 
     def _troubled(self) -> dict[str, str]:
-        newest: dict[bytes, Told] = {}
-        for message, told in _decoded(self._newest("notices"), decode_told):
+        newest: dict[bytes, DeliveryRecord] = {}
+        for message, told in _decoded(self._newest("notices"), decode_delivery):
             newest[message.key() or b""] = told
         found: dict[str, str] = {}
         for channel in sorted({told.channel for told in newest.values()}):

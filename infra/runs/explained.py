@@ -58,7 +58,7 @@ class Explained:
 
 
 @dataclass(slots=True)
-class _Watch:
+class _IterationWatch:
     """Keeps the facts that the judge has when it judges one iteration."""
 
     iteration: int
@@ -93,7 +93,7 @@ def explain_iteration(trace: Trace, iteration: int, rank: int | None, settings: 
 
     Raises `InputError` if the recording has no such iteration or rank.
     """
-    watch = _Watch(iteration, rank)
+    watch = _IterationWatch(iteration, rank)
     judgements, _ = judge_trace(trace, replace(settings, watch=watch))
     judged = next((one for one in judgements.iterations if one.iteration == iteration), None)
     if judged is None:

@@ -17,7 +17,7 @@ from irregulars.sinks.notices.incidents import REPEAT_NS, Incident, Incidents, d
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.sinks.notices.notice import Notice, incident_link
 from irregulars.sinks.notices.opinions import TrackRecord, silences, track_records
-from irregulars.sinks.notices.policy import KEPT_NS, Rules, Tell, Told, Wait, decide, severity_now
+from irregulars.sinks.notices.policy import KEPT_NS, Deliver, DeliveryRecord, Rules, Wait, decide, severity_now
 from irregulars.sinks.notices.storms import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS, Storm, storm_alert
 
 _NEVER_NS: Final = 1 << 62
@@ -48,13 +48,13 @@ class Ledger:
     def __init__(self, rules: Mapping[str, Rules]) -> None:
         self._rules: Final = rules
         self._incidents: Final = Incidents()
-        self._told: Final[dict[tuple[str, str], Told]] = {}
+        self._told: Final[dict[tuple[str, str], DeliveryRecord]] = {}
         self._mutes: Final[dict[str, Mute]] = {}
         self._records: dict[str, TrackRecord] = {}
         self._first_tries: Final[set[tuple[str, str]]] = set()
         self._storms: Final[dict[str, Storm]] = {}
         self._openings: Final[dict[str, deque[tuple[int, int]]]] = {one: deque() for one in rules}
-        self._unrecorded: list[Told] = []
+        self._unrecorded: list[DeliveryRecord] = []
         self._pending: Final[dict[str, dict[str, _Pending]]] = {channel: {} for channel in rules}
 
     def take_alert(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> None:
@@ -64,7 +64,7 @@ class Ledger:
         if before is None or before.alert is not now.alert:
             self._look_again(now.verdict_id)
 
-    def take_told(self, told: Told) -> None:
+    def take_delivery(self, told: DeliveryRecord) -> None:
         """Apply a record of the topic ``notices``."""
         self._told[told.verdict_id, told.channel] = told
         if told.storm is not None and told.channel in self._rules:
@@ -122,7 +122,7 @@ class Ledger:
         pending = self._pending[channel]
         if isinstance(decision, Wait):
             pending[name] = _Pending(decision.until_ns, decision.reason)
-        elif not isinstance(decision, Tell):
+        elif not isinstance(decision, Deliver):
             del pending[name]
         elif own_storm is not None:
             state = "closed" if decision.notice.event == "resolved" else "open"
@@ -179,7 +179,7 @@ class Ledger:
             rules, earlier = self._rules[channel], self._incidents.earlier(joining[0])
             decision = decide(joining[0], None, rules, self._mutes.values(), now_ns, earlier)
             pending[joining[0].verdict_id] = _Pending()
-            if not isinstance(decision, Tell):
+            if not isinstance(decision, Deliver):
                 return None
             return Due(joining[0], self._complete(decision.notice, channel))
         members = [one for name in storm.members if (one := self._incidents.get(name)) is not None]
@@ -191,7 +191,7 @@ class Ledger:
         alert, ids = storm_alert(storm, members, severity, is_over=is_over)
         incident = Incident(alert, 0, 0, *((members[-1].partition, members[-1].offset) if members else (0, 0)))
         decision = decide(incident, told, rules, (), now_ns)
-        if isinstance(decision, Tell):
+        if isinstance(decision, Deliver):
             notice = replace(decision.notice, incidents=ids, link=self._rules[channel].console_url)
             return Due(incident, notice, decision.is_repeat, storm, joining)
         if isinstance(decision, Wait):
@@ -206,7 +206,7 @@ class Ledger:
         del self._storms[storm.storm_id]
         self._pending[storm.channel].pop(storm.storm_id, None)
 
-    def take_unrecorded(self) -> list[Told]:
+    def take_unrecorded(self) -> list[DeliveryRecord]:
         """Return the records of incidents of storms since the last call; they belong on their topic."""
         found, self._unrecorded = self._unrecorded, []
         return found
@@ -221,7 +221,7 @@ class Ledger:
             runbook=rules.runbook_url and runbook_of(kind, rules.runbook_url),
         )
 
-    def intend(self, channel: str, due: Due, now_ns: int) -> Told | None:
+    def intend(self, channel: str, due: Due, now_ns: int) -> DeliveryRecord | None:
         """Record that the notice of an opening is about to be delivered; return the record.
 
         It must be on its topic before the try: a process that dies right after the try must know later that the
@@ -233,7 +233,7 @@ class Ledger:
         self._first_tries.add((due.incident.verdict_id, channel))
         return self._note(channel, due, "trying", None, now_ns)
 
-    def delivered(self, channel: str, due: Due, reference: str | None, now_ns: int) -> list[Told]:
+    def delivered(self, channel: str, due: Due, reference: str | None, now_ns: int) -> list[DeliveryRecord]:
         """Record that a channel took a notice; return the records of it."""
         self._first_tries.discard((due.incident.verdict_id, channel))
         state = "closed" if due.notice.event == "resolved" else "open"
@@ -241,7 +241,7 @@ class Ledger:
             self._openings[channel].append((now_ns, _rank(due.notice.severity)))
         return self._note_all(channel, due, state, reference, now_ns)
 
-    def given_up(self, channel: str, due: Due, now_ns: int, *, may_have_arrived: bool) -> list[Told]:
+    def given_up(self, channel: str, due: Due, now_ns: int, *, may_have_arrived: bool) -> list[DeliveryRecord]:
         """Record that a notice is not tried again; return the records of it.
 
         `may_have_arrived`: whether the channel may have taken it nevertheless: then it gets that of the end.
@@ -258,12 +258,12 @@ class Ledger:
             state = "refused" if is_refused else "doubtful"
         return self._note_all(channel, due, state, None, now_ns)
 
-    def postpone(self, channel: str, due: Due, until_ns: int, *, may_have_arrived: bool) -> Told | None:
+    def postpone(self, channel: str, due: Due, until_ns: int, *, may_have_arrived: bool) -> DeliveryRecord | None:
         """Try a notice again at a later time, or its successor, if there is one by then.
 
         Returns
         -------
-        Told
+        DeliveryRecord
             A record of an intention that may go from its topic again, since nothing has arrived; None: there is
             none.
         """
@@ -288,7 +288,7 @@ class Ledger:
         places = [(one.partition, one.offset) for one in map(self._known, open_ids)]
         return min((offset for at, offset in places if at == partition), default=None)
 
-    def forget_old(self, now_ns: int) -> list[Told]:
+    def forget_old(self, now_ns: int) -> list[DeliveryRecord]:
         """Drop incidents and records that no decision can rest on; return the records to delete."""
         pending = {name for of in self._pending.values() for name in of}
         for incident in self._incidents:
@@ -305,7 +305,9 @@ class Ledger:
         places = [one.offset for one in self._told.values() if one.partition == partition and one.state != "closed"]
         return min(places, default=None)
 
-    def _note_all(self, channel: str, due: Due, state: str, reference: str | None, now_ns: int) -> list[Told]:
+    def _note_all(
+        self, channel: str, due: Due, state: str, reference: str | None, now_ns: int
+    ) -> list[DeliveryRecord]:
         """Record a notice, and of a storm each incident that it covers first."""
         own = [self._note(channel, due, state, reference, now_ns)]
         for one in due.joining:
@@ -314,14 +316,14 @@ class Ledger:
             own.append(self._note(channel, joined, state, None, now_ns))
         return own
 
-    def _note(self, channel: str, due: Due, state: str, reference: str | None, now_ns: int) -> Told:
+    def _note(self, channel: str, due: Due, state: str, reference: str | None, now_ns: int) -> DeliveryRecord:
         notice, incident = due.notice, due.incident
-        told = Told(
+        told = DeliveryRecord(
             incident.verdict_id, channel, state, notice.event, notice.revision, notice.severity,
             str(notice.alert["job"]), device_of(notice.alert), reference or notice.reference, now_ns,
             incident.partition, incident.offset, None if due.storm is None else due.storm.storm_id,
         )  # fmt: skip
-        self.take_told(told)
+        self.take_delivery(told)
         self._pending[channel][incident.verdict_id] = _Pending()
         return told
 

@@ -1,8 +1,8 @@
 """Which notice a channel gets of an incident, and when: a pure function of the incident, the record, and the time.
 
-A record (`Told`, a message on the topic ``notices``) holds the newest notice that a channel got of an incident. A
-decision compares the two. So replays, duplicates and other orders of alerts change nothing: a notice that was
-delivered is not delivered again, and an older one never is. After a restart the process goes on from the records.
+A record (`DeliveryRecord`, a message on the topic ``notices``) holds the newest notice that a channel got of an
+incident. A decision compares the two. So replays, duplicates and other orders of alerts change nothing: a notice that
+was delivered is not delivered again, and an older one never is. After a restart the process goes on from the records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ State = Annotated[str, one_of(*STATES)]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DeliveryRecord:
     """The newest notice that one channel got of one incident."""
 
     # verdict_id, channel: which incident, and the channel's name
@@ -60,7 +60,7 @@ class Told:
         return f"{self.verdict_id}/{self.channel}".encode()
 
 
-def encode_told(told: Told) -> bytes:
+def encode_delivery(told: DeliveryRecord) -> bytes:
     """Encode for the topic ``notices``."""
     values = asdict(told)
     if told.storm is None:
@@ -68,9 +68,9 @@ def encode_told(told: Told) -> bytes:
     return encode_json("notices", values)
 
 
-def decode_told(value: bytes | None) -> Told:
+def decode_delivery(value: bytes | None) -> DeliveryRecord:
     """Decode a message of the topic ``notices``; raises `RecordError`."""
-    told: Told = checked(decode_json(value, "notices"), Told, "", error=RecordError)
+    told: DeliveryRecord = checked(decode_json(value, "notices"), DeliveryRecord, "", error=RecordError)
     return told
 
 
@@ -92,7 +92,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Deliver:
     """Deliver this now. `is_repeat`: the channel took the same before."""
 
     notice: Notice
@@ -107,12 +107,12 @@ class Wait:
     reason: str
 
 
-Decision = Tell | Wait | None  # None: nothing, until an alert or a mute comes that changes it
+Decision = Deliver | Wait | None  # None: nothing, until an alert or a mute comes that changes it
 
 
 def decide(
     incident: Incident,
-    told: Told | None,
+    told: DeliveryRecord | None,
     rules: Rules,
     mutes: Collection[Mute],
     now_ns: int,
@@ -136,7 +136,7 @@ def decide(
     if not incident.is_open:
         if told is None or told.state == "refused":
             return None  # it ended before the channel took a notice of it
-        return Tell(Notice("resolved", incident.alert, told.severity, earlier, told.reference))
+        return Deliver(Notice("resolved", incident.alert, told.severity, earlier, told.reference))
     if not _is_wanted(incident.alert, rules):
         return None
     mute = mute_of(incident.alert, mutes, now_ns)
@@ -154,7 +154,7 @@ def decide(
     reference = None if told is None else told.reference
     words = None if muted is None else muted.describe()
     is_doubtful = told is not None and told.state in ("trying", "doubtful")
-    return Tell(Notice("opened", incident.alert, severity, earlier, reference, words, is_doubtful=is_doubtful))
+    return Deliver(Notice("opened", incident.alert, severity, earlier, reference, words, is_doubtful=is_doubtful))
 
 
 def _is_wanted(alert: Mapping[str, Any], rules: Rules) -> bool:
@@ -177,7 +177,7 @@ def severity_now(incident: Incident, rules: Rules, now_ns: int) -> tuple[str, in
 
 def _update(
     incident: Incident,
-    told: Told,
+    told: DeliveryRecord,
     rules: Rules,
     severity: str,
     held_until_ns: int | None,
@@ -186,7 +186,7 @@ def _update(
 ) -> Decision:
     if incident.revision > told.revision or _is_less(told.severity, severity):
         worse = max(severity, told.severity, key=SEVERITIES.index)
-        return Tell(Notice("updated", incident.alert, worse, earlier, told.reference))
+        return Deliver(Notice("updated", incident.alert, worse, earlier, told.reference))
     again_ns = _again_ns(told, rules)
     if again_ns is None:
         return _held(held_until_ns)
@@ -196,7 +196,12 @@ def _update(
 
 
 def _muted(
-    incident: Incident, told: Told | None, rules: Rules, until_ns: int, now_ns: int, earlier: tuple[str, ...]
+    incident: Incident,
+    told: DeliveryRecord | None,
+    rules: Rules,
+    until_ns: int,
+    now_ns: int,
+    earlier: tuple[str, ...],
 ) -> Decision:
     """Deliver nothing new; but a channel whose alerts end by themselves unless repeated must not seem to be over."""
     again_ns = None if told is None or told.state != "open" else _again_ns(told, rules)
@@ -205,12 +210,12 @@ def _muted(
     return _repeat(incident, told, earlier) if now_ns >= again_ns else Wait(min(until_ns, again_ns), "muted")
 
 
-def _again_ns(told: Told, rules: Rules) -> int | None:
+def _again_ns(told: DeliveryRecord, rules: Rules) -> int | None:
     return None if rules.repeat_s is None else told.told_ns + int(rules.repeat_s * _NS)
 
 
-def _repeat(incident: Incident, told: Told, earlier: tuple[str, ...]) -> Tell:
-    return Tell(Notice("updated", incident.alert, told.severity, earlier, told.reference), is_repeat=True)
+def _repeat(incident: Incident, told: DeliveryRecord, earlier: tuple[str, ...]) -> Deliver:
+    return Deliver(Notice("updated", incident.alert, told.severity, earlier, told.reference), is_repeat=True)
 
 
 def _held(until_ns: int | None) -> Wait | None:

@@ -28,7 +28,7 @@ from irregulars.sinks.notices.incidents import REPEAT_NS
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
 from irregulars.sinks.notices.opinions import WORDS, opinion_on
-from irregulars.sinks.notices.policy import Rules, Told, decode_told, encode_told
+from irregulars.sinks.notices.policy import DeliveryRecord, Rules, decode_delivery, encode_delivery
 
 LOG: Final = logging.getLogger("irregulars.notify")
 _READ_S: Final = 10.0  # for each message; and how long a broker that is away keeps the process from stopping
@@ -65,7 +65,7 @@ class StateLog:
         self._is_stopping: Final = is_stopping
         self._reader: Final = LogReader(bootstrap, security, _READ_S)
         self._producer: Final = LastingProducer(client_config(bootstrap, security))
-        self._told: Final = _Followed("notices", decode_told)
+        self._told: Final = _Followed("notices", decode_delivery)
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)
         self._changes: Final = _Followed("thresholds", decode_change)
@@ -74,7 +74,7 @@ class StateLog:
         """Let go of the connections."""
         self._reader.close()
 
-    def told(self) -> list[Told]:
+    def told(self) -> list[DeliveryRecord]:
         """Return the newest record of each incident and channel; reads the new ones. Raises `ServiceUnavailable`."""
         return self._follow(self._told)
 
@@ -103,12 +103,12 @@ class StateLog:
         name = self._topics.name("alerts")
         return self._reader.offset_at(name, partition, since_ns // 10**6), self._reader.end_offset(name, partition)
 
-    def record(self, *told: Told) -> None:
+    def record(self, *told: DeliveryRecord) -> None:
         """Publish records of notices; on return the broker has them."""
         if told:
-            self._write_all("notices", [(one.key, encode_told(one)) for one in told])
+            self._write_all("notices", [(one.key, encode_delivery(one)) for one in told])
 
-    def erase(self, told: Told) -> None:
+    def erase(self, told: DeliveryRecord) -> None:
         """Delete a record."""
         self._write("notices", told.key, None)
 
@@ -242,7 +242,7 @@ def load(
     """
     ledger = Ledger(rules)
     for told in log.told():
-        ledger.take_told(told)
+        ledger.take_delivery(told)
     ledger.set_mutes(log.mutes(), log.opinions())
     positions = {}
     for partition, settled in committed.items():

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from irregulars.sinks.notices.actions.actions import Action, decode_actions, encode_actions
 from irregulars.sinks.notices.notice import Notice
-from irregulars.sinks.notices.policy import Told, decode_told, encode_told
+from irregulars.sinks.notices.policy import DeliveryRecord, decode_delivery, encode_delivery
 from irregulars.sinks.notices.process import lag_of
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
@@ -63,7 +63,7 @@ def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_
         wait_until(lambda: len(receiver.requests) >= 3, "the end")
         assert second.stop() == 0
         assert events(receiver) == [("v1", "opened"), ("v1", "updated"), ("v1", "resolved")]
-    (record,) = {m.key(): decode_told(m.value()) for m in bus.read("notices")}.values()
+    (record,) = {m.key(): decode_delivery(m.value()) for m in bus.read("notices")}.values()
     assert (record.state, record.revision, record.severity) == ("closed", 3, "page")
     assert "Traceback" not in first.output() + second.output()
 
@@ -99,7 +99,7 @@ def test_a_process_killed_before_it_wrote_down_what_it_told_pages_nobody_twice(b
 
 
 def bus_is_settled(bus: Bus) -> bool:
-    newest = {m.key(): decode_told(m.value()) for m in bus.read("notices")}
+    newest = {m.key(): decode_delivery(m.value()) for m in bus.read("notices")}
     return all(one.state == "closed" for one in newest.values()) and bool(newest)
 
 
@@ -194,11 +194,11 @@ def test_a_proposal_that_a_killed_process_published_is_withdrawn_when_its_verdic
     bus: Bus, start: Start, told: str | None
 ) -> None:
     """What such a process leaves: the proposal, and a record of an intention, or of a notice before the proposal."""
-    record = Told("v1", "act", told or "trying", "opened", 0 if told else 1, "page", "llama", None,
+    record = DeliveryRecord("v1", "act", told or "trying", "opened", 0 if told else 1, "page", "llama", None,
                   "[]" if told else None, time.time_ns(), 0, 0)  # fmt: skip
     send_alert(bus, "v1", severity="page")
     bus.send("actions", b"v1", encode_actions(Notice("opened", alert("v1", severity="page"), "page")))
-    bus.send("notices", record.key, encode_told(record))
+    bus.send("notices", record.key, encode_delivery(record))
     assert [one.action for one in newest_actions(bus)] == ["cordon", "drain", "checkpoint_now"]
     changed = {**alert("v1", 2, "changed", severity="page"), "kind": "imbalance", "suspects": []}
     bus.send("alerts", b"v1", json.dumps(changed).encode())

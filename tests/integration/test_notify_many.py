@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from irregulars.sinks.notices.policy import decode_told
+from irregulars.sinks.notices.policy import decode_delivery
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.alerts import alert, alert_bytes
@@ -170,7 +170,7 @@ def test_a_thousand_alerts_are_a_few_notices_and_the_page_that_comes_last_is_tol
 
 def is_over(bus: Bus) -> bool:
     """Whether six channels were told of the end of each of 1,001 incidents."""
-    newest = {message.key(): decode_told(message.value()) for message in bus.read("notices")}
+    newest = {message.key(): decode_delivery(message.value()) for message in bus.read("notices")}
     own = [one for one in newest.values() if one.verdict_id.endswith(":1")]
     return len(own) == 6 * 1001 and all(one.state == "closed" for one in newest.values())
 

@@ -43,7 +43,7 @@ from irregulars.messages.records import KINDS, SCHEMAS
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
 from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
-from irregulars.sinks.notices.policy import STATES, Told, decode_told, encode_told
+from irregulars.sinks.notices.policy import STATES, DeliveryRecord, decode_delivery, encode_delivery
 from irregulars.sinks.tables import TABLES
 from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
@@ -70,11 +70,13 @@ ANNOUNCEMENTS = st.builds(
     clock=st.sampled_from(["shared", "per_host"]), host=PLACES, gpu=st.none() | st.integers(0, 15), nic=PLACES,
     switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES, start=PLACES, since_ns=st.none() | COUNTS,
 )  # fmt: skip
-TOLD = Told("v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7, "storm:p:1")
+TOLD = DeliveryRecord(
+    "v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7, "storm:p:1"
+)
 MUTE = Mute("m-1", 10**18, 2 * 10**18, "new firmware", "ann", host="node-3")
 CHANGE = ThresholdChange("t-1", {"delta": 1.2}, "ann", "noise", 7)
 TOLDS = st.builds(
-    Told, NAMES, NAMES, st.sampled_from(STATES), st.sampled_from(["opened", "updated", "resolved"]),
+    DeliveryRecord, NAMES, NAMES, st.sampled_from(STATES), st.sampled_from(["opened", "updated", "resolved"]),
     st.integers(0, 2**62), st.sampled_from(SEVERITIES), NAMES, PLACES, PLACES, st.integers(0, 2**62),
     st.integers(0, 10**6), st.integers(0, 2**62), PLACES,
 )  # fmt: skip
@@ -140,9 +142,9 @@ def test_alerts_follow_theirs(verdict: Verdict) -> None:
 
 
 @given(TOLDS)
-def test_what_was_told_follows_its_own_and_is_read_as_it_was(told: Told) -> None:
-    validate(encode_told(told), "notices")
-    assert decode_told(encode_told(told)) == told
+def test_what_was_told_follows_its_own_and_is_read_as_it_was(told: DeliveryRecord) -> None:
+    validate(encode_delivery(told), "notices")
+    assert decode_delivery(encode_delivery(told)) == told
 
 
 @given(MUTES)
@@ -168,7 +170,7 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
         "jobs": encode_announcement(announcement),
         "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0, start="s", since_ns=5)),
         "verdicts": encode_verdict(verdict), "alerts": alert_of(verdict),
-        "notices": encode_told(TOLD), "mutes": encode_mute(MUTE), "thresholds": encode_change(CHANGE),
+        "notices": encode_delivery(TOLD), "mutes": encode_mute(MUTE), "thresholds": encode_change(CHANGE),
     }  # fmt: skip
     for name, message in messages.items():
         assert message is not None

@@ -47,7 +47,13 @@ class CommandChannel:
         except OSError as error:
             raise NotArrived(f"command must be one that can be started; got {error.strerror}", 0.0) from error
         with process:
-            output = self._output(process, body)
+            try:
+                output = process.communicate(body, timeout=self._timeout_s)[0]
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                raise SinkBusy(f"command must end within {self._timeout_s:g} s; it was killed", 0.0) from None
         if process.returncode == NEVER:
             raise SinkRejected(f"command must take the notice; got status {NEVER}: never")
         if process.returncode != 0:
@@ -57,13 +63,3 @@ class CommandChannel:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def _output(self, process: subprocess.Popen[bytes], body: bytes) -> bytes:
-        try:
-            return process.communicate(body, timeout=self._timeout_s)[0]
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            text = f"command must end within {self._timeout_s:g} s; it was killed"
-            raise SinkBusy(text, 0.0) from None

@@ -48,7 +48,7 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An answer; `body` is its beginning."""
 
     status: int
@@ -100,7 +100,7 @@ class HttpPost:
         self._pool: Final = _pool(settings)
         self._checked_url()
 
-    def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> Answer:
+    def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> HttpAnswer:
         """Send `body` and return the answer to it, if it was taken.
 
         Raises `SinkBusy` if no answer comes, or the other side says that it can't take it now; `SinkRejected` if it
@@ -113,7 +113,7 @@ class HttpPost:
                 preload_content=False,
             )  # fmt: skip
             try:
-                found = Answer(answer.status, answer.read(_MOST_BYTES))
+                found = HttpAnswer(answer.status, answer.read(_MOST_BYTES))
             finally:
                 answer.close()
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -134,7 +134,7 @@ class HttpPost:
         """Let go of the connections."""
         self._pool.clear()
 
-    def _judged(self, answer: Answer, retry_after: str | None, url: str) -> Answer:
+    def _judged(self, answer: HttpAnswer, retry_after: str | None, url: str) -> HttpAnswer:
         if 200 <= answer.status < 300:
             return answer
         reason = self.rejection(f"{self._host(url)} must accept; got status {answer.status}", answer.body)
@@ -152,7 +152,8 @@ class HttpPost:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
             raise InputError("url must be http://host or https://host, without credentials; got another one")
-        if self._must_be_safe and parts.scheme == "http" and (self._has_proxy or not _is_here(parts.hostname)):
+        is_here = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        if self._must_be_safe and parts.scheme == "http" and (self._has_proxy or not is_here):
             rule = "https where a secret is sent, except to this machine without a proxy"
             raise InputError(f"url must be {rule}; got http ({parts.hostname})")
         return url
@@ -196,12 +197,9 @@ def _kind_of(error: BaseException) -> str:
     while inner is not None:
         if isinstance(inner, ssl.SSLCertVerificationError):
             return f"a certificate that is not trusted: {inner.verify_message}"
-        inner = inner.__cause__ or inner.__context__ or _argument(inner)
+        argument = next((one for one in inner.args if isinstance(one, BaseException)), None)
+        inner = inner.__cause__ or inner.__context__ or argument
     return type(error).__name__
-
-
-def _argument(error: BaseException) -> BaseException | None:
-    return next((one for one in error.args if isinstance(one, BaseException)), None)
 
 
 def _parts(url: str) -> list[str]:
@@ -214,7 +212,3 @@ def _parts(url: str) -> list[str]:
     behind = url.partition(parts.netloc)[2]
     pieces = [one for one in parts.path.split("/") if len(one) >= _LONG]
     return [one for one in (behind, parts.path, *pieces) if len(one) >= _LONG]
-
-
-def _is_here(host: str) -> bool:
-    return host in ("localhost", "127.0.0.1", "::1")

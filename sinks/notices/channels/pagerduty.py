@@ -86,6 +86,8 @@ def dedup_key(incident: str, severity: str = "page") -> str:
 
 def _payload(notice: Notice) -> dict[str, Any]:
     alert = notice.alert
+    names = ("verdict_id", "revision", "attempt", "iterations", "delta", "lost_s", "gpu_hours_lost", "world_size",
+             "communicator", "recovers_ratio", "close_reason")  # fmt: skip
     payload = {
         "summary": summary_of(notice, LONGEST_SUMMARY),
         "source": host_of(alert) or str(alert["job"]),
@@ -94,22 +96,15 @@ def _payload(notice: Notice) -> dict[str, Any]:
         "component": device_of(alert),
         "group": str(alert["job"]),
         "class": str(alert["kind"]),
-        "custom_details": _details(notice),
+        "custom_details": {
+            **{name: alert.get(name) for name in names},
+            "evidence": str(alert["evidence"])[:_LONGEST],
+            "next_step": str(alert["next_step"])[:_LONGEST],
+            "earlier_verdicts": list(notice.earlier),
+            "muted": notice.muted,
+        },
     }
     return {name: value for name, value in payload.items() if value is not None}
-
-
-def _details(notice: Notice) -> dict[str, Any]:
-    alert = notice.alert
-    names = ("verdict_id", "revision", "attempt", "iterations", "delta", "lost_s", "gpu_hours_lost", "world_size",
-             "communicator", "recovers_ratio", "close_reason")  # fmt: skip
-    return {
-        **{name: alert.get(name) for name in names},
-        "evidence": str(alert["evidence"])[:_LONGEST],
-        "next_step": str(alert["next_step"])[:_LONGEST],
-        "earlier_verdicts": list(notice.earlier),
-        "muted": notice.muted,
-    }
 
 
 def _timestamp(time_ns: int | None) -> str | None:

@@ -35,7 +35,7 @@ from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.mutes import Mute, encode_mute
 from irregulars.sinks.notices.notice import Notice, notice_json
 from irregulars.sinks.notices.opinions import opinion_on
-from irregulars.sinks.notices.policy import Rules, encode_told
+from irregulars.sinks.notices.policy import Rules, encode_delivery
 from irregulars.sinks.notices.settings import KINDS
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.__main__ import read_committed
@@ -213,7 +213,7 @@ def told_message() -> str:
     due = ledger.next_due("pager", 1_800_000_010 * 10**9)
     assert due is not None
     (told,) = ledger.delivered("pager", due, None, 1_800_000_011 * 10**9)
-    return block("json", pretty(json.loads(encode_told(told))))
+    return block("json", pretty(json.loads(encode_delivery(told))))
 
 
 def mute_message() -> str:

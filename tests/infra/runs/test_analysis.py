@@ -133,8 +133,8 @@ def test_the_irregular_iterations_hold_the_fault(name: str) -> None:
     assert max(overlap(span, truth) for span in analysed(name).irregular_ranges) >= 0.8
 
 
-def test_noise_accuses_nobody() -> None:
-    assert analysed("gloo-clean").verdicts == []
+def test_noise_accuses_nobody_and_that_is_a_judgement() -> None:
+    assert (analysed("gloo-clean").verdicts, analysed("gloo-clean").unjudged_reason) == ([], None)
 
 
 def test_a_fault_as_small_as_the_noise_accuses_its_rank_or_nobody() -> None:
@@ -187,23 +187,23 @@ def judged_iterations(irregular: dict[int, bool | None]) -> list[JudgedIteration
     return [JudgedIteration("j", 1, n, 0, 1, 1.0, "train", is_so, 1) for n, is_so in irregular.items()]
 
 
-def test_ranges_join_over_two_regular_iterations_and_not_over_three() -> None:
-    irregular = {n: n in (3, 6, 10) for n in range(12)}
-    assert join_ranges(judged_iterations(irregular)) == [(3, 7), (10, 11)]
-
-
-def test_iterations_that_were_not_logged_neither_split_nor_extend_a_range() -> None:
-    irregular = {1: False, 2: True, 90: False, 91: True, 500: False, 501: False, 502: False, 600: True}
-    assert join_ranges(judged_iterations(dict(irregular))) == [(2, 92), (600, 601)]
-
-
-def test_iterations_that_are_not_judged_neither_split_nor_extend_a_range() -> None:
-    irregular: dict[int, bool | None] = {0: False, 1: True, 2: None, 3: None, 4: None, 5: True, 6: None}
-    assert join_ranges(judged_iterations(irregular)) == [(1, 6)]
-
-
-def test_no_iteration_is_no_range() -> None:
-    assert join_ranges([]) == []
+@pytest.mark.parametrize(
+    ("irregular", "ranges"),
+    [
+        ({}, []),
+        ({n: n in (3, 6, 10) for n in range(12)}, [(3, 7), (10, 11)]),  # over two regular ones, not over three
+        # Neither those that were not logged nor those that are not judged split or extend a range.
+        (
+            {1: False, 2: True, 90: False, 91: True, 500: False, 501: False, 502: False, 600: True},
+            [(2, 92), (600, 601)],
+        ),
+        ({0: False, 1: True, 2: None, 3: None, 4: None, 5: True, 6: None}, [(1, 6)]),
+    ],
+)
+def test_ranges_join_over_few_regular_iterations(
+    irregular: dict[int, bool | None], ranges: list[tuple[int, int]]
+) -> None:
+    assert join_ranges(judged_iterations(irregular)) == ranges
 
 
 def lockstep(late: dict[int, dict[int, int]], iterations: int = 60) -> Trace:
@@ -337,9 +337,8 @@ def test_the_recordings_are_as_urgent_as_their_cost() -> None:
     }  # fmt: skip
 
 
-@cache
 def clean() -> Trace:
-    return read_trace(RECORDINGS / "gloo-clean")
+    return recorded("gloo-clean")
 
 
 def cut(batches: Mapping[int, Batch], past: int) -> dict[int, Batch]:
@@ -364,29 +363,38 @@ def reason_of(trace: Trace) -> str:
     return analysis.unjudged_reason or ""
 
 
-def test_a_job_in_which_nobody_is_to_blame_was_judged() -> None:
-    assert analyze(clean()).unjudged_reason is None
-
-
 def test_a_job_with_a_verdict_was_judged() -> None:
-    analysis = analyze(read_trace(RECORDINGS / "gloo-slow-nic"))
+    analysis = analysed("gloo-slow-nic")
     assert analysis.unjudged_reason is None
     assert "unjudged_reason" not in analysis.to_json()
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 training iteration is"), (5, "5 training iterations are")])
 def test_too_few_iterations_can_not_be_judged(count: int, said: str) -> None:
-    trace = replace(clean(), commops=cut(clean().commops, count), iterations=cut(clean().iterations, count))
+    trace = replace(
+        clean(),
+        commops=cut(clean().commops, count),
+        iterations=cut(clean().iterations, count),
+    )
     assert reason_of(trace).startswith(f"{said} too few: what is usual is known after 10")
 
 
 def test_operators_without_a_period_can_not_be_judged() -> None:
-    trace = replace(clean(), commops=with_column(clean().commops, "iteration", UNKNOWN), iterations={}, bandwidth={})
+    trace = replace(
+        clean(),
+        commops=with_column(clean().commops, "iteration", UNKNOWN),
+        iterations={},
+        bandwidth={},
+    )
     assert "no iterations are marked" in reason_of(trace)
 
 
 def test_without_start_times_nobody_knows_how_long_an_iteration_took() -> None:
-    trace = replace(clean(), commops=with_column(clean().commops, "start_ns", UNKNOWN), iterations={})
+    trace = replace(
+        clean(),
+        commops=with_column(clean().commops, "start_ns", UNKNOWN),
+        iterations={},
+    )
     assert "its operators have no start times, and no times of iterations are logged" in reason_of(trace)
 
 
@@ -395,12 +403,6 @@ def test_one_rank_of_many_has_no_peers() -> None:
     one = {name: {0: getattr(clean(), name)[0]} for name in ("commops", "iterations", "bandwidth")}
     reason = reason_of(replace(clean(), announcements=announcements, **one))
     assert "of 4 ranks only rank 0 is logged" in reason
-
-
-def test_an_empty_trace_says_that_nothing_is_in_it() -> None:
-    assert (
-        reason_of(Trace("empty", 0, 1, "shared", None, (), {})) == "there are neither operators nor iterations in it"
-    )
 
 
 def test_the_reason_is_in_the_json() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from irregulars.sinks.notices.ledger import Due, Ledger
 from irregulars.sinks.notices.mutes import Mute
 from irregulars.sinks.notices.notice import summary_of
-from irregulars.sinks.notices.policy import Rules, decode_told, encode_told
+from irregulars.sinks.notices.policy import Rules, decode_delivery, encode_delivery
 from tests.sinks.notices.alerts import alert
 
 S = 10**9
@@ -134,11 +134,11 @@ def test_any_order_and_duplication_of_alerts_opens_an_incident_once_and_ends_it_
             while (due := ledger.next_due("c", T0 + step * S)) is not None:
                 ledger.intend("c", due, T0 + step * S)
                 for record in (*ledger.delivered("c", due, None, T0 + step * S), *ledger.take_unrecorded()):
-                    records[record.key] = encode_told(record)
+                    records[record.key] = encode_delivery(record)
                 told.append(due)
             ledger = ledger_of(hold_s=hold_s)
             for value in records.values():
-                ledger.take_told(decode_told(value))
+                ledger.take_delivery(decode_delivery(value))
             for seen, seen_ns in alerts[: step + 1]:
                 ledger.take_alert(seen, seen_ns)
     told += tell_all(ledger, T0 + DAY)

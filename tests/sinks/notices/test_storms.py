@@ -13,7 +13,7 @@ from irregulars.sinks.notices.channels.pagerduty import events_of
 from irregulars.sinks.notices.channels.slack import message_of
 from irregulars.sinks.notices.ledger import Due, Ledger
 from irregulars.sinks.notices.notice import encode_notice, summary_of
-from irregulars.sinks.notices.policy import Rules, Told
+from irregulars.sinks.notices.policy import DeliveryRecord, Rules
 from irregulars.sinks.notices.storms import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS
 from tests.sinks.notices.alerts import alert
 
@@ -27,7 +27,7 @@ class Channel:
     def __init__(self, **rules: Any) -> None:
         self._rules = Rules(**{"hold_s": 0.0, **rules})
         self.ledger = Ledger({"c": self._rules})
-        self.records: dict[bytes, Told] = {}
+        self.records: dict[bytes, DeliveryRecord] = {}
         self._alerts: list[tuple[dict[str, Any], int]] = []
 
     def take(self, *alerts: dict[str, Any], at_ns: int = T0) -> None:
@@ -48,11 +48,11 @@ class Channel:
     def restart(self) -> None:
         self.ledger = Ledger({"c": self._rules})
         for one in self.records.values():
-            self.ledger.take_told(one)
+            self.ledger.take_delivery(one)
         for number, (value, at_ns) in enumerate(self._alerts):
             self.ledger.take_alert(value, at_ns, 0, number + 1)
 
-    def _keep(self, records: Sequence[Told]) -> None:
+    def _keep(self, records: Sequence[DeliveryRecord]) -> None:
         self.records |= {one.key: one for one in records}
 
 

@@ -109,13 +109,18 @@ def pagerduty_answers(request: Request) -> Reply:
     return Reply(202, json.dumps(said).encode())
 
 
-def test_pagerduty_is_triggered_and_resolved_by_one_key() -> None:
+def paged(*notices: Callable[[str | None], Notice]) -> list[dict[str, Any]]:
+    """Deliver notices, each with the reference that came back for the one before; return the events."""
     with Receiver(pagerduty_answers) as receiver:
-        channel = PagerDutyChannel("pager", lambda: SECRET, receiver.url)
-        reference = channel.deliver(opened())
-        channel.deliver(resolved(reference=reference))
+        channel, reference = PagerDutyChannel("pager", lambda: SECRET, receiver.url), None
+        for make in notices:
+            reference = channel.deliver(make(reference))
         channel.close()
-    first, last = receiver.bodies()
+    return list(receiver.bodies())
+
+
+def test_pagerduty_is_triggered_and_resolved_by_one_key() -> None:
+    first, last = paged(lambda _: opened(), lambda reference: resolved(reference=reference))
     assert (first["event_action"], last["event_action"]) == ("trigger", "resolve")
     assert first["dedup_key"] == last["dedup_key"] == "llama:1:25:0"
     assert first["payload"]["severity"] == "critical"
@@ -125,14 +130,13 @@ def test_pagerduty_is_triggered_and_resolved_by_one_key() -> None:
 
 
 def test_a_page_after_a_ticket_is_another_incident_there_since_the_same_one_would_wake_nobody() -> None:
-    with Receiver(pagerduty_answers) as receiver:
-        channel = PagerDutyChannel("pager", lambda: SECRET, receiver.url)
-        reference = channel.deliver(opened("ticket"))
-        raised = Notice("updated", alert(revision=2, event="raised", severity="page"), "page", reference=reference)
-        reference = channel.deliver(raised)
-        channel.deliver(resolved(reference=reference))
-        channel.close()
-    assert [(one["event_action"], one["dedup_key"]) for one in receiver.bodies()] == [
+    raised = alert(revision=2, event="raised", severity="page")
+    events = paged(
+        lambda _: opened("ticket"),
+        lambda reference: Notice("updated", raised, "page", reference=reference),
+        lambda reference: resolved(reference=reference),
+    )
+    assert [(one["event_action"], one["dedup_key"]) for one in events] == [
         ("trigger", "llama:1:25:0/ticket"),
         ("trigger", "llama:1:25:0"),
         ("resolve", "llama:1:25:0/ticket"),
@@ -141,19 +145,12 @@ def test_a_page_after_a_ticket_is_another_incident_there_since_the_same_one_woul
 
 
 def test_an_end_of_which_nobody_knows_what_it_ends_ends_page_and_ticket() -> None:
-    with Receiver(pagerduty_answers) as receiver:
-        channel = PagerDutyChannel("pager", lambda: SECRET, receiver.url)
-        channel.deliver(resolved("ticket"))
-        channel.close()
-    assert {one["dedup_key"] for one in receiver.bodies()} == {"llama:1:25:0", "llama:1:25:0/ticket"}
+    events = paged(lambda _: resolved("ticket"))
+    assert {one["dedup_key"] for one in events} == {"llama:1:25:0", "llama:1:25:0/ticket"}
 
 
 def test_pagerduty_takes_names_of_any_length() -> None:
-    with Receiver(pagerduty_answers) as receiver:
-        channel = PagerDutyChannel("pager", lambda: SECRET, receiver.url)
-        channel.deliver(opened(verdict_id="v" * 3000, job="j" * 3000))
-        channel.close()
-    assert len(receiver.requests) == 1
+    assert len(paged(lambda _: opened(verdict_id="v" * 3000, job="j" * 3000))) == 1
 
 
 # --- Slack ----------------------------------------------------------------------------------------------------------
