@@ -1,4 +1,4 @@
-"""Rates of cumulative counters: what a difference means when a counter wraps, is reset, or is refreshed lazily."""
+"""Rates of cumulative counters that may wrap, be reset, or be refreshed lazily."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _HALF_WAY: Final = 2.0**31
 """A counter that fell, and would have gone further than half of 32 bits to wrap, was reset."""
 
 _LONGEST_S: Final = 2.0
-"""A lazy counter that has not moved for so long says that nothing moved."""
+"""A lazy counter that has not moved for this long, seconds, shows that no byte moved."""
 
 
 def increments(counts: np.ndarray, before: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """How far cumulative counters moved from each sample to the next.
+    """Return the growth of cumulative counters from each sample to the next.
 
     Parameters
     ----------
     counts, before
         uint64, of equal shape: the counts, and those of the samples before. `UNREADABLE` where there is none.
     limits
-        float64, broadcast to that shape: more than this a counter can't have moved in the time between.
+        float64, broadcast to that shape: a counter can't have grown by more in the time between.
 
     Returns
     -------
@@ -66,12 +66,13 @@ class CounterTrack:
     def __init__(self, device: str, unit_bytes: int, capacity_bytes_per_s: float | None) -> None:
         self._device, self._unit_bytes = device, unit_bytes
         self._capacity = capacity_bytes_per_s
+        self._most_bytes_per_s = np.inf if capacity_bytes_per_s is None else _MARGIN * capacity_bytes_per_s
         self._time_ns: int | None = None
         self._counts = np.zeros(2, dtype=np.uint64)
         self.is_lazy = False
 
     def rates(self, times_ns: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Take in samples, in order; return times and rates of the intervals that end with them.
+        """Add samples, in order; return times and rates of the intervals that end with them.
 
         Parameters
         ----------
@@ -94,7 +95,8 @@ class CounterTrack:
             return times_ns, np.empty((0, 2))
         rates = self._between(times_ns, counts)
         if self._is_jumping(rates):
-            self._note_lazy()
+            self.is_lazy = True
+            _LOG.info("event=lazy_counter device=%s samples=%r", self._device, "one per change of the counter")
         if self.is_lazy:
             keep = _changes(times_ns, counts)
             times_ns, counts = times_ns[keep], counts[keep]
@@ -103,31 +105,24 @@ class CounterTrack:
         return times_ns[1:], rates
 
     def forget(self) -> None:
-        """Begin anew: the next sample ends no interval."""
+        """Forget the last sample: the next one ends no interval."""
         self._time_ns = None
 
     def _between(self, times_ns: np.ndarray, counts: np.ndarray) -> np.ndarray:
         elapsed_s = np.diff(times_ns)[:, None] / 1e9
-        limits = np.minimum(elapsed_s * (self._limit_bytes_per_s() / self._unit_bytes), _HALF_WAY)
+        limits = np.minimum(elapsed_s * (self._most_bytes_per_s / self._unit_bytes), _HALF_WAY)
         return increments(counts[1:], counts[:-1], limits) * self._unit_bytes / elapsed_s
-
-    def _limit_bytes_per_s(self) -> float:
-        return np.inf if self._capacity is None else _MARGIN * self._capacity
 
     def _is_jumping(self, rates: np.ndarray) -> bool:
         if self.is_lazy or self._capacity is None:
             return False
         stood = np.zeros(rates.shape, dtype=bool)
         stood[1:] = rates[:-1] == 0  # a jump of a lazy counter follows on standing still
-        return bool(np.any(stood & (rates > self._limit_bytes_per_s())))
-
-    def _note_lazy(self) -> None:
-        self.is_lazy = True
-        _LOG.info("event=lazy_counter device=%s samples='one per change of the counter'", self._device)
+        return bool(np.any(stood & (rates > self._most_bytes_per_s)))
 
 
 def _increasing(times_ns: np.ndarray) -> np.ndarray:
-    """Rows later than all before them: a clock may have been set back."""
+    """Whether each row is later than all before it: a clock may have been set back."""
     newest = np.maximum.accumulate(times_ns)
     is_later = np.ones(len(times_ns), dtype=bool)
     is_later[1:] = times_ns[1:] > newest[:-1]
@@ -135,7 +130,7 @@ def _increasing(times_ns: np.ndarray) -> np.ndarray:
 
 
 def _changes(times_ns: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Rows whose counts differ from the row before, the first, and one where nothing changed for long."""
+    """Whether each row is the first, has other counts than the row before, or ends a long time without a change."""
     is_kept = np.ones(len(times_ns), dtype=bool)
     is_kept[1:] = np.any(counts[1:] != counts[:-1], axis=1)
     if times_ns[-1] - times_ns[is_kept][-1] >= _LONGEST_S * 1e9:

@@ -30,13 +30,13 @@ class AgentState:
 
 
 class AgentCollector:
-    """Makes metrics when they are asked for; costs nothing in between."""
+    """Makes metrics at each request; costs nothing in between."""
 
     def __init__(self, state: AgentState) -> None:
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """Give all metrics."""
+        """Yield all metrics."""
         progress, state = self._state.progress, self._state
         yield _counter("rows", "Rows of operators, samples and iterations taken in", progress.rows)
         yield _counter("batches", "Batches that these rows were made into", progress.batches)
@@ -50,16 +50,14 @@ class AgentCollector:
                        state.source.closed_connections)  # fmt: skip
         yield _gauge("gpus", "GPUs in use by ranks, and sampled", len(state.roster.gpus))
         yield _gauge("nics", "NICs in use by ranks, and sampled", len(state.roster.nics))
-        yield from _of_publisher(state.publisher)
-
-
-def _of_publisher(publisher: SpoolingPublisher | None) -> Iterator[Metric]:
-    if publisher is None:
-        return
-    yield _gauge("spool_bytes", "Bytes on disk that wait for Kafka", publisher.spool_bytes)
-    yield _gauge("kafka_behind", "1 while messages wait on disk, or for Kafka's first answer", publisher.is_behind)
-    yield _counter("dropped_messages", "Messages dropped because the spool was full", publisher.dropped_messages)
-    yield _counter("dropped_rows", "Rows in dropped and refused messages", publisher.dropped_rows)
+        publisher = state.publisher
+        if publisher is None:
+            return
+        yield _gauge("spool_bytes", "Bytes on disk that wait for Kafka", publisher.spool_bytes)
+        about = "1 while messages wait on disk, or for Kafka's first answer"
+        yield _gauge("kafka_behind", about, publisher.is_behind)
+        yield _counter("dropped_messages", "Messages dropped because the spool was full", publisher.dropped_messages)
+        yield _counter("dropped_rows", "Rows in dropped and refused messages", publisher.dropped_rows)
 
 
 def _counter(name: str, about: str, value: float) -> Metric:
@@ -76,14 +74,14 @@ def serve_metrics(state: AgentState, host: str, port: int) -> PageServer:
     Parameters
     ----------
     state
-        What to tell.
+        The agent's.
     host, port
         Where to listen; 0: any free one.
 
     Raises
     ------
     InputError
-        If the address can't be listened on.
+        If it can't listen at the address.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AgentCollector(state))

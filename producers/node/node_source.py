@@ -18,13 +18,13 @@ _LOG: Final = logging.getLogger("irregulars.agent")
 
 
 class NodeSource:
-    """Polls sources in turn. One that fails is named, closed and left out; the others go on.
+    """Polls sources in turn. One that fails is logged, closed and left out; the others go on.
 
-    This is the seam for whatever gives records on a node: a socket into which training processes write, followers of
-    files, a recorded job. A source keeps the protocol `producers.publishing.sources.Source`. It counts
-    ``rows_before`` itself, and ends a rank with a heartbeat of state ``ended``; what the agent samples of devices
-    comes from `devices`. A source whose ranks live on other hosts too says so with an attribute
-    ``speaks_for_other_hosts = True``: devices of this host are not theirs. ``closed_connections``, if it has that,
+    Any source of records on a node fits in here: a socket into which training processes write, followers of files, a
+    recorded job. A source keeps the protocol `producers.publishing.sources.Source`. It counts
+    ``rows_before`` itself, and ends a rank with a heartbeat of state ``ended``; samples of devices come
+    from `devices`. A source whose ranks may run on other hosts has the attribute ``speaks_for_other_hosts = True``:
+    devices of this host are not theirs. ``closed_connections``, if it has that,
     is a metric.
 
     Parameters
@@ -32,7 +32,7 @@ class NodeSource:
     sources
         By a name for the log.
     roster
-        Who is here.
+        The ranks of this host.
     devices
         Samples of the devices of those in the roster; polled last.
     """
@@ -51,11 +51,11 @@ class NodeSource:
 
     @property
     def closed_connections(self) -> int:
-        """Connections of processes that were closed for what they sent."""
+        """Connections of processes that were closed because of the bytes that they sent."""
         return sum(getattr(source, "closed_connections", 0) for source in self._all)
 
     def poll(self, max_records: int) -> Sequence[Record]:
-        """Give what the sources have, each up to what is left of `max_records`."""
+        """Poll the sources, each up to the rest of `max_records`."""
         polled: list[Record] = []
         for name in list(self._sources):
             records = self._poll_one(name, max_records)
@@ -64,13 +64,15 @@ class NodeSource:
             polled += [self._pass(record, is_remote=is_remote) for record in records]
             if max_records <= 0:
                 break
-        self._rotate()
+        if len(self._sources) > 1:  # the next poll begins with another source: none starves behind a busy one
+            first = next(iter(self._sources))
+            self._sources[first] = self._sources.pop(first)
         if self._devices is not None and max_records > 0:
             polled += self._devices.poll(max_records)
         return polled
 
     def position(self) -> str:
-        """Say where each source stands."""
+        """Return the positions of all sources."""
         return " ".join(f"{name}[{source.position()}]" for name, source in sorted(self._sources.items()))
 
     @property
@@ -91,12 +93,6 @@ class NodeSource:
             self._sources.pop(name).close()
             self.failed_sources += 1
             return ()
-
-    def _rotate(self) -> None:
-        """Begin with another source next time: none starves behind a busy one."""
-        if len(self._sources) > 1:
-            first = next(iter(self._sources))
-            self._sources[first] = self._sources.pop(first)
 
     def _pass(self, record: Record, *, is_remote: bool) -> Record:
         if isinstance(record, Announcement):

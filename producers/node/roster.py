@@ -15,7 +15,7 @@ _SAMPLED: Final = ("bandwidth", "gpu_health")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The rank that a device's samples are of."""
+    """The rank to which a device's samples belong."""
 
     job: str
     attempt: int
@@ -30,21 +30,19 @@ class Owner:
 
     def header(self, schema: str, rows_before: int, watermark_ns: int, names: tuple[str, ...]) -> Header:
         """Header of a batch of this rank."""
-        return Header(
-            schema, self.job, self.attempt, self.rank, rows_before, watermark_ns, names, self.group, self.start,
-            self.since_ns,
-        )  # fmt: skip
+        own, place = (self.job, self.attempt, self.rank), (self.group, self.start, self.since_ns)
+        return Header(schema, *own, rows_before, watermark_ns, names, *place)
 
 
 class Roster:
-    """Learns from announcements who is here. A GPU has one rank; a NIC belongs to the first that named it.
+    """The ranks that were announced on this host. A GPU has one rank; a NIC belongs to the first that named it.
 
     Parameters
     ----------
     host
-        Name of this host; stands in for one that an announcement lacks.
+        Name of this host, for announcements that have none.
     nearest_nics
-        NIC of each GPU index by the PCI tree; stands in likewise.
+        NIC of each GPU index by the PCI tree, for announcements that have none.
     gpus
         GPU indices whose traffic and health are sampled.
     is_sampling_nics
@@ -65,12 +63,12 @@ class Roster:
         self._gpu_owners: dict[int, Owner] = {}
 
     def admit(self, announcement: Announcement) -> Announcement:
-        """Take in a rank, and complete its announcement: host, NIC, and what the agent itself samples of it."""
+        """Add a rank, and complete its announcement: host, NIC, and the sources that the agent itself samples."""
         nic = announcement.nic or self._nearest_nics.get(-1 if announcement.gpu is None else announcement.gpu)
         host = announcement.host or self._host
         group = group_of(host, announcement.rank)
-        own = announcement
-        owner = Owner(own.job, own.attempt, own.rank, group, own.start, own.since_ns)
+        own = (announcement.job, announcement.attempt, announcement.rank)
+        owner = Owner(*own, group, announcement.start, announcement.since_ns)
         sources = list(announcement.sources)
         if self._takes_gpu(announcement.gpu, owner):
             sources += _SAMPLED
@@ -79,15 +77,15 @@ class Roster:
         return replace(announcement, host=host, nic=nic, group=group, sources=tuple(dict.fromkeys(sources)))
 
     def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
-        """Take in a rank that announces itself elsewhere."""
+        """Add a rank that is not announced through this agent."""
         nic = nic or self._nearest_nics.get(-1 if gpu is None else gpu)
         self._takes_gpu(gpu, owner)
         if nic is not None and self._is_sampling_nics:
             self._takes_nic(nic, owner)
 
-    def release(self, told: Heartbeat) -> None:
-        """Let go of a rank that has ended: its devices are nobody's, and their samples are dropped."""
-        ended = Owner(told.job, told.attempt, told.rank, start=told.start, since_ns=told.since_ns)
+    def release(self, last: Heartbeat) -> None:
+        """Remove a rank that has ended, by its last heartbeat: samples of its devices are dropped."""
+        ended = Owner(last.job, last.attempt, last.rank, start=last.start, since_ns=last.since_ns)
         self._nic_owners = {name: owner for name, owner in self._nic_owners.items() if owner != ended}
         self._gpu_owners = {index: owner for index, owner in self._gpu_owners.items() if owner != ended}
 
@@ -98,18 +96,18 @@ class Roster:
 
     @property
     def nics(self) -> Mapping[str, Owner]:
-        """NICs in use, and whose they are."""
+        """NICs in use, with their owners."""
         return self._nic_owners
 
     @property
     def gpus(self) -> Mapping[int, Owner]:
-        """GPUs in use, and whose they are."""
+        """GPUs in use, with their owners."""
         return self._gpu_owners
 
     def _takes_gpu(self, index: int | None, owner: Owner) -> bool:
         if index is None or index not in self._gpus:
             return False
-        self._gpu_owners[index] = owner  # the newest: an earlier job may have ended without a word
+        self._gpu_owners[index] = owner  # the newest: an earlier job may have been killed
         return True
 
     def _takes_nic(self, nic: str, owner: Owner) -> bool:

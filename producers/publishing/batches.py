@@ -1,4 +1,4 @@
-"""Cutting batches: by rows, by event time, by bytes. What a header promises stays true in every part."""
+"""Cutting batches by rows, by event time and by bytes; counts and watermarks of headers stay true in every part."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BATCH_ROWS: Final = 1_500
 """About 64 KiB of operators: where Kafka and Faust carry most rows per second."""
 
 BATCH_SPAN_S: Final = 1.0
-"""Event time of one batch at most: what a verdict may wait for."""
+"""Event time of one batch at most, for which a verdict may wait."""
 
 _LONGEST_S: Final = 1e9
 _LATEST: Final = np.iinfo(np.int64).max
 
 
 def event_times_ns(batch: Batch) -> np.ndarray:
-    """Event time of each row, ns since the epoch: the end of an operator or iteration, the time of a sample.
+    """Return the event time of each row, ns since the epoch: end of an operator or iteration, time of a sample.
 
     Returns
     -------
@@ -68,19 +68,15 @@ def cut_in_order(batch: Batch, max_rows: int, max_span_s: float) -> Iterator[Bat
         if first < known:
             late = int(np.searchsorted(event_ns[:known], event_ns[first] + span_ns, side="right"))
             past = min(past, late) if late < known else past
-        yield _take_ordered(batch, event_ns, known, first, past)
+        # As `take_rows`, in constant time: the largest so far is the last one, the earliest of the rest the next.
+        header = replace(batch.header, rows_before=batch.header.rows_before + first, watermark_ns=None)
+        last = min(past, known) - 1
+        if last >= 0:
+            newest = int(event_ns[last])
+            is_shared = last + 1 < known and int(event_ns[last + 1]) == newest
+            header = replace(header, watermark_ns=newest - 1 if is_shared else newest)
+        yield Batch(header, {name: column[first:past] for name, column in batch.columns.items()})
         first = past
-
-
-def _take_ordered(batch: Batch, event_ns: np.ndarray, known: int, first: int, past: int) -> Batch:
-    # As `take_rows`, in constant time: the largest so far is the last one, the earliest of the rest the next.
-    header = replace(batch.header, rows_before=batch.header.rows_before + first, watermark_ns=None)
-    last = min(past, known) - 1
-    if last >= 0:
-        newest = int(event_ns[last])
-        is_shared = last + 1 < known and int(event_ns[last + 1]) == newest
-        header = replace(header, watermark_ns=newest - 1 if is_shared else newest)
-    return Batch(header, {name: column[first:past] for name, column in batch.columns.items()})
 
 
 def encode_in_parts(
@@ -108,7 +104,7 @@ def encode_in_parts(
 
 
 def _with_used_names(batch: Batch) -> Batch:
-    # Names may be most of the bytes, and rows alone don't bring them below the limit.
+    # Names may be most of the bytes, so that halving the rows alone would not end.
     name = next((name for name in ("communicator", "device") if name in batch.columns), None)
     if name is None:
         return batch

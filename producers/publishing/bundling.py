@@ -1,7 +1,7 @@
 """Gathers the batches of a group's ranks into bundles, so that a host's ranks cost one message and not eight.
 
-A batch waits for those of the other ranks, until an agent that looks again finds it older than a quarter of a second:
-ranks of a synchronous job have theirs within milliseconds of each other.
+A batch waits for those of the other ranks, a quarter of a second at most: ranks of a synchronous job send theirs
+within milliseconds of each other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from irregulars.producers.publishing.batches import encode_in_parts
 MAX_ROWS: Final = 12_000
 """Rows of a bundle: half a MiB of operators, half of what a message may have."""
 
-_Group = tuple[str, int, str | None, str]  # job, attempt, start, group
-_Key = tuple[str, _Group]  # with the schema before it
+_GroupKey = tuple[str, int, str | None, str]  # job, attempt, start, group
+_Key = tuple[str, _GroupKey]  # with the schema before it
 
 
 @dataclass(slots=True)
@@ -37,29 +37,29 @@ class Bundler:
     Parameters
     ----------
     wait_s
-        How long a batch may wait, seconds.
+        Seconds for which a batch may wait.
     """
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
-        self._ranks: dict[_Group, set[int]] = {}
+        self._ranks: dict[_GroupKey, set[int]] = {}
         self._open: dict[_Key, _Open] = {}
 
     def announce(self, announcement: Announcement) -> None:
-        """Note that a rank is here: bundles of its group wait for it."""
+        """Add a rank: bundles of its group wait for it."""
         if announcement.group is not None and announcement.is_logged:
             self._ranks.setdefault(_group_of(announcement, announcement.group), set()).add(announcement.rank)
 
-    def forget(self, told: Heartbeat, group: str) -> None:
-        """Note that a rank has ended."""
-        key = _group_of(told, group)
+    def forget(self, last: Heartbeat, group: str) -> None:
+        """Remove a rank, by its last heartbeat."""
+        key = _group_of(last, group)
         ranks = self._ranks.get(key, set())
-        ranks.discard(told.rank)
+        ranks.discard(last.rank)
         if not ranks:
             self._ranks.pop(key, None)
 
     def add(self, batch: Batch, now_s: float) -> Iterator[Sequence[Batch]]:
-        """Take in a batch that names its group; give the batches that go out together now, in their order."""
+        """Add a batch that names its group; yield the batches that go out together now, in their order."""
         header = batch.header
         group = _group_of(header, header.group or "")
         key = (header.schema, group)
@@ -75,12 +75,12 @@ class Bundler:
             yield self._take(key)
 
     def take_due(self, now_s: float) -> Iterator[Sequence[Batch]]:
-        """Give what has waited long enough."""
+        """Yield the bundles that have waited for `wait_s`."""
         for key in [key for key, known in self._open.items() if now_s - known.since_s >= self._wait_s]:
             yield self._take(key)
 
     def take_all(self) -> Iterator[Sequence[Batch]]:
-        """Give everything."""
+        """Yield all bundles."""
         for key in list(self._open):
             yield self._take(key)
 
@@ -88,12 +88,12 @@ class Bundler:
         return list(self._open.pop(key).batches.values())
 
 
-def _group_of(own: Announcement | Heartbeat | Header, group: str) -> _Group:
+def _group_of(own: Announcement | Heartbeat | Header, group: str) -> _GroupKey:
     return own.job, own.attempt, own.start, group
 
 
 def encode_together(batches: Sequence[Batch], limit_bytes: int) -> Iterator[tuple[Sequence[Batch], bytes]]:
-    """Encode batches of one group in as few messages below `limit_bytes` as halving them gives.
+    """Encode batches of one group, halved until each message is below `limit_bytes`.
 
     Raises
     ------
@@ -108,8 +108,5 @@ def encode_together(batches: Sequence[Batch], limit_bytes: int) -> Iterator[tupl
         yield from encode_together(batches[:half], limit_bytes)
         yield from encode_together(batches[half:], limit_bytes)
     else:
-        yield from (([part], value) for part, value in encode_in_parts(batches[0], limit_bytes, _encode_alone))
-
-
-def _encode_alone(batch: Batch) -> bytes:
-    return encode_bundle(bundle_of([batch]))
+        for part, value in encode_in_parts(batches[0], limit_bytes, lambda own: encode_bundle(bundle_of([own]))):
+            yield [part], value

@@ -36,23 +36,23 @@ class AgentSettings:
     bootstrap
         Kafka brokers to ask first: ``host:port``, several with commas between.
     topics
-        How the topics are laid out.
+        Prefix, partitions and retention of the topics.
     kafka
         More settings of librdkafka, for example ``security.protocol`` and ``sasl.password``; never logged.
     linger_ms
-        How long a message may wait for others to share a request with, milliseconds.
+        Milliseconds for which a message may wait for others of the same request.
     compression
         ``zstd`` (smaller) or ``lz4`` (cheaper).
     queue_messages, queue_bytes
-        What may wait for the broker; then the source is not polled until there is room.
+        Bounds of the messages that wait for the broker; above them the source is not polled.
     heartbeat_s
         Seconds between heartbeats of a rank, and between reports of progress.
     broker_wait_s
-        How long a broker that does not answer is waited for, seconds.
+        Seconds for which a broker that does not answer is waited for.
     poll_records
-        Announcements and rows that are asked of the source at once.
+        Announcements and rows of one poll of the source.
     bundle_s
-        How long a batch of a rank may wait for those of the other ranks of its host, seconds.
+        Seconds for which a batch of a rank may wait for those of the other ranks of its host.
 
     Raises
     ------
@@ -98,7 +98,7 @@ class Delivered:
 
 
 class Publisher:
-    """Sends messages, waits where the queue is full, and raises what goes wrong as a `ServiceError`.
+    """Sends messages, waits where the queue is full, and raises failures as a `ServiceError`.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Publisher:
     Raises
     ------
     InputError
-        If ``settings.kafka`` holds what librdkafka does not take.
+        If librdkafka does not take ``settings.kafka``.
     """
 
     def __init__(self, settings: AgentSettings) -> None:
@@ -123,7 +123,7 @@ class Publisher:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Do at the start what shows that the settings are usable."""
+        """Make the producer at the start, which shows that the settings are usable."""
         self._made = self._make(self._config())
 
     @property
@@ -150,7 +150,17 @@ class Publisher:
         TopicMismatch
             If a topic is missing, or numbers of partitions differ.
         """
-        existing = self._metadata().topics
+        deadline_s = time.monotonic() + self._settings.broker_wait_s
+        existing = None
+        while existing is None:
+            left_s = deadline_s - time.monotonic()
+            try:
+                existing = self._producer.list_topics(timeout_s=min(1.0, max(left_s, 0.01))).topics
+            except KafkaException as error:
+                self.serve()
+                if time.monotonic() > deadline_s:
+                    raise self._service_error(self._last_trouble or error.args[0]) from None
+                self.serve(_TICK_S)
         self._is_connected = True
         self._require_topics(existing, topics)
 
@@ -181,7 +191,7 @@ class Publisher:
         topic
             Without prefix.
         rows, attempt
-            Of a batch; what can't be delivered is counted by them.
+            Of a batch; rows that can't be delivered are counted by them.
         partition_key
             The key whose partition it goes to, where that is not its own.
 
@@ -219,11 +229,11 @@ class Publisher:
         return False
 
     def lost_rows(self, schema: str, key: bytes, attempt: int) -> int:
-        """Return how many rows of one rank were dropped because the queue was full."""
+        """Return the number of rows of one rank that were dropped because the queue was full."""
         return 0
 
     def serve(self, wait_s: float = 0.0) -> None:
-        """Take in acknowledgements for `wait_s`; raises `ServiceError` once delivery has failed for good."""
+        """Process acknowledgements for `wait_s`; raises `ServiceError` once delivery has failed for good."""
         if self._made is not None:
             self._made.poll(wait_s)
         if self._failure is not None:
@@ -275,20 +285,8 @@ class Publisher:
             raise InputError(
                 f"settings of librdkafka must not hold {reserved[0]!r}, the agent sets it; got it (kafka)"
             )
-        # librdkafka's own log would print several lines a second while a broker is away; `_on_trouble` says it once.
+        # librdkafka's own log would print several lines a second while a broker is away; `_on_trouble` logs it once.
         return {"log_level": 0, **settings.kafka, **ours}
-
-    def _metadata(self) -> Any:
-        deadline_s = time.monotonic() + self._settings.broker_wait_s
-        while True:
-            left_s = deadline_s - time.monotonic()
-            try:
-                return self._producer.list_topics(timeout_s=min(1.0, max(left_s, 0.01)))
-            except KafkaException as error:
-                self.serve()
-                if time.monotonic() > deadline_s:
-                    raise self._service_error(self._last_trouble or error.args[0]) from None
-                self.serve(_TICK_S)
 
     def _on_delivery(self, topic: str, rows: int, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -307,7 +305,7 @@ class Publisher:
         if error.fatal() or self._refuses(error):
             self._failure = self._failure or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._last_trouble is not None:
-            return  # sums up what was said of each broker, and says less
+            return  # sums up the errors of the single brokers, without their reasons
         elif self._is_connected and not is_login_refusal(error) and error.code() not in self._logged_codes:
             self._logged_codes.add(error.code())
             _LOG.warning("event=broker_trouble bootstrap=%s error=%r", self._settings.bootstrap, _text(error))
@@ -317,7 +315,7 @@ class Publisher:
         if self._is_connected and is_login_refusal(error):
             password = password_of(self._settings.kafka)
             if password is not None and password.path is not None:
-                return False  # it let us in before, and lets us in again when the file holds the new password
+                return False  # it was right before, and will be again when the file holds the new password
         return is_refusal(error, self._settings.kafka)
 
     def _service_error(self, error: KafkaError) -> ServiceError:

@@ -67,7 +67,7 @@ class Spool:
     Parameters
     ----------
     directory
-        Is made if it is not there, and nobody else may look into it. What an earlier agent left in it comes first.
+        Is made if it is not there, and only its owner may read it. Segments of an earlier agent come first.
     limit_bytes
         Of all segments; above it the oldest are dropped.
     on_drop
@@ -87,7 +87,13 @@ class Spool:
         self._segments: deque[Segment] = deque()
         try:
             make_private_directory(directory, is_ours=True)
-            self._find_segments()
+            for path in directory.glob("*.part"):
+                if path.is_file():
+                    path.unlink()
+            for path in sorted(directory.glob(f"*{_SUFFIX}")):
+                if _NAME.fullmatch(path.name) and path.is_file():  # other files are left alone
+                    self._segments.append(Segment(path, int(path.stem), path.stat().st_size))
+            self.size_bytes = sum(segment.size_bytes for segment in self._segments)
         except OSError as error:
             text = f"spool directory must be one that we can write; got {error.strerror} ({directory})"
             raise InputError(text) from error
@@ -97,7 +103,7 @@ class Spool:
 
     @property
     def next_number(self) -> int:
-        """A number above those of all messages that are here."""
+        """A number above those of all messages in the spool."""
         return self._segments[-1].number + _NUMBERS_APART if self._segments else _NUMBERS_APART
 
     def append(self, number: int, messages: Sequence[Message]) -> bool:
@@ -110,14 +116,20 @@ class Spool:
             self._on_drop(messages)
             return False
         self._segments.append(segment)
-        self._keep_limit()
+        while self.size_bytes > self._limit_bytes and len(self._segments) > 1:
+            taken = self.take()
+            if taken is None:
+                break
+            oldest, dropped = taken
+            self._on_drop(dropped)
+            self.remove(oldest)
         return True
 
     def put_back(self, number: int, messages: Sequence[Message], taken: Iterable[Segment]) -> bool:
         """Put messages that were taken and not delivered back at the front; `taken` are their segments."""
         segment = self._write(number, messages)
         if segment is None:
-            return False  # the files of `taken` stay: what they hold comes again
+            return False  # the files of `taken` stay, and their messages come again
         self._segments.appendleft(segment)
         for one in taken:
             if one.path != segment.path:
@@ -129,39 +141,23 @@ class Spool:
         while self._segments:
             segment = self._segments.popleft()
             self.size_bytes -= segment.size_bytes
-            messages = self._read(segment)
-            if messages is not None:
-                return segment, messages
-            self.remove(segment)
+            try:
+                return segment, _unframe(segment.path.read_bytes())
+            except (OSError, ValueError, struct.error) as error:
+                self.unreadable_segments += 1
+                _LOG.error("event=spool_segment_unreadable file=%s reason=%r", segment.path, str(error))
+                self.remove(segment)
         return None
 
     def remove(self, segment: Segment) -> None:
-        """Delete the file of a segment that was taken: all that it held is delivered.
+        """Delete the file of a segment that was taken, once all its messages are delivered.
 
-        Where the disk does not let go of it, it stays, and the next agent sends it again: rows twice count once.
+        A file that can't be deleted stays, and the next agent sends it again: rows twice count once.
         """
         try:
             segment.path.unlink(missing_ok=True)
         except OSError as error:
             self._note_unwritable(error)
-
-    def _find_segments(self) -> None:
-        for path in self.directory.glob("*.part"):
-            if path.is_file():
-                path.unlink()
-        for path in sorted(self.directory.glob(f"*{_SUFFIX}")):
-            if _NAME.fullmatch(path.name) and path.is_file():  # what is not of ours is left alone
-                self._segments.append(Segment(path, int(path.stem), path.stat().st_size))
-        self.size_bytes = sum(segment.size_bytes for segment in self._segments)
-
-    def _keep_limit(self) -> None:
-        while self.size_bytes > self._limit_bytes and len(self._segments) > 1:
-            taken = self.take()
-            if taken is None:
-                return
-            segment, messages = taken
-            self._on_drop(messages)
-            self.remove(segment)
 
     def _write(self, number: int, messages: Sequence[Message]) -> Segment | None:
         body = b"".join(_frame(message) for message in messages)
@@ -184,14 +180,6 @@ class Spool:
         if self._is_writable:
             _LOG.error("event=spool_unwritable directory=%s reason=%r", self.directory, error.strerror)
         self._is_writable = False
-
-    def _read(self, segment: Segment) -> list[Message] | None:
-        try:
-            return _unframe(segment.path.read_bytes())
-        except (OSError, ValueError, struct.error) as error:
-            self.unreadable_segments += 1
-            _LOG.error("event=spool_segment_unreadable file=%s reason=%r", segment.path, str(error))
-            return None
 
 
 def _frame(message: Message) -> bytes:

@@ -51,7 +51,7 @@ class SpoolSettings:
     memory_bytes
         In flight; as much again may wait in memory before it goes to disk.
     final_s
-        How long the end of the agent waits for the broker before it leaves the rest in the spool, seconds.
+        Seconds for which the end of the agent waits for the broker before it leaves the rest in the spool.
 
     Raises
     ------
@@ -70,12 +70,6 @@ class SpoolSettings:
                 raise InputError(f"{name} must be at least {_LEAST_BYTES}; got {getattr(self, name)!r}")
 
 
-@dataclass(slots=True)
-class _Sent:
-    message: Message
-    segment: Segment | None
-
-
 class SpoolingPublisher(Publisher):
     """As `Publisher`, and never waits for Kafka; raises only when a broker answers and refuses us.
 
@@ -89,11 +83,11 @@ class SpoolingPublisher(Publisher):
     Raises
     ------
     InputError
-        If the spool's directory is unusable, or ``settings.kafka`` holds what librdkafka does not take.
+        If the spool's directory is unusable, or librdkafka does not take ``settings.kafka``.
     """
 
     def __init__(self, settings: AgentSettings, spool: SpoolSettings) -> None:
-        # librdkafka's queue takes all that we may have in flight: it is never full before we say so.
+        # librdkafka's queue holds all that may be in flight: it is never full before our own bound.
         queue = replace(settings, queue_bytes=2 * spool.memory_bytes, queue_messages=100_000)
         super().__init__(queue)
         self._spool_settings = spool
@@ -104,7 +98,7 @@ class SpoolingPublisher(Publisher):
         self._loaded: deque[tuple[int, Message]] = deque()  # of the segment that is being sent
         self._loaded_from: Segment | None = None
         self._left_of: Counter[Segment] = Counter()  # messages of a segment that are not acknowledged
-        self._in_flight: OrderedDict[int, _Sent] = OrderedDict()
+        self._in_flight: OrderedDict[int, tuple[Message, Segment | None]] = OrderedDict()
         self._in_flight_bytes = 0
         self._dropped_rows: Counter[tuple[str, bytes, int]] = Counter()
         self._newest_attempts: dict[bytes, int] = {}  # of the ranks announced, by key
@@ -131,7 +125,7 @@ class SpoolingPublisher(Publisher):
         return sum(self._dropped_rows.values())
 
     def lost_rows(self, schema: str, key: bytes, attempt: int) -> int:
-        """Return how many rows of one rank were dropped because the spool was full."""
+        """Return the number of rows of one rank that were dropped because the spool was full."""
         return self._dropped_rows[schema, key, attempt]
 
     def connect(self, topics: Iterable[str]) -> None:
@@ -157,7 +151,7 @@ class SpoolingPublisher(Publisher):
         self._move()
 
     def serve(self, wait_s: float = 0.0) -> None:
-        """Take in acknowledgements for `wait_s`, and send what waits; raises `ServiceError` where we are refused."""
+        """Process acknowledgements for `wait_s`, send waiting messages; raises `ServiceError` if we are refused."""
         if not self._is_connected:
             self._try_to_connect()
         # librdkafka's own waiting ends with each acknowledgement, and there are some tens a second.
@@ -168,20 +162,18 @@ class SpoolingPublisher(Publisher):
     def flush(self) -> None:
         """Wait until the broker has everything, for ``final_s`` at most; `close` keeps the rest."""
         deadline_s = time.monotonic() + self._spool_settings.final_s
-        while self._is_pending and time.monotonic() < deadline_s:
+        while self._in_flight or self._loaded or self._waiting or len(self._spool):
+            if time.monotonic() >= deadline_s:
+                break
             self.serve(_TICK_S)
 
     def close(self) -> None:
-        """Put what is not delivered into the spool, in its order, and let go of the connections."""
+        """Put undelivered messages into the spool, in their order, and close the connections."""
         if self._is_closed:
             return
         self._is_closed = True
         super().close()
         self._save()
-
-    @property
-    def _is_pending(self) -> bool:
-        return bool(self._in_flight or self._loaded or self._waiting or len(self._spool))
 
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), "message.timeout.ms": 0}
@@ -215,16 +207,20 @@ class SpoolingPublisher(Publisher):
             _LOG.warning("event=kafka_away bootstrap=%s reason=%r", self._settings.bootstrap, reason)
         self._next_try_s = time.monotonic() + _TRY_S
 
-    # --- from place to place ----------------------------------------------------------------------------------------
-
     def _move(self) -> None:
         """Send the oldest messages while there is room; spool the rest to disk when memory is full."""
-        with suppress(BufferError):  # what a producer with a fatal error left goes first, and waits for a new one
-            while self._is_connected and self._in_flight_bytes < self._spool_settings.memory_bytes:
+        most_bytes = self._spool_settings.memory_bytes
+        with suppress(BufferError):  # messages of a producer with a fatal error go first, and wait for a new one
+            while self._is_connected and self._in_flight_bytes < most_bytes:
                 if not (self._send_loaded() or self._load() or self._send_waiting()):
                     return
-        if self._waiting_bytes >= self._spool_settings.memory_bytes:
-            self._spill()
+        if self._waiting_bytes >= most_bytes:
+            if not len(self._spool):
+                reason = "more comes than Kafka takes"
+                _LOG.warning("event=spooling directory=%s reason=%r", self._spool.directory, reason)
+            messages, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
+            self._spool.append(self._number, messages)
+            self._number += len(messages)
 
     def _send_loaded(self) -> bool:
         if not self._loaded:
@@ -269,45 +265,30 @@ class SpoolingPublisher(Publisher):
             )
         except KafkaException as error:
             failure = error.args[0]
-        self._in_flight[number] = _Sent(message, segment)
+        self._in_flight[number] = message, segment
         self._in_flight_bytes += message.size_bytes
         if failure is not None:
             self._on_result(number, failure, None)
 
-    def _spill(self) -> None:
-        if not len(self._spool):
-            _LOG.warning("event=spooling directory=%s reason='more comes than Kafka takes'", self._spool.directory)
-        messages, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
-        self._spool.append(self._number, messages)
-        self._number += len(messages)
-
     def _on_result(self, number: int, error: KafkaError | None, kafka_message: KafkaMessage | None) -> None:
         if error is not None and error.code() not in _HOPELESS:
-            if not self._is_closed:  # where it is, `close` has purged it
+            if not self._is_closed:  # where it is, `close` has purged the message
                 self._failure = self._failure or error
             return
+        message, segment = self._in_flight.pop(number)
+        self._in_flight_bytes -= message.size_bytes
         if error is None:
             self.delivered.messages += 1
             self._logged_codes.clear()
-        sent = self._in_flight.pop(number)
-        self._in_flight_bytes -= sent.message.size_bytes
-        if error is not None:
-            self._count_refused(sent.message, error)
-        if sent.segment is not None:
-            self._finish(sent.segment)
-
-    def _finish(self, segment: Segment) -> None:
-        self._left_of[segment] -= 1
-        if self._left_of[segment] == 0:
-            del self._left_of[segment]
-            self._spool.remove(segment)
-
-    # --- what is lost, and what is kept -----------------------------------------------------------------------------
-
-    def _count_refused(self, message: Message, error: KafkaError) -> None:
-        self.delivered.failed_messages += 1
-        self._note_dropped(message)
-        _LOG.error("event=message_refused topic=%s key=%r error=%r", message.topic, message.key, error.str())
+        else:
+            self.delivered.failed_messages += 1
+            self._count_rows(message)
+            _LOG.error("event=message_refused topic=%s key=%r error=%r", message.topic, message.key, error.str())
+        if segment is not None:
+            self._left_of[segment] -= 1
+            if self._left_of[segment] == 0:
+                del self._left_of[segment]
+                self._spool.remove(segment)
 
     def _count_dropped(self, messages: Sequence[Message]) -> None:
         """Count dropped rows. Announcements are queued again: they are small, and nothing works without them."""
@@ -318,21 +299,30 @@ class SpoolingPublisher(Publisher):
                     self._waiting_bytes += message.size_bytes
             else:
                 self.dropped_messages += 1
-                self._note_dropped(message)
+                self._count_rows(message)
 
-    def _note_dropped(self, message: Message) -> None:
-        """Count the rows of a message that nobody will get, by the rank whose they are."""
-        for key, rows in _rows_by_rank(message).items():
+    def _count_rows(self, message: Message) -> None:
+        """Count the rows of a message that will not be delivered, by rank."""
+        found: Batch | Bundle | None = None
+        if message.topic in BATCH_SCHEMAS:
+            with suppress(RecordError):  # an earlier agent's, from a disk
+                found = decode_rows(message.value, message.topic)
+        rows_by_key: Iterable[tuple[bytes, int]] = [(message.key, message.rows)]
+        if isinstance(found, Bundle):
+            own = found.header
+            keys = [rank_key(own.job, rank) for rank in own.ranks]
+            rows_by_key = zip(keys, own.rows, strict=True)
+        for key, rows in rows_by_key:
             self._dropped_rows[message.topic, key, message.attempt] += rows
 
     def _save(self) -> None:
-        given_out = [(number, sent.message) for number, sent in self._in_flight.items()] + list(self._loaded)
+        given_out = [(number, message) for number, (message, _) in self._in_flight.items()] + list(self._loaded)
         if given_out:
             is_kept = self._spool.put_back(given_out[0][0], [m for _, m in given_out], list(self._left_of))
             if not is_kept:
-                self._count_dropped([sent.message for sent in self._in_flight.values() if sent.segment is None])
+                self._count_dropped([message for message, segment in self._in_flight.values() if segment is None])
         kept = len(given_out)
-        while self._waiting:  # what is dropped for it may leave announcements, which wait again
+        while self._waiting:  # announcements of segments dropped for these messages wait again
             messages, self._waiting = list(self._waiting), deque()
             if not self._spool.append(self._number, messages):
                 break
@@ -340,15 +330,3 @@ class SpoolingPublisher(Publisher):
             self._number += len(messages)
         if kept:
             _LOG.warning("event=spool_kept messages=%d bytes=%d", kept, self.spool_bytes)
-
-
-def _rows_by_rank(message: Message) -> Mapping[bytes, int]:
-    """Say how many rows of each rank a message holds, by the rank's key."""
-    found: Batch | Bundle | None = None
-    if message.topic in BATCH_SCHEMAS:
-        with suppress(RecordError):  # an earlier agent's, from a disk
-            found = decode_rows(message.value, message.topic)
-    if not isinstance(found, Bundle):
-        return {message.key: message.rows}
-    own = found.header
-    return {rank_key(own.job, rank): rows for rank, rows in zip(own.ranks, own.rows, strict=True)}
