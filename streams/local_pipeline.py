@@ -12,8 +12,8 @@ from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.evidence import Evidence, Membership, concatenate
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.records import Batch
+from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 
@@ -51,9 +51,9 @@ class LocalPipeline:
         Keeps the operators; of a class of its own where reading back is measured.
     """
 
-    def __init__(self, job: str, settings: MonitorSettings | None = None, log: OperatorLog | None = None) -> None:
+    def __init__(self, job: str, settings: JudgeSettings | None = None, log: OperatorLog | None = None) -> None:
         self.job = job
-        self.settings = settings or MonitorSettings()
+        self.settings = settings or JudgeSettings()
         self.log = log or OperatorLog()
         self.ranks: dict[int, RankMonitor] = {}
         self.monitor = JobMonitor(job, self.settings)

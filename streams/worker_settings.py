@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from irregulars.errors import InputError
 from irregulars.kafka.topics import TopicSettings
-from irregulars.messages.judgements import SEVERITIES
-from irregulars.pages import parse_listen
-from irregulars.sinks.alerts import LEAST_SEVERITY
-from irregulars.streams.telemetry.log_format import LEVELS
-
-_ABOVE_ZERO_S: Final = (
-    "snapshot_s", "session_s", "evidence_linger_s", "parked_s", "broker_timeout_s", "broker_away_s",
-    "stop_s", "forget_s", "stall_s",
-)  # fmt: skip
+from irregulars.settings import JudgeSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +27,6 @@ class WorkerSettings:
         Consumer group; workers of one group share the partitions.
     snapshot_s
         Seconds between snapshots of the monitors: what a restarted worker has to read again.
-    grace_s
-        Seconds to wait for a source or a rank that others have left behind, as far as was read and in event time.
     session_s
         Seconds without a heartbeat after which the broker gives a worker's partitions to others. Short,
         since nothing of these partitions is judged meanwhile; a worker that was only slow, and loses them, costs one
@@ -48,10 +37,8 @@ class WorkerSettings:
         Where Faust's own pages listen; port 0: nowhere.
     metrics_listen
         ``host:port`` of the pages ``/metrics``, ``/healthz`` and ``/readyz``; port 0: any free one; ``off``: nowhere.
-    detectors
-        Names or dotted paths of detectors.
-    judgement
-        Further settings of the monitors, by name.
+    judge
+        Of the monitors.
     alert_least_severity
         Verdicts that are less urgent are stored and give no alert.
     evidence_linger_s
@@ -83,15 +70,13 @@ class WorkerSettings:
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
     group: str = "irregulars"
     snapshot_s: float = 5.0
-    grace_s: float = 30.0
     session_s: float = 6.0
     data_directory: str = "irregulars-data"
     web_host: str = "127.0.0.1"
     web_port: int = 0
     metrics_listen: str = "off"
-    detectors: tuple[str, ...] = ()
-    judgement: Mapping[str, Any] = field(default_factory=dict)
-    alert_least_severity: str = LEAST_SEVERITY
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+    alert_least_severity: str = "ticket"
     evidence_linger_s: float = 0.1
     parked_bytes: int = 64 << 20
     parked_s: float = 60.0
@@ -103,24 +88,3 @@ class WorkerSettings:
     forget_s: float = 86_400.0
     stall_s: float = 20.0
     log_level: str = "info"
-
-    def __post_init__(self) -> None:
-        for name in _ABOVE_ZERO_S:
-            if getattr(self, name) <= 0:
-                raise InputError(f"{name} must be above 0 s; got {getattr(self, name)!r} (worker settings)")
-        if self.alert_least_severity not in SEVERITIES:
-            raise InputError(
-                f"alert_least_severity must be one of {list(SEVERITIES)}; got {self.alert_least_severity!r} "
-                "(worker settings)"
-            )
-        if self.log_level not in LEVELS:
-            raise InputError(f"log_level must be one of {list(LEVELS)}; got {self.log_level!r} (worker settings)")
-        if not 0 <= self.web_port < 1 << 16:
-            raise InputError(f"web_port must be 0 to 65535; got {self.web_port!r} (worker settings)")
-        parse_listen(self.metrics_listen)
-        if self.recent_mib < 0:
-            raise InputError(f"recent_mib must be at least 0; got {self.recent_mib!r} (worker settings)")
-        if self.unstored_mib < 1:
-            raise InputError(f"unstored_mib must be at least 1; got {self.unstored_mib!r} (worker settings)")
-        if self.grace_s < 0:
-            raise InputError(f"grace_s must be at least 0 s; got {self.grace_s!r} (worker settings)")

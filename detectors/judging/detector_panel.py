@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.detectors.plugins.protocol import (
     Detector,
     Frame,
@@ -22,6 +21,7 @@ from irregulars.detectors.plugins.stored_state import StoredDetector, restore_de
 from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.evidence import DETECTOR_SCORE
+from irregulars.settings import JudgeSettings
 
 STATE_BYTES_OF_JOB: Final = 256 * 1024
 """Most bytes of one detector's state in a job's snapshot, whatever its size; chosen."""

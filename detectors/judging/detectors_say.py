@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.detector_panel import DetectorPanel, Scored
 from irregulars.detectors.verdicts.custom_verdicts import CustomState, CustomVerdicts, Moment
-from irregulars.detectors.verdicts.severity import SeverityLimits
 from irregulars.detectors.verdicts.strange_ranks import RankScores, StrangeRanks, StrangeRanksWatch
 from irregulars.messages.judgements import Verdict
+from irregulars.settings import SeverityLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Circumstances(NamedTuple):
     healthy
         The level that it is held against.
     delta, window
-        As in `detectors.judging.settings.JudgeSettings`.
+        As in `irregulars.settings.JudgeSettings`.
     has_open
         Whether a verdict is open that irregular iterations opened.
     """

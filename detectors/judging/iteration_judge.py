@@ -30,7 +30,6 @@ from irregulars.detectors.judging.reading.reading_budget import BudgetState, Rea
 from irregulars.detectors.judging.reading.spans import ReadBack
 from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.review_candidates import lateness_of
-from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular
 from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
 from irregulars.detectors.judging.thresholds import JUDGING
@@ -40,6 +39,7 @@ from irregulars.detectors.verdicts.custom_verdicts import Moment
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.settings import JudgeSettings
 from irregulars.state_codec import Part
 
 

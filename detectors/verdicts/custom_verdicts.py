@@ -27,10 +27,11 @@ import numpy as np
 
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.verdicts.revision import suspect_of
-from irregulars.detectors.verdicts.severity import Loss, SeverityLimits, severity_of, worse
+from irregulars.detectors.verdicts.severity import Loss, severity_of, worse
 from irregulars.detectors.verdicts.strange_ranks import STRANGE, RankScores, StrangeRanksWatch
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Verdict
+from irregulars.settings import SeverityLimits
 
 _KEPT = 64  # iterations of which a verdict keeps how long they took
 

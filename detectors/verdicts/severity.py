@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from irregulars.messages.judgements import SEVERITIES
+from irregulars.settings import SeverityLimits
 
 if TYPE_CHECKING:
     from irregulars.detectors.verdicts.open_verdict import OpenVerdict
@@ -16,52 +17,6 @@ HOUR_S: Final = 3600.0
 
 PLANS: Final = ("slow_stage", "imbalance")
 """Kinds that ask for another plan, at the next restart: nobody can repair them at night."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeverityLimits:
-    """From which cost on a verdict is a ticket, and from which on a page; each is a setting (`alert_...`).
-
-    Costs are those an hour from now: what is lost, and what an hour of the same loses. The two prices behind them:
-    a GPU-hour costs some 2 dollars to rent, and a colleague's hour some 100. So a quarter of an hour on a ticket is
-    worth 12 GPU-hours, and a night's rest, with the morning after, about 100.
-
-    Parameters
-    ----------
-    least_seen
-        Irregular iterations, below which a verdict is a note and nothing is projected. 3: one or two spikes are past
-        when they are read, and as many as the judgement needs to see a late rank recur (`VERDICTS.seen`).
-    least_lost_s
-        Seconds of the job's time, below which a verdict is a note. 0.1: what a scheduler, a garbage collector or one
-        retransmission takes; such hiccups of a job of short iterations are no measure of an hour.
-    ticket_gpu_hours
-        GPU-hours, from which on it is a ticket. 1: it is read within half a day, and 12 hours of it cost what reading
-        costs. 1,000 GPUs lose that at 0.1 % of their time, 64 at 1.6 %.
-    ticket_job_s
-        Seconds of the job's time that are as bad, whatever its size. 360, a tenth of the hour: somebody waits for a
-        job of 4 GPUs as well.
-    page_gpu_hours
-        GPU-hours, from which on it may be a page. 12: the eight hours until morning then cost as much as to wake a
-        colleague. 240 GPUs lose that at 5 % of their time, 32 at 38 %.
-    page_share
-        Share of the job's time that is lost at least, 0 to 1. 0.05: what is less is less sure, and training goes on.
-    page_after_s
-        Seconds of the job's time for which it must have gone on. 300: what ends sooner is over before anybody has
-        logged in, and five minutes of a night's loss are a hundredth of it.
-
-    Examples
-    --------
-    >>> SeverityLimits().page_gpu_hours
-    12.0
-    """
-
-    least_seen: int = 3
-    least_lost_s: float = 0.1
-    ticket_gpu_hours: float = 1.0
-    ticket_job_s: float = 360.0
-    page_gpu_hours: float = 12.0
-    page_share: float = 0.05
-    page_after_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ from irregulars.detectors.verdicts.open_verdict import OpenVerdict, verdict_on_r
 from irregulars.detectors.verdicts.opening import Evidence, stands_alone
 from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
 from irregulars.detectors.verdicts.same_cause import is_explained, is_same
-from irregulars.detectors.verdicts.severity import SeverityLimits, severity_now
+from irregulars.detectors.verdicts.severity import severity_now
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
 from irregulars.detectors.verdicts.standing_fault import History
 from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Verdict
+from irregulars.settings import SeverityLimits
 
 
 @dataclass(frozen=True, slots=True)

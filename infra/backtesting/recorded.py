@@ -22,8 +22,8 @@ from irregulars.infra.runs.analysis import judge_whole, take_rank
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
+from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline
-from irregulars.streams.monitor_settings import MonitorSettings
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LABEL = "label.json"
 
 
-def read_recording(directory: Path, level: Level, settings: MonitorSettings) -> JobFrames:
+def read_recording(directory: Path, level: Level, settings: JudgeSettings) -> JobFrames:
     """Read a recording and let the monitors make its frames.
 
     `settings`: δ, window and the like, by which iterations are irregular: detectors of ranks are not taught those.
@@ -91,7 +91,7 @@ def _fault(label: dict[str, Any]) -> Fault:
     return Fault(tuple(int(rank) for rank in label["ranks"]), tuple((int(first), int(past)) for first, past in spans))
 
 
-def _operator_tap(trace: Trace, announcement: Announcement, settings: MonitorSettings) -> FrameTap:
+def _operator_tap(trace: Trace, announcement: Announcement, settings: JudgeSettings) -> FrameTap:
     tap = FrameTap("operator")
     pipeline = LocalPipeline(trace.job, replace(settings, operator_detectors=(lambda: tap,)))
     take_rank(pipeline, trace, announcement)

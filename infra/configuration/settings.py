@@ -20,7 +20,9 @@ from irregulars.errors import InputError
 from irregulars.kafka.security import MECHANISMS, KafkaSecurity
 from irregulars.kafka.topics import TopicSettings
 from irregulars.private_files import read_secret
+from irregulars.settings import JudgeSettings
 from irregulars.sinks.migrate import LONGEST_DAYS
+from irregulars.streams.worker_settings import WorkerSettings
 from irregulars.toml_tables import read_toml
 from irregulars.validation import (
     MAX_SECONDS,
@@ -57,6 +59,13 @@ MebiBytes = Annotated[int, Meta(ge=0, le=1 << 20)]
 Days = Annotated[int, Meta(ge=1, le=LONGEST_DAYS)]
 
 
+# The parts' own values: no default stands twice.
+_KAFKA: Final = KafkaSecurity()
+_TOPICS: Final = TopicSettings()
+_JUDGE: Final = JudgeSettings()
+_WORKER: Final = WorkerSettings("")
+
+
 def _setting(default: Any, about: str, *, is_secret: bool = False) -> Any:
     metadata = {"about": about, "is_secret": is_secret}
     return field(default=default, repr=not is_secret, metadata=MappingProxyType(metadata))
@@ -76,7 +85,7 @@ class Settings:
     kafka_user: str | None = _setting(None, "SASL user, or client id of kafka_token_url")
     kafka_password: str | None = _setting(None, "Its password or secret", is_secret=True)
     kafka_password_file: Path | None = _setting(None, "The file that holds it, instead")
-    kafka_mechanism: Annotated[str, one_of(*MECHANISMS)] = _setting("SCRAM-SHA-512", "SASL mechanism")
+    kafka_mechanism: Annotated[str, one_of(*MECHANISMS)] = _setting(_KAFKA.mechanism, "SASL mechanism")
     kafka_tls: bool = _setting(False, "TLS to the brokers")
     kafka_ca_file: Path | None = _setting(None, "Certificate authority of the brokers (PEM); else the system's")
     kafka_cert_file: Path | None = _setting(None, "Our own certificate for mutual TLS (PEM)")
@@ -88,9 +97,11 @@ class Settings:
         None, "OAUTHBEARER: the endpoint that gives tokens to kafka_user, with its path; https, or on this machine"
     )
     kafka_token_scope: str | None = _setting(None, "OAUTHBEARER: the scope to ask that endpoint for")
-    topic_prefix: TopicPrefix = _setting("irregulars.", "Stands before each topic's name")
-    partitions: AtLeastOne = _setting(8, "Partitions of the topics that ranks write, of evidence and of snapshots")
-    replicas: AtLeastOne = _setting(1, "Copies of each partition; 3 in production")
+    topic_prefix: TopicPrefix = _setting(_TOPICS.prefix, "Stands before each topic's name")
+    partitions: AtLeastOne = _setting(
+        _TOPICS.partitions, "Partitions of the topics that ranks write, of evidence and of snapshots"
+    )
+    replicas: AtLeastOne = _setting(_TOPICS.replicas, "Copies of each partition; 3 in production")
     clickhouse_url: Url = _setting("http://127.0.0.1:8123", "ClickHouse over HTTP")
     clickhouse_ca_file: Path | None = _setting(None, "Certificate authority of ClickHouse (PEM); else the system's")
     clickhouse_user: str = _setting("default", "ClickHouse user of workers, and of what else writes")
@@ -112,61 +123,70 @@ class Settings:
         None, "Days that samples of bandwidth and of GPUs' health are stored; none: as the tables are, at first 7"
     )
     delta: Annotated[float, Meta(gt=1, le=1e308)] = _setting(
-        1.1, "An iteration is irregular above delta times the mean of its window, and above its noise"
+        _JUDGE.delta, "An iteration is irregular above delta times the mean of its window, and above its noise"
     )
-    window: Annotated[int, Meta(ge=10)] = _setting(50, "Iterations in that window")
+    window: Annotated[int, Meta(ge=10)] = _setting(_JUDGE.window, "Iterations in that window")
     grace_s: Seconds = _setting(
-        30.0,
+        _JUDGE.grace_s,
         "Seconds to wait for a source or a rank that others have left behind",
     )
     silence_s: PositiveSeconds = _setting(
-        600.0,
+        _JUDGE.silence_s,
         "Seconds without operators or iterations after which a job's verdicts close, and whether it hangs is asked",
     )
     snapshot_s: PositiveSeconds = _setting(
-        5.0, "Seconds between snapshots of what has changed; more where they take long"
+        _WORKER.snapshot_s, "Seconds between snapshots of what has changed; more where they take long"
     )
     session_s: Annotated[float, Meta(ge=6, le=MAX_SECONDS)] = _setting(
-        6.0,
+        _WORKER.session_s,
         "Seconds without a sign of life after which a worker's partitions, or irregulars notify's work, go to others",
     )
     broker_away_s: PositiveSeconds = _setting(
-        300.0, "Seconds that Kafka may be away before a worker gives up and ends"
+        _WORKER.broker_away_s, "Seconds that Kafka may be away before a worker gives up and ends"
     )
     stop_s: PositiveSeconds = _setting(
-        5.0, "Seconds that a worker may take to stop, or it ends with status 1; notify waits so long for its tries"
+        _WORKER.stop_s,
+        "Seconds that a worker may take to stop, or it ends with status 1; notify waits so long for its tries",
     )
     forget_s: PositiveSeconds = _setting(
-        86_400.0,
+        _WORKER.forget_s,
         "Seconds without a message until the state of a rank, or of its group, is forgotten",
     )
-    recent_mib: MebiBytes = _setting(64, "MiB of newest operators that a worker keeps in memory")
+    recent_mib: MebiBytes = _setting(_WORKER.recent_mib, "MiB of newest operators that a worker keeps in memory")
     unstored_mib: Annotated[int, Meta(ge=1, le=1 << 20)] = _setting(
-        256, "MiB of rows that wait in a worker's memory while ClickHouse is away, before judging waits as well"
+        _WORKER.unstored_mib,
+        "MiB of rows that wait in a worker's memory while ClickHouse is away, before judging waits as well",
     )
     detectors: tuple[str, ...] = _setting(
         ("peers",), "Detectors: entry points or package.module:Name, each with options in brackets"
     )
     alert_least_severity: Annotated[str, one_of(*SEVERITIES)] = _setting(
-        "ticket", "Verdicts that are less urgent give no alert"
+        _WORKER.alert_least_severity, "Verdicts that are less urgent give no alert"
     )
     alert_least_seen: AtLeastOne = _setting(
-        3, "A note: a verdict (no hang, not a detector's) whose cause was seen in fewer iterations"
+        _JUDGE.severity.least_seen,
+        "A note: a verdict (no hang, not a detector's) whose cause was seen in fewer iterations",
     )
     alert_least_lost_s: Seconds = _setting(
-        0.1, "A note too (no hang, not a detector's): fewer seconds of the job's time are lost"
+        _JUDGE.severity.least_lost_s,
+        "A note too (no hang, not a detector's): fewer seconds of the job's time are lost",
     )
     alert_ticket_gpu_hours: Positive = _setting(
-        1.0, "A ticket: GPU-hours that will be lost an hour from now, those lost so far included"
+        _JUDGE.severity.ticket_gpu_hours,
+        "A ticket: GPU-hours that will be lost an hour from now, those lost so far included",
     )
     alert_ticket_job_s: PositiveSeconds = _setting(
-        360.0, "A ticket too: seconds of the job's time that will be lost by then, whatever its size"
+        _JUDGE.severity.ticket_job_s,
+        "A ticket too: seconds of the job's time that will be lost by then, whatever its size",
     )
     alert_page_gpu_hours: Positive = _setting(
-        12.0, "A page: GPU-hours that will be lost an hour from now; all three limits must be reached"
+        _JUDGE.severity.page_gpu_hours,
+        "A page: GPU-hours that will be lost an hour from now; all three limits must be reached",
     )
-    alert_page_share: Share = _setting(0.05, "A page: share of the job's time that is lost")
-    alert_page_after_s: Seconds = _setting(300.0, "A page: seconds of the job's time for which it has gone on")
+    alert_page_share: Share = _setting(_JUDGE.severity.page_share, "A page: share of the job's time that is lost")
+    alert_page_after_s: Seconds = _setting(
+        _JUDGE.severity.page_after_s, "A page: seconds of the job's time for which it has gone on"
+    )
     runbook_url: Url | None = _setting(
         None,
         "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it",
@@ -212,12 +232,14 @@ class Settings:
     data_dir: Path = _setting(
         Path(".irregulars"), "Where a worker keeps files, and `irregulars up --keep-data` its database"
     )
-    log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting("info", "Least level that is logged")
+    log_level: Annotated[str, one_of(*LOG_LEVELS)] = _setting(_WORKER.log_level, "Least level that is logged")
     metrics_listen: Listen = _setting(
         "127.0.0.1:9465",
         "Where a worker's pages /metrics, /healthz and /readyz are; port 0, or one that is taken: any free one",
     )
-    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(0, "Port of Faust's own pages, on 127.0.0.1; 0: none")
+    web_port: Annotated[int, Meta(ge=0, le=65_535)] = _setting(
+        _WORKER.web_port, "Port of Faust's own pages, on 127.0.0.1; 0: none"
+    )
 
     def __post_init__(self) -> None:
         for name in FIELDS:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from irregulars.infra.configuration.settings import FIELDS, Settings
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from irregulars.detectors.plugins.protocol import MakeDetector
-    from irregulars.detectors.verdicts.severity import SeverityLimits
     from irregulars.producers.publishing.publisher import AgentSettings
+    from irregulars.settings import JudgeSettings, SeverityLimits, WorkerSettings
     from irregulars.sinks.connection import DatabaseSettings
-    from irregulars.streams.monitor_settings import MonitorSettings
-    from irregulars.streams.worker_settings import WorkerSettings
 
 # What Faust calls the levels of the standard library.
 _FAUST_LEVELS = {"warning": "warn", "critical": "crit"}
@@ -61,7 +62,7 @@ def keep_days(settings: Settings) -> dict[str, int]:
     return {table: count for table, count in days.items() if count is not None}
 
 
-def monitor_settings(settings: Settings, *, has_detectors: bool = True) -> MonitorSettings:
+def monitor_settings(settings: Settings, *, has_detectors: bool = True) -> JudgeSettings:
     """Return what the monitors need.
 
     Parameters
@@ -74,19 +75,20 @@ def monitor_settings(settings: Settings, *, has_detectors: bool = True) -> Monit
     PluginError
         If a detector can't be used.
     """
-    from irregulars.streams.monitor_settings import MonitorSettings
+    from irregulars.settings import JudgeSettings
 
     detectors = _detectors(settings) if has_detectors or settings.detectors != FIELDS["detectors"].default else {}
-    return MonitorSettings(
-        delta=settings.delta,
-        window=settings.window,
-        grace_s=settings.grace_s,
-        lag_s=settings.grace_s,
-        silence_s=settings.silence_s,
+    return JudgeSettings(
+        **_shared(JudgeSettings, settings),
         severity=severity_limits(settings),
         operator_detectors=detectors.get("operator", ()),
         rank_detectors=detectors.get("rank", ()),
     )
+
+
+def _shared(part: type[DataclassInstance], settings: Settings) -> dict[str, Any]:
+    """Return the values of the settings that a part has under the same name."""
+    return {one.name: getattr(settings, one.name) for one in fields(part) if one.name in FIELDS}
 
 
 def _detectors(settings: Settings) -> dict[str, tuple[MakeDetector, ...]]:
@@ -97,9 +99,7 @@ def _detectors(settings: Settings) -> dict[str, tuple[MakeDetector, ...]]:
 
 def severity_limits(settings: Settings) -> SeverityLimits:
     """Return from which cost on a verdict is urgent: each limit is the setting ``alert_`` and its name."""
-    from dataclasses import fields
-
-    from irregulars.detectors.verdicts.severity import SeverityLimits
+    from irregulars.settings import SeverityLimits
 
     return SeverityLimits(**{one.name: getattr(settings, f"alert_{one.name}") for one in fields(SeverityLimits)})
 
@@ -108,32 +108,15 @@ def worker_settings(settings: Settings, group: str) -> WorkerSettings:
     """Return what a worker process of consumer group `group` needs."""
     from irregulars.streams.worker_settings import WorkerSettings
 
+    own = _shared(WorkerSettings, settings) | {
+        "data_directory": str(settings.data_dir / "worker"),
+        "log_level": _FAUST_LEVELS.get(settings.log_level, settings.log_level),
+    }
+    security = kafka_security(settings, is_asking=False)
     return WorkerSettings(
-        settings.kafka_bootstrap,
-        settings.topics(),
-        kafka_security(settings, is_asking=False),
-        group=group,
-        snapshot_s=settings.snapshot_s,
-        grace_s=settings.grace_s,
-        session_s=settings.session_s,
-        broker_away_s=settings.broker_away_s,
-        stop_s=settings.stop_s,
-        forget_s=settings.forget_s,
-        recent_mib=settings.recent_mib,
-        unstored_mib=settings.unstored_mib,
-        data_directory=str(settings.data_dir / "worker"),
-        web_port=settings.web_port,
-        metrics_listen=settings.metrics_listen,
-        detectors=settings.detectors,
-        judgement={
-            "delta": settings.delta,
-            "window": settings.window,
-            "silence_s": settings.silence_s,
-            "severity": severity_limits(settings),
-        },
-        alert_least_severity=settings.alert_least_severity,
-        log_level=_FAUST_LEVELS.get(settings.log_level, settings.log_level),
-    )
+        settings.kafka_bootstrap, **own, topics=settings.topics(), security=security, group=group,
+        judge=monitor_settings(settings),
+    )  # fmt: skip
 
 
 def kafka_security(settings: Settings, *, is_asking: bool = True) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
+from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline, in_one_piece
-from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.words import name_ranks
 
 # Larger than what travels: nothing depends on it but the price of a batch, and how much is read back too much
@@ -79,7 +79,7 @@ def join_ranges(iterations: Iterable[JudgedIteration]) -> list[tuple[int, int]]:
     return ranges
 
 
-def analyze(trace: Trace, settings: MonitorSettings | None = None) -> Analysis:
+def analyze(trace: Trace, settings: JudgeSettings | None = None) -> Analysis:
     """Judge a trace as the stream would have judged the job. `trace`: From `producers.trace.directory.read_trace`."""
     return analysis_of(trace, *judge_trace(trace, settings))
 
@@ -97,7 +97,7 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
 
 
 def judge_trace(
-    trace: Trace, settings: MonitorSettings | None = None, *, fills_columns: bool = False
+    trace: Trace, settings: JudgeSettings | None = None, *, fills_columns: bool = False
 ) -> tuple[Judgements, int]:
     """Judge a trace; return all that was decided, and how many rows a monitor refused.
 
@@ -105,7 +105,7 @@ def judge_trace(
     none.
     """
     # Single operators, and detectors without a say, fill columns of the database alone.
-    settings = settings or MonitorSettings()
+    settings = settings or JudgeSettings()
     settings = replace(
         settings,
         operator_detectors=with_say(settings.operator_detectors),

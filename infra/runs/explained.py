@@ -17,9 +17,9 @@ from irregulars.infra.runs.analysis import judge_trace
 from irregulars.messages.judgements import JudgedIteration, Verdict
 from irregulars.messages.reasons import Reasons
 from irregulars.producers.trace.directory import Trace
+from irregulars.settings import JudgeSettings
 from irregulars.sinks.advice import name_cause
 from irregulars.sinks.reasons_text import alternatives_of, head_text, path_texts
-from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.words import duration, percent, span
 
 
@@ -88,7 +88,7 @@ class _IterationWatch:
             ]
 
 
-def explain_iteration(trace: Trace, iteration: int, rank: int | None, settings: MonitorSettings) -> Explained:
+def explain_iteration(trace: Trace, iteration: int, rank: int | None, settings: JudgeSettings) -> Explained:
     """Judge a recording, and return why one of its iterations was judged as it was.
 
     Raises `InputError` if the recording has no such iteration or rank.

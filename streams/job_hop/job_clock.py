@@ -79,7 +79,7 @@ class JobClock:
     Parameters
     ----------
     silence_s, grace_s
-        As in `streams.monitor_settings.MonitorSettings`.
+        As in `irregulars.settings.JudgeSettings`.
 
     Attributes
     ----------

@@ -17,21 +17,21 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.messages.judgements import Judgements, Verdict
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
+from irregulars.settings import JudgeSettings
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.job_clock import JobClock, Presence
 from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
 from irregulars.streams.job_hop.job_starts import Contradiction, JobStarts, StartsState, without_places
 from irregulars.streams.job_hop.stored_attributions import StoredAttributions, put_back, take_out
-from irregulars.streams.monitor_settings import MonitorSettings
 
 _SEVERITY: Final = "alert_"
 """Before the name of each limit of `SeverityLimits`, in the names of settings."""
 
 
-def changed_settings(settings: MonitorSettings, values: Mapping[str, float]) -> MonitorSettings:
+def changed_settings(settings: JudgeSettings, values: Mapping[str, float]) -> JudgeSettings:
     """Return settings with these values, by the names of `messages.threshold_changes.LIVE`.
 
-    >>> changed = changed_settings(MonitorSettings(), {"delta": 1.3, "alert_page_share": 0.2})
+    >>> changed = changed_settings(JudgeSettings(), {"delta": 1.3, "alert_page_share": 0.2})
     >>> changed.delta, changed.severity.page_share, changed.window
     (1.3, 0.2, 50)
     """
@@ -92,7 +92,7 @@ class JobMonitor:
         δ, window, how long to wait for ranks, and the detectors of ranks.
     """
 
-    def __init__(self, job: str, settings: MonitorSettings) -> None:
+    def __init__(self, job: str, settings: JudgeSettings) -> None:
         self.job = job
         self.settings = settings
         self._starts = JobStarts()
@@ -321,7 +321,7 @@ class JobMonitor:
         )
 
     @classmethod
-    def from_state(cls, state: JobMonitorState, settings: MonitorSettings) -> JobMonitor:
+    def from_state(cls, state: JobMonitorState, settings: JudgeSettings) -> JobMonitor:
         """Restore."""
         monitor = cls(state.job, settings)
         if state.attempt is not None:

@@ -10,7 +10,7 @@ from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.bundles import MAX_GROUP_RANKS, Bundle
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.records import Batch
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.message_rows import parts_of
 from irregulars.streams.rank_hop.rank_attempt import Closed
@@ -46,7 +46,7 @@ class GroupMonitor:
         Of ``commops``; goes into the evidence with the offsets.
     """
 
-    def __init__(self, job: str, settings: MonitorSettings, *, partition: int = 0) -> None:
+    def __init__(self, job: str, settings: JudgeSettings, *, partition: int = 0) -> None:
         self.job = job
         self.settings = settings
         self._silence_s = settings.silence_s  # as set
@@ -132,7 +132,7 @@ class GroupMonitor:
         )
 
     @classmethod
-    def from_state(cls, state: GroupMonitorState, settings: MonitorSettings) -> GroupMonitor:
+    def from_state(cls, state: GroupMonitorState, settings: JudgeSettings) -> GroupMonitor:
         """Restore."""
         monitor = cls(state.job, settings, partition=state.partition)
         monitor._monitors = {one.rank: RankMonitor.from_state(one, settings) for one in state.ranks}

@@ -21,7 +21,7 @@ from irregulars.messages.announcements import (
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.evidence import Membership
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.closing_times import (
     ClosingTime,
     WaitingTimer,
@@ -71,7 +71,7 @@ class RankAttempt:
         How long to wait, and the detectors of operators.
     """
 
-    def __init__(self, announcement: Announcement, partition: int, settings: MonitorSettings) -> None:
+    def __init__(self, announcement: Announcement, partition: int, settings: JudgeSettings) -> None:
         self.announcement = announcement
         self.is_ended = False
         self._partition = partition
@@ -219,11 +219,11 @@ class RankAttempt:
         return closing_times_by_operators(self._pending.starts_ns)
 
     def _overdue(self) -> int | None:
-        """Return the newest iteration that lags: the source that is ahead has left it behind by `lag_s`; None: none.
+        """Return the newest iteration that the source ahead has left behind by `grace_s`; None: there is none.
 
         The other sources have not passed it, or it would have closed.
         """
-        until_ns = self._arrivals.newest_ns - int(self._settings.lag_s * 1e9)
+        until_ns = self._arrivals.newest_ns - int(self._settings.grace_s * 1e9)
         if until_ns < self._pending.first_close_ns(by_rows=self._has_iteration_rows, by_operators=True):
             return None
         known = chain(self._closing_times(), closing_times_by_operators(self._pending.starts_ns))
@@ -281,7 +281,7 @@ class RankAttempt:
         )
 
     @classmethod
-    def from_state(cls, state: AttemptState, partition: int, settings: MonitorSettings) -> RankAttempt:
+    def from_state(cls, state: AttemptState, partition: int, settings: JudgeSettings) -> RankAttempt:
         """Restore."""
         attempt = cls(decode_announcement(state.announcement), partition, settings)
         attempt._announcement_value = state.announcement

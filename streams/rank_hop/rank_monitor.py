@@ -16,7 +16,7 @@ from irregulars.messages.announcements import (
 )
 from irregulars.messages.evidence import BESIDE_NS, GOES_ON, Evidence, Membership
 from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.closing_times import WaitingTimer
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.message_rows import Part, RowSummary, part_of
@@ -156,7 +156,7 @@ class RankMonitor:
     (`streams.rank_hop.rank_attempt`).
     """
 
-    def __init__(self, job: str, rank: int, settings: MonitorSettings, *, partition: int = 0) -> None:
+    def __init__(self, job: str, rank: int, settings: JudgeSettings, *, partition: int = 0) -> None:
         self.job = job
         self.rank = rank
         self.settings = settings
@@ -245,7 +245,7 @@ class RankMonitor:
         elif self._is_present(heartbeat):
             self._attempt.beat(heartbeat)
 
-    def follow(self, settings: MonitorSettings) -> None:
+    def follow(self, settings: JudgeSettings) -> None:
         """Wait for another silence from here on; nothing else of the settings may differ."""
         self.settings = settings
         if self._attempt is not None:
@@ -373,7 +373,7 @@ class RankMonitor:
         )
 
     @classmethod
-    def from_state(cls, state: RankMonitorState, settings: MonitorSettings) -> RankMonitor:
+    def from_state(cls, state: RankMonitorState, settings: JudgeSettings) -> RankMonitor:
         """Restore."""
         monitor = cls(state.job, state.rank, settings, partition=state.partition)
         if state.attempt is not None:

@@ -117,8 +117,8 @@ class WorkerApp(faust.App):
         self.observer: Final = Observer(
             counters, outbox, dead_letters, settings.topics, settings.group,
             (Hop(self.rank_stage, self.clocks.rank_until_s), Hop(self.job_stage, self.clocks.job_until_s)),
-            lambda: self._generation is not None, self.clocks.now_s, settings.grace_s, lambda: self.broker.is_away,
-            self.watchdog,
+            lambda: self._generation is not None, self.clocks.now_s, settings.judge.grace_s,
+            lambda: self.broker.is_away, self.watchdog,
         )  # fmt: skip
         self._partition_counts: Mapping[str, int] = {}
         self._restoring = asyncio.Lock()

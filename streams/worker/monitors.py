@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from irregulars.detectors.plugins.loading import load_detectors
 from irregulars.detectors.plugins.peers import PeerDeviation
 from irregulars.detectors.plugins.protocol import has_state, name_of
-from irregulars.errors import InputError
 from irregulars.messages.judgements import Verdict
+from irregulars.settings import JudgeSettings
 from irregulars.sinks.alerts import alert_of
 from irregulars.streams.health.watchdog import Limits
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
-from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
 from irregulars.streams.stages.job_work import JobMonitorLike
@@ -52,16 +50,8 @@ class Monitors:
 
 
 def make_monitors(settings: WorkerSettings) -> Monitors:
-    """Return the real monitors, as `settings` say.
-
-    Raises
-    ------
-    InputError
-        If a judgement setting is unknown.
-    PluginError
-        If a detector can't be loaded.
-    """
-    own = worker_monitor_settings(settings)
+    """Return the real monitors, as `settings` say."""
+    own = settings.judge
     _tell_of_states(own)
     return Monitors(
         make_rank=lambda job, partition: GroupMonitor(job, own, partition=partition),
@@ -72,7 +62,7 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
     )
 
 
-def _tell_of_states(settings: MonitorSettings) -> None:
+def _tell_of_states(settings: JudgeSettings) -> None:
     """Say once, when the worker starts, which detectors begin cold after each restart."""
     for make in (*settings.operator_detectors, *settings.rank_detectors):
         detector = make()
@@ -80,27 +70,9 @@ def _tell_of_states(settings: MonitorSettings) -> None:
             LOG.warning("event=detector_without_state detector=%s begins=cold", name_of(detector))
 
 
-def _restored_job(state: JobMonitorState, settings: MonitorSettings) -> JobMonitor:
+def _restored_job(state: JobMonitorState, settings: JudgeSettings) -> JobMonitor:
     monitor = JobMonitor.from_state(state, settings)
     for name in monitor.cold_detectors:
         LOG.warning("event=detector_begun_cold detector=%s job=%r reason=%r", name, state.job,
                     "its state was too large, or it did not take it")  # fmt: skip
     return monitor
-
-
-def worker_monitor_settings(settings: WorkerSettings) -> MonitorSettings:
-    """Return the settings of the monitors, as a worker process is told them."""
-    unknown = sorted(set(settings.judgement) - set(MonitorSettings.__dataclass_fields__))
-    if unknown:
-        known = ", ".join(MonitorSettings.__dataclass_fields__)
-        raise InputError(f"judgement settings must be among {known}; got {', '.join(unknown)} (worker settings)")
-    detectors = load_detectors(settings.detectors)
-    return MonitorSettings(
-        **{
-            "grace_s": settings.grace_s,
-            "lag_s": settings.grace_s,
-            "operator_detectors": detectors.get("operator", ()),
-            "rank_detectors": detectors.get("rank", ()),
-            **settings.judgement,
-        }
-    )

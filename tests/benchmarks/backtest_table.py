@@ -12,7 +12,7 @@ from irregulars.detectors.plugins.loading import load_detector
 from irregulars.detectors.plugins.protocol import Level
 from irregulars.infra.backtesting.backtest import backtest, markdown_table, shipped_detectors
 from irregulars.infra.backtesting.recorded import find_recordings, read_recording
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from tests.conftest import RECORDINGS
 
 MODELS: Final[dict[Level, tuple[str, ...]]] = {
@@ -32,7 +32,7 @@ def main() -> None:
     for level in sys.argv[1:] or MODELS:
         assert level in ("rank", "operator")
         detectors = shipped_detectors(level) | {name: load_detector(name, is_checked=False) for name in MODELS[level]}
-        jobs = (read_recording(path, level, MonitorSettings()) for path in find_recordings([RECORDINGS]))
+        jobs = (read_recording(path, level, JudgeSettings()) for path in find_recordings([RECORDINGS]))
         results = backtest(detectors, jobs)
         counts = results[0].counts
         print(f"\nLevel {level}: {counts.iterations:,} iterations, {counts.faults} faults.\n")

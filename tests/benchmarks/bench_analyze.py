@@ -114,9 +114,9 @@ def _run(directory: Path, runs: int, sender: Connection) -> None:
     from irregulars.detectors.judging.iteration_judge import IterationJudge
     from irregulars.infra.runs.analysis import analyze
     from irregulars.producers.trace.directory import read_trace
-    from irregulars.streams.monitor_settings import MonitorSettings
+    from irregulars.settings import JudgeSettings
 
-    IterationJudge("", 0, MonitorSettings())  # imports what is imported when it is first needed
+    IterationJudge("", 0, JudgeSettings())  # imports what is imported when it is first needed
     start_s = time.process_time()
     best: tuple[float, float] | None = None
     for _ in range(runs):

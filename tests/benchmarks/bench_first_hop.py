@@ -36,7 +36,7 @@ from irregulars.producers.publishing.bundling import Bundler, encode_together
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import published_ns, read_trace, trace_batches
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.stages.rank_records import decode, monitor_key
@@ -122,7 +122,7 @@ class FirstHop:
         self.values: list[bytes] = []
         for one in log.announcements:
             key = monitor_key(one)
-            self._monitors.setdefault(key, GroupMonitor(log.job, MonitorSettings())).announce(one)
+            self._monitors.setdefault(key, GroupMonitor(log.job, JudgeSettings())).announce(one)
 
     def run(self) -> float:
         """Put all messages through; return the seconds of CPU time."""

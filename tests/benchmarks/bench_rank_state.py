@@ -28,7 +28,7 @@ from irregulars.messages import records
 from irregulars.messages.records import decode_batch, encode_batch
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import Simulation
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from irregulars.streams.snapshots.records import draft_of, encode_part
@@ -63,7 +63,7 @@ def settings_of(operators: int, iterations: int, seed: int) -> SimulatorSettings
 def measure(operators: int, iterations: int, seed: int) -> Kept:
     """Reduce a job, and weigh what is left."""
     settings = settings_of(operators, iterations, seed)
-    simulation, of_job, rows = Simulation(settings, _START_NS), MonitorSettings(), 0
+    simulation, of_job, rows = Simulation(settings, _START_NS), JudgeSettings(), 0
     announcements = list(simulation.announcements())
     parts = [
         [(batch.header.schema, batch.header.rank, encode_batch(batch)) for batch in part.batches]

@@ -41,6 +41,7 @@ from irregulars.messages.records import (
 )
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
+from irregulars.settings import JudgeSettings
 from irregulars.sinks.alerts import alert_line, alert_of, decode_alert
 from irregulars.sinks.notices.actions.actions import decode_actions, encode_actions
 from irregulars.sinks.notices.actions.node_plan import ActingLimits, plan_nodes
@@ -52,7 +53,6 @@ from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Notice, encode_notice
 from irregulars.sinks.notices.policy import Rules
 from irregulars.state_codec import decode_state, encode_state
-from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from tests.producers.importers.test_hostile_files import NAMES, VALID
 from tests.streams.evidence_rows import evidence_of
@@ -86,7 +86,7 @@ def batch_of(schema: str) -> Batch:
 
 def monitored(value: bytes) -> object:
     """Decode operators and give them to a monitor that has begun: what decodes must not stop it."""
-    monitor = GroupMonitor("j", MonitorSettings())
+    monitor = GroupMonitor("j", JudgeSettings())
     monitor.announce(Announcement("j", 1, 0, 2, 2, (WORLD,)))
     monitor.add(batch_of("commops"), 0)
     monitor.add(decode_rows(value, "commops"), 1)
@@ -118,7 +118,7 @@ def import_one(kind: str) -> Callable[[Path], object]:
 
 
 def state() -> bytes:
-    monitor = GroupMonitor("j", MonitorSettings())
+    monitor = GroupMonitor("j", JudgeSettings())
     monitor.announce(Announcement("j", 1, 0, 2, 2, (WORLD,)))
     monitor.add(batch_of("commops"), 0)
     return encode_state(monitor.state(), 1)

@@ -183,7 +183,7 @@ def hang_in_commits() -> None:
 
 
 def main(text: str) -> int:
-    from irregulars.streams.worker.monitors import Monitors, make_monitors, worker_monitor_settings
+    from irregulars.streams.worker.monitors import Monitors, make_monitors
     from irregulars.streams.worker.running import run_worker
 
     values = json.loads(text)
@@ -198,7 +198,7 @@ def main(text: str) -> int:
     if faults.get("hangs_in_commits"):
         hang_in_commits()
     settings = WorkerSettings(**{**values, "topics": TopicSettings(**values["topics"])})
-    real, own = make_monitors(settings), worker_monitor_settings(settings)
+    real, own = make_monitors(settings), settings.judge
     monitors: Monitors = replace(
         real,
         make_job=EveryRowAccused,

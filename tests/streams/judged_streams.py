@@ -16,9 +16,9 @@ from irregulars.messages.evidence import Evidence, Membership, decode_evidence, 
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.records import RECV, SEND, UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.producers.trace.directory import Trace, trace_batches
+from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.local_pipeline import LocalPipeline
-from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored
 
@@ -73,7 +73,7 @@ class MonitoredJob(LocalPipeline):
     def __init__(
         self,
         job: str,
-        settings: MonitorSettings | None = None,
+        settings: JudgeSettings | None = None,
         *,
         is_on_wire: bool = False,
         restore_at: Iterable[int] = (),
@@ -147,7 +147,7 @@ def judge(messages: Iterable[Message], job: str, **options: Any) -> Outcome:
     return MonitoredJob(job, **options).feed(messages)
 
 
-def judge_trace(trace: Trace, settings: MonitorSettings | None = None, **options: Any) -> Outcome:
+def judge_trace(trace: Trace, settings: JudgeSettings | None = None, **options: Any) -> Outcome:
     return MonitoredJob(trace.job, settings, **options).feed(in_order(trace))
 
 

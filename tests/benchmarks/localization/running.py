@@ -16,8 +16,8 @@ from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.records import Batch, encode_batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.simulator.faults import Fault
+from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline, OperatorLog, in_one_piece
-from irregulars.streams.monitor_settings import MonitorSettings
 from tests.benchmarks.incidents import Incident, Incidents
 from tests.benchmarks.localization.cases import BEFORE, Case
 from tests.benchmarks.localization.places import draw_fault
@@ -82,7 +82,7 @@ class Hearing:
         self.evidence_bytes = 0
         self.reduced_s = self.judged_s = 0.0
         self.rows_read = self.reads = 0
-        self._pipelines = [LocalPipeline(self.job, MonitorSettings(delta=delta), self.log) for delta in self.deltas]
+        self._pipelines = [LocalPipeline(self.job, JudgeSettings(delta=delta), self.log) for delta in self.deltas]
         self._judgements: list[list[Judgements]] = [[] for _ in self.deltas]
         for announcement in incident.announcements():
             self._pipelines[0].take(announcement)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from tests.benchmarks.metamorphic.changed import Changed, Delivery, Given, Naming
 from tests.benchmarks.metamorphic.changes import CHANGES
 from tests.benchmarks.metamorphic.judged import Charge, accused_ranks, charges_of, differences, judge
@@ -53,7 +53,7 @@ class Check:
     """
 
     def __init__(
-        self, recording: Recording, settings: MonitorSettings, *, seed: int = 0, delivery: Delivery | None = None
+        self, recording: Recording, settings: JudgeSettings, *, seed: int = 0, delivery: Delivery | None = None
     ) -> None:
         # Leave out detectors, and so their verdicts: our own judgement is what is checked.
         self._recording, self._settings, self._seed, self._delivery = (

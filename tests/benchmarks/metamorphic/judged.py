@@ -14,8 +14,8 @@ from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, trace_batches
 from irregulars.producers.trace.iterations import number_iterations
+from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline
-from irregulars.streams.monitor_settings import MonitorSettings
 from tests.benchmarks.metamorphic.changed import Changed, Delivery, Naming
 from tests.benchmarks.metamorphic.recording import Recording
 
@@ -49,7 +49,7 @@ class Charge:
         }  # fmt: skip
 
 
-def judge(changed: Changed, settings: MonitorSettings) -> list[Verdict]:
+def judge(changed: Changed, settings: JudgeSettings) -> list[Verdict]:
     """Judge a recording as `irregulars analyze` does or, where its delivery is given, as a worker does."""
     trace = number_iterations(changed.recording.to_trace()).trace
     if changed.delivery is None:
@@ -57,7 +57,7 @@ def judge(changed: Changed, settings: MonitorSettings) -> list[Verdict]:
     return judge_streamed(trace, settings, changed.delivery)
 
 
-def judge_streamed(trace: Trace, settings: MonitorSettings, delivery: Delivery) -> list[Verdict]:
+def judge_streamed(trace: Trace, settings: JudgeSettings, delivery: Delivery) -> list[Verdict]:
     """Return the newest revision of each verdict, most training time lost first."""
     pipeline, newest = LocalPipeline(trace.job, settings), dict[str, Verdict]()
     for announcement in trace.announcements:

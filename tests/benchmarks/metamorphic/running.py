@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from tests.benchmarks.metamorphic.changed import Delivery
 from tests.benchmarks.metamorphic.check import Check, Outcome
 from tests.benchmarks.metamorphic.jobs import JOBS, simulate
@@ -45,7 +45,7 @@ def run_all(
 def check(job: str, changes: Sequence[str], seed: int, is_streamed: bool) -> Checked:
     """Judge one job under changes."""
     began_s = time.monotonic()
-    run = Check(recording_of(job), MonitorSettings(), seed=seed, delivery=Delivery() if is_streamed else None)
+    run = Check(recording_of(job), JudgeSettings(), seed=seed, delivery=Delivery() if is_streamed else None)
     outcomes = list(run.run(changes))
     return Checked(job, run.charges, outcomes, time.monotonic() - began_s)
 

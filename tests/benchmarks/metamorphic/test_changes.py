@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from irregulars.messages.records import SCHEMAS
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from tests.benchmarks.metamorphic.changed import Changed, Delivery, Given, Naming
 from tests.benchmarks.metamorphic.changes import CHANGES, Change
 from tests.benchmarks.metamorphic.check import Check
@@ -102,7 +102,7 @@ def lose_the_fault(recording: Recording, given: Given) -> Changed:
 
 
 def test_a_verdict_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = Check(recorded("gloo-slow-link"), MonitorSettings())
+    check = Check(recorded("gloo-slow-link"), JudgeSettings())
     monkeypatch.setitem(CHANGES, "row-loss", Change("the fault is lost", lose_the_fault))  # type: ignore[arg-type]
     same, lost, unfit = check.run(["shift", "row-loss", "replica"])
     assert (same.does_apply, same.is_changed) == (True, False)
@@ -111,8 +111,8 @@ def test_a_verdict_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_stream_gives_the_verdicts_of_the_file() -> None:
-    whole = judge(Changed(recorded("gloo-slow-nic")), MonitorSettings())
-    streamed = judge(Changed(recorded("gloo-slow-nic"), delivery=Delivery(100, 0.5)), MonitorSettings())
+    whole = judge(Changed(recorded("gloo-slow-nic")), JudgeSettings())
+    streamed = judge(Changed(recorded("gloo-slow-nic"), delivery=Delivery(100, 0.5)), JudgeSettings())
     assert streamed == whole
     assert len(whole) == 1
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from tests.benchmarks.metamorphic.changed import Delivery
 from tests.benchmarks.metamorphic.changes import CHANGES
 from tests.benchmarks.metamorphic.check import Check, Outcome
@@ -20,7 +20,7 @@ from tests.conftest import RECORDINGS
 pytestmark = pytest.mark.slow
 
 NAMES = sorted(path.name for path in RECORDINGS.iterdir() if (path / "job.json").exists())
-SETTINGS = MonitorSettings()
+SETTINGS = JudgeSettings()
 
 
 @cache

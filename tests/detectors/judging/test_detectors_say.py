@@ -16,14 +16,14 @@ from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from tests.detectors.strange_tokens import FewTokens
 from tests.streams.eight_ranks import EightRanks
 from tests.streams.judged_streams import Outcome, judge_trace
 from tests.streams.lockstep_job import MS
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
-SETTINGS = MonitorSettings(rank_detectors=(FewTokens,))
+SETTINGS = JudgeSettings(rank_detectors=(FewTokens,))
 
 
 def with_few_tokens(trace: Trace, few: dict[int, set[int]]) -> Trace:
@@ -74,7 +74,7 @@ def test_who_was_not_asked_opens_none() -> None:
     class Quiet(FewTokens):
         opens_verdicts = False
 
-    assert custom(judge_trace(strange_job({3: set(range(30, 50))}), MonitorSettings(rank_detectors=(Quiet,)))) == []
+    assert custom(judge_trace(strange_job({3: set(range(30, 50))}), JudgeSettings(rank_detectors=(Quiet,)))) == []
 
 
 def test_it_goes_on_while_the_rank_is_strange_and_says_so_when_that_has_doubled() -> None:
@@ -137,7 +137,7 @@ def test_a_detector_does_not_accuse_whom_another_verdict_accuses_and_stands_in_i
 @pytest.mark.parametrize("every", [1, 7])
 def test_restarts_change_nothing(every: int) -> None:
     trace = strange_job({3: set(range(30, 50)), 5: {40, 41, 42, 43, 60, 61}})
-    settings = MonitorSettings(rank_detectors=(FewTokens, RiverGaussian))
+    settings = JudgeSettings(rank_detectors=(FewTokens, RiverGaussian))
     whole = judge_trace(trace, settings)
     broken = judge_trace(trace, settings, restore_at=range(0, 10_000, every), is_on_wire=True)
     assert broken.revisions == whole.revisions
@@ -159,7 +159,7 @@ def test_a_detector_of_operators_opens_verdicts_too_and_is_named_in_the_evidence
     job.slow = lambda number, ranks: 4 if ranks == (1, 5) and number >= 40 else 1  # too little to be irregular
     trace = job.trace(70)
     detectors = load_detectors(["baseline(warm_up=10)!"])
-    settings = MonitorSettings(operator_detectors=detectors["operator"])
+    settings = JudgeSettings(operator_detectors=detectors["operator"])
     said = custom(judge_trace(trace, settings, is_on_wire=True))
     assert said
     assert {one.detector for one in said} == {"baseline"}
@@ -179,6 +179,6 @@ def test_scores_are_stored_by_name_where_they_are_notable() -> None:
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in RECORDINGS.glob("*/job.json")))
 def test_the_default_detectors_change_no_letter_of_any_verdict(name: str) -> None:
     trace = number_iterations(read_trace(RECORDINGS / name)).trace
-    default = MonitorSettings(rank_detectors=load_detectors(["peers"])["rank"])
+    default = JudgeSettings(rank_detectors=load_detectors(["peers"])["rank"])
     assert judge_trace(trace, default).revisions == judge_trace(trace).revisions
     assert analyze(trace, default).to_json() == analyze(trace).to_json()

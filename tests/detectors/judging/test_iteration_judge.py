@@ -12,12 +12,11 @@ import pytest
 
 from irregulars.detectors.judging.iteration_judge import IterationJudge
 from irregulars.detectors.judging.reading.spans import Span
-from irregulars.detectors.judging.settings import JudgeSettings
 from irregulars.messages.judgements import Verdict, decode_verdict, encode_verdict
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace
+from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import OperatorLog
-from irregulars.streams.monitor_settings import MonitorSettings
 from tests.detectors.judging.read_job import ReadJob
 from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty
 from tests.streams.judged_streams import (
@@ -491,7 +490,7 @@ def test_a_restored_judge_does_not_read_back_more_than_it_needs(faulty_trace: Tr
 def test_settings_of_detectors_reach_the_scores(faulty_trace: Trace) -> None:
     from irregulars.detectors.plugins.peers import PeerDeviation
 
-    outcome = judge_trace(faulty_trace, MonitorSettings(rank_detectors=(PeerDeviation,)))
+    outcome = judge_trace(faulty_trace, JudgeSettings(rank_detectors=(PeerDeviation,)))
     assert any(score is not None for score in outcome.columns("rank_iterations")["score"])
     assert outcome.revisions == judge_trace(faulty_trace).revisions
 

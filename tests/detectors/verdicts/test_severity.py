@@ -15,9 +15,10 @@ from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.verdicts.revision import revision_of
-from irregulars.detectors.verdicts.severity import Loss, SeverityLimits, loss_of, severity_of, worse
+from irregulars.detectors.verdicts.severity import Loss, loss_of, severity_of, worse
 from irregulars.detectors.verdicts.tracker import VerdictTracker
 from irregulars.messages.judgements import SEVERITIES, Verdict
+from irregulars.settings import SeverityLimits
 from irregulars.state_codec import encode_state
 from tests.detectors.observed_iterations import MS, TOPOLOGY, Step, late, observation
 from tests.detectors.verdicts.test_open_verdict import recurring, standing

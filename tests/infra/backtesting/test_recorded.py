@@ -16,15 +16,15 @@ from irregulars.infra.backtesting.recorded import find_recordings, read_faults, 
 from irregulars.infra.backtesting.scoring import Fault
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.producers.trace.directory import read_trace
+from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline
-from irregulars.streams.monitor_settings import MonitorSettings
 from tests.conftest import RECORDINGS
 
 SLOW_RANK = RECORDINGS / "gloo-slow-rank"
 
 
 def test_the_frames_of_ranks_are_those_of_the_monitor() -> None:
-    job = read_recording(SLOW_RANK, "rank", MonitorSettings())
+    job = read_recording(SLOW_RANK, "rank", JudgeSettings())
     (frames,) = job.streams
     assert [one.iteration for one in frames] == list(range(160))
     assert all(set(one.frame) >= set(COLUMNS["rank"]) for one in frames)
@@ -34,7 +34,7 @@ def test_the_frames_of_ranks_are_those_of_the_monitor() -> None:
 
 
 def test_each_rank_has_its_own_frames_of_operators() -> None:
-    job = read_recording(SLOW_RANK, "operator", MonitorSettings())
+    job = read_recording(SLOW_RANK, "operator", JudgeSettings())
     assert job.rank_of == (0, 1, 2, 3)
     assert all(set(one.frame) >= set(COLUMNS["operator"]) for stream in job.streams for one in stream)
     assert job.rows == sum(len(batch) for batch in read_trace(SLOW_RANK).commops.values()) - _without_iteration()
@@ -47,13 +47,13 @@ def _without_iteration() -> int:
 
 def test_a_replay_scores_what_a_monitor_would_store() -> None:
     (make,) = load_detectors(["peers"])["rank"]
-    found = replay(read_recording(SLOW_RANK, "rank", MonitorSettings()), make).job
-    stored = _stored_scores(MonitorSettings(rank_detectors=(make,)))
+    found = replay(read_recording(SLOW_RANK, "rank", JudgeSettings()), make).job
+    stored = _stored_scores(JudgeSettings(rank_detectors=(make,)))
     for number, iteration in enumerate(found.iterations.tolist()):
         assert found.scores[number].tolist() == pytest.approx(stored[iteration], nan_ok=True)
 
 
-def _stored_scores(settings: MonitorSettings) -> Mapping[int, list[float]]:
+def _stored_scores(settings: JudgeSettings) -> Mapping[int, list[float]]:
     trace = read_trace(SLOW_RANK)
     columns = judge_whole(LocalPipeline(trace.job, settings), trace).rank_iterations
     order = np.lexsort((columns["rank"], columns["iteration"]))
@@ -66,9 +66,7 @@ def _stored_scores(settings: MonitorSettings) -> Mapping[int, list[float]]:
 def test_the_culprit_of_a_recording_is_found_by_what_ships() -> None:
     detectors = shipped_detectors("rank")
     assert set(detectors) == {"peers", "river_gaussian"}
-    results = {
-        one.detector: one for one in backtest(detectors, [read_recording(SLOW_RANK, "rank", MonitorSettings())])
-    }
+    results = {one.detector: one for one in backtest(detectors, [read_recording(SLOW_RANK, "rank", JudgeSettings())])}
     counts = results["river_gaussian"].counts
     assert (counts.faults, counts.found) == (1, 1)
     assert counts.precision > 0.9
@@ -77,7 +75,7 @@ def test_the_culprit_of_a_recording_is_found_by_what_ships() -> None:
 
 def test_a_detector_that_is_never_strange_finds_nothing() -> None:
     quiet = load_detector("peers(floor_ratio=1000.0)", is_checked=False)
-    (result,) = backtest({"quiet": quiet}, [read_recording(SLOW_RANK, "rank", MonitorSettings())])
+    (result,) = backtest({"quiet": quiet}, [read_recording(SLOW_RANK, "rank", JudgeSettings())])
     assert (result.counts.found, result.counts.false_alarms) == (0, 0)
     assert result.to_json()["precision"] is None
 

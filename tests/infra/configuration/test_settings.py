@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.verdicts.severity import SeverityLimits
 from irregulars.errors import InputError
 from irregulars.infra.configuration import agent_settings, agent_sources
 from irregulars.infra.configuration.settings import (
@@ -26,6 +25,7 @@ from irregulars.infra.configuration.settings import (
 from irregulars.infra.configuration.wiring import monitor_settings, severity_limits, worker_settings
 from irregulars.messages import judgements
 from irregulars.messages.threshold_changes import LIVE
+from irregulars.settings import SeverityLimits
 from irregulars.sinks.alerts import LEAST_SEVERITY
 from irregulars.sinks.notices import settings as notices
 from irregulars.validation import MAX_SECONDS, checked
@@ -198,7 +198,7 @@ def test_the_limits_of_severity_have_the_defaults_of_the_core_and_reach_both_mon
     limits = SeverityLimits(**{name: 2 * getattr(SeverityLimits(), name) for name in names})
     assert monitor_settings(Settings(**others)).severity == limits
     worker = worker_settings(Settings(**others, alert_least_severity="page"), "group")
-    assert (worker.judgement["severity"], worker.alert_least_severity) == (limits, "page")
+    assert (worker.judge.severity, worker.alert_least_severity) == (limits, "page")
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Settings) if one.name.endswith("_s")])

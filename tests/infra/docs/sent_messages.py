@@ -17,9 +17,9 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
 from irregulars.producers.trace.iterations import number_iterations
+from irregulars.settings import JudgeSettings
 from irregulars.sinks.alerts import alert_of
 from irregulars.streams.local_pipeline import LocalPipeline
-from irregulars.streams.monitor_settings import MonitorSettings
 
 
 class Message(NamedTuple):
@@ -46,7 +46,7 @@ def simulated(settings: SimulatorSettings) -> Trace:
 def sent_messages(trace: Trace) -> dict[str, list[Message]]:
     """Return the messages of each topic; evidence is sent, and judged, whenever a message completes some."""
     topics: dict[str, list[Message]] = {}
-    pipeline = LocalPipeline(trace.job, MonitorSettings(fills_columns=False))
+    pipeline = LocalPipeline(trace.job, JudgeSettings(fills_columns=False))
     job = trace.job.encode()
 
     def send(topic: str, key: bytes, values: Iterable[bytes]) -> None:

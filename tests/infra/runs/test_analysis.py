@@ -22,7 +22,7 @@ from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.streams.judged_streams import RECORDINGS, MonitoredJob, Outcome, found, in_order, judge, judge_trace
 from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
@@ -239,8 +239,8 @@ def test_a_trace_that_ends_in_the_fault_closes_its_verdict_as_finished() -> None
 
 def test_delta_is_a_setting() -> None:
     trace = lockstep({n: {2: 3 * MS} for n in range(30, 40)})
-    assert analyze(trace, MonitorSettings(delta=1.1)).verdicts
-    assert not analyze(trace, MonitorSettings(delta=1.5)).verdicts
+    assert analyze(trace, JudgeSettings(delta=1.1)).verdicts
+    assert not analyze(trace, JudgeSettings(delta=1.5)).verdicts
 
 
 def test_a_trace_without_operators_of_iterations_is_judged_by_its_iterations_alone() -> None:

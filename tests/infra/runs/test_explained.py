@@ -9,12 +9,12 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.infra.runs.explained import Explained, explain_iteration, explanation_lines
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from tests.sinks.recorded_jobs import RECORDINGS
 
 
 def explained(name: str, iteration: int, rank: int | None = None, **settings: float) -> Explained:
-    return explain_iteration(read_trace(RECORDINGS / name), iteration, rank, MonitorSettings(**settings))  # type: ignore[arg-type]
+    return explain_iteration(read_trace(RECORDINGS / name), iteration, rank, JudgeSettings(**settings))  # type: ignore[arg-type]
 
 
 def test_an_iteration_of_a_verdict_shows_its_reasons_and_the_way_to_the_cause() -> None:

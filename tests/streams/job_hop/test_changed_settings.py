@@ -9,8 +9,8 @@ import pytest
 
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.threshold_changes import LIVE, ThresholdChange
+from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor, changed_settings
-from irregulars.streams.monitor_settings import MonitorSettings
 from tests.stored_states import stored
 from tests.streams.eight_ranks import EightRanks, faulty
 from tests.streams.evidence_rows import MS, T0, came, evidence_of, no_operators, went
@@ -31,7 +31,7 @@ def irregular(
     changes: Sequence[ThresholdChange], known_from: int, restore: bool = False, at_once: int = 1
 ) -> set[int]:
     """Judge iterations, some in one message, with changes that are known from one on; return the irregular ones."""
-    settings, found = MonitorSettings(), set()
+    settings, found = JudgeSettings(), set()
     monitor = JobMonitor("j", settings)
     monitor.add([came(0), came(1)])
     for first in range(0, ITERATIONS, at_once):
@@ -105,7 +105,7 @@ def test_restoring_the_monitors_at_any_moment_changes_nothing() -> None:
 
 
 def test_a_silence_that_was_shortened_closes_verdicts_sooner() -> None:
-    job = MonitoredJob("j", MonitorSettings(silence_s=600.0))
+    job = MonitoredJob("j", JudgeSettings(silence_s=600.0))
     made = EightRanks()
     made.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number >= 30)
     job.feed(in_order(made.trace(50))[:-8])  # without last words
@@ -119,7 +119,7 @@ def test_a_silence_that_was_shortened_closes_verdicts_sooner() -> None:
 
 
 def test_a_job_that_restarts_goes_on_by_what_was_changed() -> None:
-    monitor = JobMonitor("j", MonitorSettings())
+    monitor = JobMonitor("j", JudgeSettings())
     monitor.follow((change({"delta": 1.5}),))
     for attempt in (1, 2):
         monitor.add([came(rank, attempt=attempt) for rank in (0, 1)])
@@ -134,5 +134,5 @@ def test_a_job_that_restarts_goes_on_by_what_was_changed() -> None:
 
 
 def test_every_live_threshold_is_a_setting_of_monitors() -> None:
-    changed = changed_settings(MonitorSettings(), {name: 2 for name in LIVE if name != "alert_page_share"})
+    changed = changed_settings(JudgeSettings(), {name: 2 for name in LIVE if name != "alert_page_share"})
     assert changed.delta == changed.silence_s == changed.severity.page_gpu_hours == 2

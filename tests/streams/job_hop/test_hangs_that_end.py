@@ -8,8 +8,8 @@ import pytest
 
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.trace.directory import Trace, read_trace
+from irregulars.settings import JudgeSettings
 from irregulars.sinks.alerts import alert_of
-from irregulars.streams.monitor_settings import MonitorSettings
 from tests.sinks.recorded_jobs import RECORDINGS
 from tests.streams.evidence_rows import evidence_of
 from tests.streams.judged_streams import MonitoredJob, in_order, last_words
@@ -29,7 +29,7 @@ def trace() -> Trace:
 @pytest.fixture(params=[False, True], ids=["", "restored"])
 def silent(trace: Trace, request: pytest.FixtureRequest) -> MonitoredJob:
     """The job after its silence was told; once more, as another worker takes it over then."""
-    job = MonitoredJob(trace.job, MonitorSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
+    job = MonitoredJob(trace.job, JudgeSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
     messages = in_order(trace)
     job.feed(messages[: len(messages) - len(trace.announcements)])  # without last words
     for now_s in (0.0, *(SILENCE_S + step * GRACE_S for step in range(5))):
@@ -116,7 +116,7 @@ def test_a_job_that_goes_on_after_hours_hangs_no_more(silent: MonitoredJob, trac
 
 
 def test_a_hang_that_is_found_when_a_worker_catches_up_after_hours_is_kept(trace: Trace) -> None:
-    job = MonitoredJob(trace.job, MonitorSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
+    job = MonitoredJob(trace.job, JudgeSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
     messages = in_order(trace)
     job.feed(messages[: len(messages) - len(trace.announcements)])
     job.tick(0.0)

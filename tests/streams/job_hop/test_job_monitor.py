@@ -17,9 +17,9 @@ from irregulars.messages.evidence import Evidence, Membership, concatenate, deco
 from irregulars.messages.judgements import JudgedIteration, Judgements
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import trace_batches
+from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_clock import FORGOTTEN
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.monitor_settings import MonitorSettings
 from tests.stored_states import stored
 from tests.streams.evidence_rows import came, evidence_of, no_operators, went
 from tests.streams.judged_streams import MonitoredJob, found, in_order, judge, judge_trace
@@ -29,7 +29,7 @@ Rows = Sequence[Evidence | Membership]
 
 
 def made(*rows: Evidence | Membership, **settings: Any) -> JobMonitor:
-    monitor = JobMonitor("j", MonitorSettings(**settings))
+    monitor = JobMonitor("j", JudgeSettings(**settings))
     monitor.add(rows)
     return monitor
 
@@ -332,7 +332,7 @@ def hung() -> tuple[MonitoredJob, LockstepJob]:
         lockstep.rows[rank].append({**stuck, "iteration": UNKNOWN})
     trace = lockstep.trace()
     trace = replace(trace, announcements=tuple(replace(one, lost_rows=0) for one in trace.announcements))
-    job = MonitoredJob(trace.job, MonitorSettings(grace_s=30.0, silence_s=600.0))
+    job = MonitoredJob(trace.job, JudgeSettings(grace_s=30.0, silence_s=600.0))
     job.feed(message for message in in_order(trace) if not isinstance(message, Heartbeat))
     return job, lockstep
 
@@ -381,7 +381,7 @@ class SlowJob:
 
     def __init__(self) -> None:
         self.lockstep = LockstepJob({"world": ("world", (0, 1, 2, 3))})
-        self.job = MonitoredJob(self.lockstep.job, MonitorSettings(grace_s=30.0, silence_s=600.0))
+        self.job = MonitoredJob(self.lockstep.job, JudgeSettings(grace_s=30.0, silence_s=600.0))
         self.job.feed(replace(one, lost_rows=0) for one in self.lockstep.trace().announcements)
         self.now_s = 0.0
 
@@ -565,21 +565,21 @@ def test_ranks_may_interleave_in_any_way(random: Random) -> None:
     turns = [rank for rank, queue in enumerate(queues) for _ in queue]
     random.shuffle(turns)
     mixed = [queues[rank].pop(0) for rank in turns]
-    iterations, verdicts, announced = said(JobMonitor("j", MonitorSettings()), mixed)
-    expected = said(JobMonitor("j", MonitorSettings()), rows)
+    iterations, verdicts, announced = said(JobMonitor("j", JudgeSettings()), mixed)
+    expected = said(JobMonitor("j", JudgeSettings()), rows)
     assert [repr(one) for one in iterations] == [repr(one) for one in expected[0]]
     assert (verdicts, len(announced)) == (expected[1], 3)
 
 
 def test_a_snapshot_before_each_judgement_loses_nothing() -> None:
-    plain = said(JobMonitor("j", MonitorSettings()), life(3, 20))
-    restored = said(JobMonitor("j", MonitorSettings()), life(3, 20), restore=True)
+    plain = said(JobMonitor("j", JudgeSettings()), life(3, 20))
+    restored = said(JobMonitor("j", JudgeSettings()), life(3, 20), restore=True)
     assert [[repr(one) for one in part] for part in restored] == [[repr(one) for one in part] for part in plain]
 
 
 def test_a_snapshot_holds_the_next_attempt() -> None:
     monitor = made(came(0, 1), evidence_of(0, {0: 10}), came(0, 1, attempt=2), evidence_of(0, {0: 50}, attempt=2))
-    monitor = JobMonitor.from_state(stored(monitor.state()), MonitorSettings())
+    monitor = JobMonitor.from_state(stored(monitor.state()), JudgeSettings())
     monitor.add([went(0)])
     assert [one.attempt for one in advance(monitor).iterations] == [1, 2]
 
@@ -684,7 +684,7 @@ def test_advance_without_anything_says_nothing() -> None:
 @settings(max_examples=100)
 @given(data=st.data())
 def test_no_order_of_lives_and_rows_stops_a_monitor(data: st.DataObject) -> None:
-    monitor = JobMonitor("j", MonitorSettings(grace_s=1.0, silence_s=5.0))
+    monitor = JobMonitor("j", JudgeSettings(grace_s=1.0, silence_s=5.0))
     small, numbers = st.integers(0, 3), st.sampled_from([-(2**62), -1, 0, 1, 2, 3, 2**62])
     for step in range(data.draw(st.integers(0, 15))):
         rank, attempt = data.draw(small), data.draw(st.integers(1, 3))

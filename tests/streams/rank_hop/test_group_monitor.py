@@ -20,7 +20,7 @@ from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import read_trace
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.rank_hop.message_rows import RowSummary, summarize
@@ -121,7 +121,7 @@ def told(evidence: Evidence) -> Iterator[Any]:
 @pytest.mark.parametrize("sources", [("commops",), ("commops", "iterations")])
 @pytest.mark.parametrize("seed", range(9))
 def test_a_look_at_the_whole_changes_nothing(seed: int, sources: tuple[str, ...]) -> None:
-    settings = MonitorSettings(grace_s=10.0, silence_s=50.0)
+    settings = JudgeSettings(grace_s=10.0, silence_s=50.0)
     group = GroupMonitor("lockstep", settings, partition=2)
     alone = {rank: RankMonitor("lockstep", rank, settings, partition=2) for rank in RANKS}
     closed: tuple[list[Any], list[Any]] = ([], [])
@@ -174,7 +174,7 @@ def test_runs_are_those_of_rows_that_stand_together_by_iteration() -> None:
 
 
 def test_a_group_has_no_more_ranks_than_a_host() -> None:
-    group = GroupMonitor("lockstep", MonitorSettings())
+    group = GroupMonitor("lockstep", JudgeSettings())
     for rank in range(MAX_GROUP_RANKS):
         group.announce(announced(rank, ("commops",)))
     with pytest.raises(RecordError, match=f"ranks of a group must be at most {MAX_GROUP_RANKS}; got rank 64"):
@@ -184,7 +184,7 @@ def test_a_group_has_no_more_ranks_than_a_host() -> None:
 
 
 def test_a_group_counts_the_ranks_that_were_announced_and_have_not_ended() -> None:
-    group = GroupMonitor("lockstep", MonitorSettings())
+    group = GroupMonitor("lockstep", JudgeSettings())
     for rank in RANKS:
         group.announce(announced(rank, ("commops",)))
     group.beat(Heartbeat("lockstep", 1, RANKS[0], {"commops": SourceProgress(0, None)}, "ended", "finished"))
@@ -194,7 +194,7 @@ def test_a_group_counts_the_ranks_that_were_announced_and_have_not_ended() -> No
 
 
 def test_operators_of_an_attempt_that_is_over_are_counted_once_and_samples_are_not() -> None:
-    group = GroupMonitor("lockstep", MonitorSettings())
+    group = GroupMonitor("lockstep", JudgeSettings())
     rank = RANKS[0]
     group.announce(announced(rank, ("commops",)))
     group.beat(Heartbeat("lockstep", 1, rank, {"commops": SourceProgress(0, None)}, "ended", "finished"))
@@ -210,8 +210,8 @@ def test_hosts_whose_ranks_come_together_give_the_evidence_of_ranks_that_come_al
     simulate_trace(tmp_path, settings)
     trace = read_trace(tmp_path)
     announced = [replace(one, group=f"{one.host}/0") for one in trace.announcements]
-    groups = {one.group: GroupMonitor("lockstep", MonitorSettings()) for one in announced}
-    alone = {one.rank: RankMonitor("lockstep", one.rank, MonitorSettings()) for one in announced}
+    groups = {one.group: GroupMonitor("lockstep", JudgeSettings()) for one in announced}
+    alone = {one.rank: RankMonitor("lockstep", one.rank, JudgeSettings()) for one in announced}
     for one in announced:
         groups[one.group].announce(one)
         alone[one.rank].announce(one)

@@ -14,7 +14,7 @@ from irregulars.messages.announcements import Announcement, Heartbeat, SourcePro
 from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import read_trace, trace_batches
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.plausible_progress import SourceArrivals
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored
@@ -96,7 +96,7 @@ def lost_rows(monitor: RankMonitor) -> int:
 
 
 def monitor(*, now_s: float | None = None) -> RankMonitor:
-    made = RankMonitor("lockstep", 0, MonitorSettings())
+    made = RankMonitor("lockstep", 0, JudgeSettings())
     made.announce(Announcement("lockstep", 1, 0, 1, 1, ()))
     if now_s is not None:
         made.tick(now_s, 0.0)
@@ -194,7 +194,7 @@ def test_a_restored_monitor_refuses_as_well() -> None:
     one = monitor()
     one.add(batch(0, START_NS), 0)
     closed(one)
-    one = RankMonitor.from_state(stored(one.state()), MonitorSettings())
+    one = RankMonitor.from_state(stored(one.state()), JudgeSettings())
     with pytest.raises(RecordError):
         one.add(batch(10**9, START_NS + HOUR_NS), 1)
     with pytest.raises(RecordError):

@@ -10,7 +10,7 @@ import numpy as np
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.evidence import Membership
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN
-from irregulars.streams.monitor_settings import MonitorSettings
+from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import Closing
 from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.rank_attempt import Closed, RankAttempt
@@ -20,7 +20,7 @@ ANNOUNCED = Announcement("lockstep", 1, 0, 2, 2, (), ("commops", "iterations"))
 
 
 def attempt(**changes: Any) -> RankAttempt:
-    return RankAttempt(replace(ANNOUNCED, **changes), 3, MonitorSettings())
+    return RankAttempt(replace(ANNOUNCED, **changes), 3, JudgeSettings())
 
 
 def operator(iteration: int, start_ns: int, elapsed_ns: float = 4.0) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.threshold_changes import ThresholdChange
+from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.monitor_settings import MonitorSettings
 from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
@@ -67,7 +67,7 @@ async def tick(services: Services, monitor: JobMonitor, held: list[Tracked[JobMo
 
 def test_what_the_wall_clock_made_a_monitor_say_is_stored(services: Services) -> None:
     """Else it is said again after a restart, if another job of the partition moved its record on meanwhile."""
-    monitor = JobMonitor("j", MonitorSettings(silence_s=600.0))
+    monitor = JobMonitor("j", JudgeSettings(silence_s=600.0))
     monitor.add([came(0), came(1), evidence_of(0, {0: 10})])
     monitor.tick(time.time() - 700)
     assert asyncio.run(tick(services, monitor))
@@ -79,7 +79,7 @@ def test_a_snapshot_that_begins_while_a_verdict_is_sent_holds_what_said_it(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its ends would be behind the verdict, its state before it, and a restart would send it again."""
-    monitor = JobMonitor("j", MonitorSettings(silence_s=600.0))
+    monitor = JobMonitor("j", JudgeSettings(silence_s=600.0))
     monitor.add([came(0), came(1), evidence_of(0, {0: 10})])
     monitor.tick(time.time() - 700)
     found = []
@@ -100,13 +100,13 @@ class FollowedLog:
 
 
 def test_monitors_of_both_hops_go_by_the_changes_that_were_read(services: Services) -> None:
-    log, monitor = FollowedLog(), JobMonitor("j", MonitorSettings(delta=1.1))
+    log, monitor = FollowedLog(), JobMonitor("j", JudgeSettings(delta=1.1))
     stage = JobStage(services, lambda job: monitor, lambda state: monitor, lambda verdict: None, AllIsRead(),
                      log)  # type: ignore[arg-type]  # fmt: skip
     state: PartitionState[JobMonitor] = PartitionState(0, 1, 1, {})
     tracked = Tracked(b"j", monitor)
     ranks = RankStage(services, lambda *_: pytest.fail("not asked for"), lambda _: pytest.fail("not asked for"), log)  # type: ignore[arg-type]
-    first_hop = GroupMonitor("j", MonitorSettings(silence_s=600.0))
+    first_hop = GroupMonitor("j", JudgeSettings(silence_s=600.0))
 
     async def silences() -> tuple[float, float]:
         await stage._judged(state, tracked, None)

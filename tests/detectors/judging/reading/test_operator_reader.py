@@ -19,9 +19,9 @@ from irregulars.producers.simulator.presets import OFF_CLOCKS
 from irregulars.producers.simulator.settings import RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.source import Simulation
 from irregulars.producers.simulator.truth import measure
+from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.local_pipeline import LocalPipeline
-from irregulars.streams.monitor_settings import MonitorSettings
 from tests.room_thresholds import moved
 from tests.stored_states import stored
 
@@ -74,13 +74,13 @@ class Run:
         stream = stream_of(settings)
         self.log = stream.pipeline.log
         self.verdicts: dict[str, Verdict] = {}
-        self.monitor = JobMonitor(settings.job, MonitorSettings())
+        self.monitor = JobMonitor(settings.job, JudgeSettings())
         for messages in stream.steps:
             for message in messages:
                 self.monitor.add(decode_evidence(message))
             self.verdicts |= {one.verdict_id: one for one in self.monitor.advance(self.log.read_back).verdicts}
             if restores:
-                self.monitor = JobMonitor.from_state(stored(self.monitor.state()), MonitorSettings())
+                self.monitor = JobMonitor.from_state(stored(self.monitor.state()), JudgeSettings())
 
     @property
     def blamed(self) -> list[tuple[str, tuple[int, ...]]]:
