@@ -599,7 +599,7 @@ def test_evidence_of_many_ranks_in_one_message_is_the_same() -> None:
 
 def test_operators_that_are_no_longer_there_accuse_nobody() -> None:
     job = MonitoredJob("lockstep")
-    job.read_back = lambda spans: []  # type: ignore[method-assign]
+    job.log.read_back = lambda spans: []  # type: ignore[method-assign]
     outcome = job.feed(in_order(late_rank_job().trace()))
     assert sum(bool(one.is_irregular) for one in outcome.iterations) == 20
     assert outcome.revisions == []
