@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import MakeDetector
     from irregulars.producers.publishing.publisher import AgentSettings
     from irregulars.settings import JudgeSettings, SeverityLimits
-    from irregulars.streams.worker_settings import WorkerSettings
     from irregulars.sinks.connection import DatabaseSettings
+    from irregulars.streams.worker_settings import WorkerSettings
 
 # What Faust calls the levels of the standard library.
 _FAUST_LEVELS = {"warning": "warn", "critical": "crit"}
