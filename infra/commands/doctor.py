@@ -92,7 +92,7 @@ def _print_json(findings: list[Finding], took_s: float) -> None:
 
 
 def _print(findings: list[Finding], took_s: float) -> None:
-    from irregulars.infra.doctor.report import coloured, lines_of, summary
+    from irregulars.infra.doctor.findings import coloured, lines_of, summary
 
     console = open_console()
     for line, style in lines_of(findings):

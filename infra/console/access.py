@@ -1,4 +1,4 @@
-"""Who may look: token, cookies, a proxy that names people, names that browsers use, and headers that bind browsers.
+"""Access to the console: token, cookies, a proxy that names people, names of hosts, and headers that bind browsers.
 
 Beyond loopback the console refuses to listen without TLS, a proxy that logs people in, or ``console_plain_http``.
 Limits on connections and on guesses are a proxy's; the token's length keeps guesses away.
@@ -110,7 +110,7 @@ def make_policy(
     Raises
     ------
     InputError
-        If the settings would let in whom they must not, or would send secrets where others read along.
+        If the settings would admit others than the intended users, or send secrets unencrypted.
     """
     networks = parse_networks(proxies)
     if not networks and (user_header is not None or proxy_secret_file is not None):
@@ -221,9 +221,9 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who may look."""
+    """A person who may read the console."""
 
-    name: str  # empty: somebody with the token, who gave no name
+    name: str  # empty: a person with the token who gave no name
     is_sure: bool  # a proxy names them; a name beside a token is not checked
     csrf: str  # a form must bring it back, so that no other site can send it
 
@@ -244,7 +244,7 @@ class Sessions:
         return same_word(token, self._token)
 
     def cookie(self, name: str, now_s: float) -> str:
-        """Return the cookie of somebody who was let in."""
+        """Return the cookie of a person who was let in."""
         packed = base64.urlsafe_b64encode(name[:MOST_NAME].encode(errors="replace")).decode().rstrip("=")
         body = f"{_VERSION}.{int(now_s) + SESSION_S}.{packed}"
         return f"{body}.{self._signed('cookie', body)}"

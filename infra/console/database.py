@@ -31,9 +31,9 @@ class SharedAnswers:
         self._kept: Final[OrderedDict[Hashable, asyncio.Task[Any]]] = OrderedDict()
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]], keep_s: float = KEEP_S) -> T:
-        """Return what `make` gives, or what it gave to somebody else within `keep_s`; errors likewise.
+        """Return the result of `make`, or that of an equal question within `keep_s`; errors likewise.
 
-        Whoever goes away while it is on its way takes it from nobody else.
+        A caller that is cancelled meanwhile does not cancel it for the others.
         """
         task = self._kept.get(key)
         if task is None:
@@ -64,7 +64,7 @@ class SharedAnswers:
 
 AT_ONCE: Final = 6  # questions that the database works on at a time
 ANSWER_S: Final = 8.0
-"""How long the database may work on one question, s. People wait a second or two, and then look elsewhere."""
+"""How long the database may work on one question, s. People wait a second or two, and then give up."""
 
 _QUEUE_S: Final = 4.0  # how long a question waits for its turn
 _MARGIN_S: Final = 3.0  # from the database's own limit to ours
@@ -87,9 +87,7 @@ class ConsoleDatabase:
     """
 
     def __init__(
-        self,
-        settings: DatabaseSettings,
-        on_answer: Callable[[float, BaseException | None], None] = _note_nothing,
+        self, settings: DatabaseSettings, on_answer: Callable[[float, BaseException | None], None] = _note_nothing
     ) -> None:
         self.settings = replace(settings, is_reading=True, wait_s=0.0, answer_s=ANSWER_S + _MARGIN_S)
         self._on_answer: Final = on_answer
@@ -107,7 +105,7 @@ class ConsoleDatabase:
         return f"{self.settings.database} on {self.settings.address}"
 
     async def ask(self, key: Hashable, read: Callable[[Client], T], keep_s: float = KEEP_S) -> T:
-        """Return what `read` makes of the database, or what it made for somebody else a moment ago.
+        """Return the result of `read`, or that of an equal question a moment ago.
 
         Parameters
         ----------
@@ -192,13 +190,13 @@ class ConsoleDatabase:
 
 
 def _mark_seen(answer: asyncio.Future[Any]) -> None:
-    """Take the error of an answer that nobody waits for any more, which asyncio would complain about."""
+    """Retrieve the error of an answer that is no longer awaited: else asyncio logs it as never retrieved."""
     if not answer.cancelled():
         answer.exception()
 
 
 def _bounded(client: Client) -> Client:
-    """Bound what each question may cost; a user whose profile allows no settings at all has bounds of its own."""
+    """Bound the time and the rows of each question; a profile without the right to settings has its own bounds."""
     known = client.server_settings.get("readonly")
     if known is None or known.value != "1":
         client.set_client_setting("max_execution_time", int(ANSWER_S))

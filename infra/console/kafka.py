@@ -146,9 +146,7 @@ class RecentAlerts:
 
     def _messages(self) -> Any:
         kafka = self._kafka
-        found = follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST,
-                              is_over=self._is_readable)  # fmt: skip
-        yield from found
+        return follow_alerts(kafka.bootstrap, kafka.topics, kafka.security, newest=MOST, is_over=self._is_readable)
 
     def _is_readable(self) -> bool:
         """Return whether to stop; that it is asked at all says that the topic is read."""
@@ -157,7 +155,7 @@ class RecentAlerts:
 
 
 def since_s(alert: Alert) -> float | None:
-    """Return how long ago what an alert tells of was seen, s; None: not known."""
+    """Return the age of an alert's verdict, s; None: not known."""
     return None if alert.time_ns is None else max(0.0, time.time() - alert.time_ns / 1e9)
 
 
@@ -165,7 +163,7 @@ _SAY_S: Final = 10.0
 
 
 def say_on_topic(kafka: KafkaAddress, verdict: Verdict, word: str, who: str, note: str) -> None:
-    """Keep somebody's word; waits for the broker, but not for ever.
+    """Publish an opinion on a verdict; waits for the broker at most `_SAY_S`.
 
     Raises
     ------

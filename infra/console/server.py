@@ -40,15 +40,12 @@ from irregulars.infra.configuration.wiring import database_settings, kafka_secur
 from irregulars.infra.console.access import AccessPolicy, Gate, Sessions, make_policy, path_of
 from irregulars.infra.console.database import ConsoleDatabase, SharedAnswers
 from irregulars.infra.console.heat_map.routes import heat_map_routes
+from irregulars.infra.console.incident import feedback_routes, incident_routes
+from irregulars.infra.console.jobs import job_routes, jobs_now_routes
 from irregulars.infra.console.kafka import KafkaAddress, RecentAlerts
-from irregulars.infra.console.pages.devices import device_routes
-from irregulars.infra.console.pages.incident import feedback_routes, incident_routes
-from irregulars.infra.console.pages.job import job_routes
-from irregulars.infra.console.pages.jobs_now import jobs_now_routes
-from irregulars.infra.console.pages.login import Login
-from irregulars.infra.console.pages.pipeline import pipeline_routes
-from irregulars.infra.console.pages.questions import question_routes
-from irregulars.infra.console.pages.rendering import Console, make_templates, render
+from irregulars.infra.console.login import Login
+from irregulars.infra.console.rendering import Console, make_templates, render
+from irregulars.infra.console.tables import device_routes, pipeline_routes, question_routes
 from irregulars.infra.showing.html_page import themed
 from irregulars.printing import printable
 from irregulars.sinks.connection import DatabaseSettings
@@ -56,7 +53,7 @@ from irregulars.sinks.connection import DatabaseSettings
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """What a console needs."""
+    """Settings of a console."""
 
     database: DatabaseSettings
     policy: AccessPolicy
@@ -98,7 +95,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
 
 
 async def _healthz(request: Request) -> Response:
-    """Say that the process answers; whether the database does, its pages and metrics tell."""
+    """Answer while the process runs. Whether the database answers stands on the pages and in the metrics."""
     return PlainTextResponse("ok\n")
 
 
@@ -131,7 +128,7 @@ def policy_of(settings: Settings, address: tuple[str, int]) -> AccessPolicy:
 
 
 def console_settings_of(settings: Settings, policy: AccessPolicy, *, reads_kafka: bool = True) -> ConsoleSettings:
-    """Return what the application needs. Raises `InputError` where a file of a secret can't be read."""
+    """Return the settings of the application. Raises `InputError` where a file of a secret can't be read."""
     security = kafka_security(settings, is_asking=False) if reads_kafka else {}
     kafka = KafkaAddress(settings.kafka_bootstrap, settings.topics(), security) if reads_kafka else None
     database = database_settings(settings, is_reading=True)
@@ -142,7 +139,7 @@ _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class ConsoleMetrics:
-    """What the console counts."""
+    """Metrics of the console."""
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry(auto_describe=False)
@@ -164,7 +161,7 @@ class ConsoleMetrics:
         )
 
     def count_answer(self, seconds: float, error: BaseException | None) -> None:
-        """Note one question to the database. One that can't be asked is no failure of the database."""
+        """Count one question to the database. One that can't be asked is no failure of the database."""
         outcome = "answered" if error is None else "refused" if isinstance(error, InputError) else "failed"
         self._database.labels(outcome).observe(seconds)
 
@@ -383,7 +380,7 @@ class _Server(uvicorn.Server):
         return stopping.on_stop(self.end_soon)
 
     def end_soon(self) -> None:
-        """End as soon as what is being answered is answered, or `_STOP_S` is over."""
+        """End once all requests in progress are answered, or after `_STOP_S`."""
         self.should_exit = True
 
 

@@ -1,1 +1,1 @@
-"""What is wrong with an installation, one line a finding: read, checked, told. Start at `diagnosis.py`."""
+"""Finds faults of an installation, one line each. Start at `diagnosis.py`."""

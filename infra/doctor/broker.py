@@ -161,7 +161,7 @@ def _ends_s(pem: str) -> float | None:
 
 
 def check_broker(seen: KafkaFacts) -> Iterator[Finding]:
-    """Give the findings on the brokers."""
+    """Yield the findings on the brokers."""
     broker = seen.broker
     if broker.error is not None:
         yield finding("problem", GROUP, "broker", broker.error.text, broker.error.code)

@@ -69,7 +69,7 @@ class DatabaseFacts:
 
 
 def read_database(settings: Settings, question: Question, on_step: Callable[[str], None]) -> DatabaseFacts:
-    """Read what the database knows; one that is away, or refuses us, is told in what comes back."""
+    """Return the facts of the database; `error` is set if it is away or refuses us."""
     on_step("asking the database")
     try:
         own = database_settings(settings, min(question.within_s / 2, 5.0), is_reading=question.only_reads)
@@ -207,11 +207,16 @@ _UNTRUSTED: Final = re.compile(r"certificate verify failed: ([^(]*[^( ])")
 
 
 def _obstacle(error: IrregularsError, reason: str, own: DatabaseSettings) -> Obstacle:
-    """Return the case and what was seen of it; `reason` is the error's in few words."""
+    """Return the case of an error, with its text; `reason` is the error's in few words."""
     if isinstance(error, InputError):
         return Obstacle("clickhouse_unusable", reason)
     if isinstance(error, ServiceRefused):
-        return _refusal(reason, own)
+        if reason.startswith("database must exist"):
+            return Obstacle("database_missing", reason)
+        if "Not enough privileges" in reason:  # the same for a database that is there and for one that is not
+            text = f"{own.user} may not see database {own.database!r}, or it does not exist ({own.address})"
+            return Obstacle("database_hidden", text)
+        return Obstacle("clickhouse_refuses", reason)
     untrusted = _UNTRUSTED.search(reason)
     if untrusted is not None:
         text = f"the certificate of {own.address} can't be trusted: {untrusted[1]}"
@@ -223,15 +228,6 @@ def _obstacle(error: IrregularsError, reason: str, own: DatabaseSettings) -> Obs
     if own.address.startswith("http://") and _speaks_tls(own):
         return Obstacle("clickhouse_tls", f"{own.address} speaks TLS, and clickhouse_url is http")
     return Obstacle("clickhouse_away", reason)
-
-
-def _refusal(reason: str, own: DatabaseSettings) -> Obstacle:
-    if reason.startswith("database must exist"):
-        return Obstacle("database_missing", reason)
-    if "Not enough privileges" in reason:  # the same for a database that is there and for one that is not
-        text = f"{own.user} may not see database {own.database!r}, or it does not exist ({own.address})"
-        return Obstacle("database_hidden", text)
-    return Obstacle("clickhouse_refuses", reason)
 
 
 def _speaks_tls(own: DatabaseSettings) -> bool:
@@ -251,7 +247,7 @@ def _speaks_tls(own: DatabaseSettings) -> bool:
 GROUP: Final = "clickhouse"
 FEW_FREE: Final = 0.2
 NO_FREE: Final = 0.05
-"""Shares of a disk. Merges write a second copy of what they merge, and stop where there is no room for it."""
+"""Shares of a disk. Merges write a second copy of their parts, and stop where there is no room for it."""
 
 MANY_PARTS: Final = 300
 TOO_MANY_PARTS: Final = 1000
@@ -262,11 +258,16 @@ STUCK_LAG_S: Final = 600.0
 
 
 def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = False) -> Iterator[Finding]:
-    """Give what is found of the database; `only_reads`: for whoever writes nothing there."""
+    """Yield the findings on the database; `only_reads`: for a user who writes nothing there."""
     if seen.error is not None:
         yield finding("problem", GROUP, "server", seen.error.text, seen.error.code)
         return
-    yield from _server(seen)
+    text = f"ClickHouse {seen.version} at {seen.address}, answered in {span(seen.round_trip_s)}"
+    yield ok(GROUP, "server", text)
+    if seen.clock_s is not None:
+        # The server took its time somewhere within the round trip: half of it is not known.
+        least_s = max(abs(seen.clock_s) - seen.round_trip_s / 2, 0.0)
+        yield clock_finding(GROUP, "the database's clock", least_s if seen.clock_s > 0 else -least_s)
     yield from _schema(seen)
     yield from _grants(seen, ("SELECT",) if only_reads else ("SELECT", "INSERT"))
     if not only_reads:
@@ -289,14 +290,6 @@ def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = Fals
         yield ok(GROUP, "stored", f"the newest iteration was stored {span(max(now_s - seen.stored_s, 0.0))} ago")
     for reason in dict.fromkeys(seen.unread.values()):
         yield unread(GROUP, ", ".join(what for what, own in seen.unread.items() if own == reason), reason)
-
-
-def _server(seen: DatabaseFacts) -> Iterator[Finding]:
-    text = f"ClickHouse {seen.version} at {seen.address}, answered in {span(seen.round_trip_s)}"
-    yield ok(GROUP, "server", text)
-    if seen.clock_s is not None:
-        least_s = max(abs(seen.clock_s) - seen.round_trip_s / 2, 0.0)
-        yield clock_finding(GROUP, "the database's clock", least_s if seen.clock_s > 0 else -least_s)
 
 
 def _schema(seen: DatabaseFacts) -> Iterator[Finding]:

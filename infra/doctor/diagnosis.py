@@ -1,4 +1,4 @@
-"""The whole: read machine, Kafka and ClickHouse side by side within a deadline, and judge what was read."""
+"""Reads machine, Kafka and ClickHouse side by side within a deadline, and returns the findings on all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from irregulars.infra.configuration.lenient import LenientSettings
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.doctor.broker import check_broker, let_in, reason_of
-from irregulars.infra.doctor.database import DatabaseFacts, check_database, read_database
+from irregulars.infra.doctor.database import check_database, read_database
 from irregulars.infra.doctor.facts import KafkaFacts, StreamFacts, TopicFacts
 from irregulars.infra.doctor.findings import GROUPS, Finding, Question, finding, unread
 from irregulars.infra.doctor.jobs import check_alerts, check_jobs
@@ -70,7 +70,11 @@ def diagnose(found: LenientSettings, question: Question, on_step: OnStep = lambd
         if kafka is not None:
             findings += _of_kafka(_await(kafka, deadline_s), settings, question)
         if database is not None:
-            findings += _of_database(_await(database, deadline_s), question)
+            seen = _await(database, deadline_s)
+            if seen is None:
+                findings.append(unread("clickhouse", "all", f"not read within {question.within_s:g} s"))
+            else:
+                findings += check_database(seen, time.time(), only_reads=question.only_reads)
     else:
         findings += [unread(group, "settings", "they can't be used") for group in GROUPS if group != "machine"]
     findings += check_machine(read_machine(found), question.role)
@@ -161,13 +165,6 @@ def _of_kafka(seen: KafkaFacts | None, settings: Settings, question: Question) -
     yield from check_workers(seen, VERSION)
     yield from check_jobs(seen, settings.grace_s)
     yield from check_alerts(seen, settings.alert_least_severity)
-
-
-def _of_database(seen: DatabaseFacts | None, question: Question) -> Iterator[Finding]:
-    if seen is None:
-        yield unread("clickhouse", "all", f"not read within {question.within_s:g} s")
-    else:
-        yield from check_database(seen, time.time(), only_reads=question.only_reads)
 
 
 class BlockWatch:

@@ -126,7 +126,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """What the messages on the topics show. Topics go by their names without prefix."""
+    """Facts from the messages on the topics. Topics go by their names without prefix."""
 
     unread: Mapping[str, str] = field(default_factory=dict)  # why a topic could not be read
     progress: Mapping[int, Progress] = field(default_factory=dict)  # by partition

@@ -26,18 +26,18 @@ from irregulars.infra.doctor.workers import is_read
 SILENT_S: Final = 60.0
 """A rank of a default agent is heard every ten seconds at least (``heartbeat_s``); six of these are no accident."""
 
-ANNOUNCED_S: Final = 60.0  # ranks of a job start within this time of one another, else somebody waits for the rest
+ANNOUNCED_S: Final = 60.0  # ranks of a job start within this time of one another, else the others wait for the rest
 FIRST_CLOSING_S: Final = 120.0
 CLOSING_S: Final = 300.0
 """Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint may take
 some minutes, and so may the first iterations, which compile: sooner it is a warning."""
 
 _MOST_JOBS: Final = 8
-ALL_LOST: Final = 0.9  # share of what is sent that goes to the dead letters from which on nothing gets through
+ALL_LOST: Final = 0.9  # share of messages in the dead letters from which on nothing gets through
 
 
 def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
-    """Give what is found of producers and their jobs; `grace_s` is how long a worker waits for one of them."""
+    """Yield the findings on producers and jobs; `grace_s` is how long a worker waits for a rank."""
     topics = [seen.topics[name] for name in ("jobs", "heartbeats") if name in seen.topics]
     lacking = [topic for topic in topics if topic.error]
     if lacking:
@@ -85,7 +85,12 @@ def _heard(seen: KafkaFacts, running: Sequence[JobFacts]) -> Iterator[Finding]:
 
 
 def _job(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
-    yield from _contradictions(job)
+    if job.beside:
+        hosts = names(sorted(job.beside | set(job.hosts.values())))
+        yield finding("problem", "jobs", f"job {job.job}", f"two jobs send under this name: {hosts}", "two_jobs")
+    elif job.contradicts is not None:
+        text = f"announcements of one rank differ in {job.contradicts}: no device of the job can be named"
+        yield finding("problem", "jobs", f"job {job.job}", text, "job_contradicts")
     yield from _unannounced(seen, job)
     yield from _silent(seen, job)
     lost = {source: rows for source, rows in job.lost_rows.items() if rows}
@@ -101,15 +106,6 @@ def _job(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
         yield finding("warning", "jobs", f"job {job.job}", text, "no_samples")
     if "per_host" in job.clocks and len(set(job.hosts.values())) > 1:
         yield ok("jobs", f"job {job.job}", "clocks are each host's own: durations count, and order within a host")
-
-
-def _contradictions(job: JobFacts) -> Iterator[Finding]:
-    if job.beside:
-        hosts = names(sorted(job.beside | set(job.hosts.values())))
-        yield finding("problem", "jobs", f"job {job.job}", f"two jobs send under this name: {hosts}", "two_jobs")
-    elif job.contradicts is not None:
-        text = f"announcements of one rank differ in {job.contradicts}: no device of the job can be named"
-        yield finding("problem", "jobs", f"job {job.job}", text, "job_contradicts")
 
 
 def _unannounced(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
@@ -142,7 +138,7 @@ def _silent(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
 
 
 def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
-    """Whether iterations close; where nobody reads or all is refused, that says why not."""
+    """Yield whether iterations close; nothing where no worker reads, or all is refused, since that explains it."""
     if "evidence" in seen.stream.unread or not is_read(seen) or "commops" not in seen.topics:
         return
     if job.evidence_s is not None and seen.now_s - job.evidence_s < CLOSING_S + grace_s:
@@ -198,7 +194,7 @@ def _is_all_lost(seen: KafkaFacts, recent: Sequence[Letter]) -> bool:
 
 
 def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
-    """Give what is found of alerts and of those who tell people; `least_severity` is the setting."""
+    """Yield the findings on alerts and on notify; `least_severity` is the setting."""
     alerts = seen.topics.get("alerts")
     if alerts is not None and alerts.error is None:
         verdicts = seen.topics.get("verdicts")

@@ -23,7 +23,7 @@ SECRETS: Final = (
     "clickhouse_reader_password_file", "console_token_file", "console_key_file",
     "console_proxy_secret_file",
 )  # fmt: skip
-"""Settings that name a file which nobody else should read."""
+"""Settings that name a file which other users must not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class MachineFacts:
 
 
 def read_machine(found: LenientSettings) -> MachineFacts:
-    """Look at the settings' files, what is installed, and the disk."""
+    """Read the settings' files, the installed packages and the free disk."""
     settings = found.settings
     directory = None if settings is None else settings.data_dir
     return MachineFacts(
@@ -89,7 +89,7 @@ def _free_bytes(directory: Path) -> int | None:
 
 
 def _is_installed(name: str) -> bool:
-    """Tell whether a package can be imported. Faust, once imported, has no specification any more."""
+    """Return whether a package can be imported. Faust, once imported, has no specification any more."""
     return name in sys.modules or find_spec(name) is not None
 
 
@@ -99,7 +99,7 @@ LEAST_FREE_BYTES: Final = 1 << 30
 
 
 def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Finding]:
-    """Give what is found of this machine; for a role, of what it needs."""
+    """Yield the findings on this machine; for a role, on its needs."""
     yield ok(GROUP, "release", f"irregulars {seen.release}")
     for text in seen.refused:
         yield finding("problem", GROUP, "settings", text, "setting_refused")

@@ -86,7 +86,7 @@ class Tails:
                 yield message
             if offset >= ends.get(place, 0) - 1:
                 ends.pop(place, None)
-        elif error.code() == KafkaError._PARTITION_EOF:  # what is compacted away ends before its last offset
+        elif error.code() == KafkaError._PARTITION_EOF:  # compaction may have removed the last offsets
             ends.pop(place, None)
         elif is_refusal(error, self._security) or error.code() not in PASSING:
             raise service_error(error, self._bootstrap, security=self._security)
@@ -116,15 +116,19 @@ class StreamReading:
         self._unread: dict[str, str] = {}
 
     def read(self, workers: GroupFacts, on_step: Callable[[str], None]) -> StreamFacts:
-        """Return all that the messages say."""
+        """Return the facts that all messages together give."""
         on_step("asking how far the workers are")
         progress = self._progress(workers)
         waiting_s = self._waiting(progress, workers)
         on_step("reading what jobs said")
         jobs, since_s, clocks, is_whole = self._jobs()
         on_step("reading dead letters, notices and mutes")
-        letters = tuple(self._letters())
-        troubled, mutes = self._troubled(), tuple(self._mutes())
+        read = [(_time_s(message), DeadLetter.of(message)) for message in self._newest("deadletter")]
+        letters = tuple(Letter(time_s, one.reason, one.topic, one.headers.get("channel")) for time_s, one in read)
+        troubled = self._troubled()
+        newest = {message.key(): message for message in self._newest("mutes")}
+        now_ns = int(self._now_s * 1e9)
+        mutes = tuple(one.what() for _, one in _decoded(newest.values(), decode_mute) if one.is_active(now_ns))
         newest_s = max((one.time_s for one in progress.values()), default=0.0)
         if newest_s > self._now_s + CLOCK_S:
             clocks = {**clocks, "the workers": newest_s - self._now_s}
@@ -154,7 +158,7 @@ class StreamReading:
         return {topic: at for topic, at in positions.items() if at <= (ends.get(topic) or at)}
 
     def _from_commits(self, workers: GroupFacts) -> dict[int, Progress]:
-        """What the group committed tells how far snapshots were, long after the last worker ended."""
+        """Return the progress by the group's commits, which stay long after the last worker ended."""
         names = {self._topics[topic].name: topic for topic in FIRST_HOP if topic in self._topics}
         found: dict[int, dict[str, int]] = {}
         for (name, partition), at in workers.committed.items():
@@ -201,13 +205,6 @@ class StreamReading:
         clocks = host_clocks(beats, hosts, self._now_s)
         return jobs, since_s, clocks, len(evidence) < MOST["evidence"] // 2
 
-    # --- what was refused, and who is told --------------------------------------------------------------------------
-
-    def _letters(self) -> Iterator[Letter]:
-        for message in self._newest("deadletter"):
-            letter = DeadLetter.of(message)
-            yield Letter(_time_s(message), letter.reason, letter.topic, letter.headers.get("channel"))
-
     def _troubled(self) -> dict[str, str]:
         newest: dict[bytes, DeliveryRecord] = {}
         for message, told in _decoded(self._newest("notices"), decode_delivery):
@@ -223,12 +220,6 @@ class StreamReading:
             elif given_up:
                 found[channel] = f"{count(len(given_up), 'notice')} given up or refused within a day"
         return found
-
-    def _mutes(self) -> Iterator[str]:
-        newest = {message.key(): message for message in self._newest("mutes")}
-        for _, mute in _decoded(newest.values(), decode_mute):
-            if mute.is_active(int(self._now_s * 1e9)):
-                yield mute.what()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -288,7 +279,7 @@ _BESIDE_S: Final = 5.0
 
 
 class Beat(NamedTuple):
-    """A heartbeat as it stands in the log: partition, time of the message (s since 1970), and what it says."""
+    """A heartbeat of the log: its partition, the time of its message (s since 1970), and its contents."""
 
     partition: int
     time_s: float
@@ -326,10 +317,7 @@ class _Gathered:
 
 
 def jobs_of(
-    announced: Iterable[Announced],
-    beats: Iterable[Beat],
-    evidence_s: Mapping[str, float],
-    since_s: float,
+    announced: Iterable[Announced], beats: Iterable[Beat], evidence_s: Mapping[str, float], since_s: float
 ) -> tuple[JobFacts, ...]:
     """Return the newest starts of the jobs that were heard or announced since a time; the last heard first.
 

@@ -9,12 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, and not told to type checkers
-    AdminClient,
-    ConfigResource,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # public there, and not told to type checkers
 
 from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, TopicFacts
 from irregulars.infra.doctor.findings import (
@@ -67,7 +62,7 @@ Offsets = Mapping[tuple[str, int], int]
 def read_topics(
     admin: AdminClient, settings: TopicSettings, now_s: float, deadline: Deadline
 ) -> dict[str, TopicFacts]:
-    """Return what is known of our topics, by their names without prefix."""
+    """Return the facts of our topics, by their names without prefix."""
     names = {settings.name(name): name for name in TOPICS}
     described = admin.describe_topics(TopicCollection(list(names)), include_authorized_operations=True,
                                       request_timeout=deadline.left_s(_ANSWER_S))  # fmt: skip
@@ -95,7 +90,7 @@ def offsets_at(admin: AdminClient, places: Sequence[tuple[str, int]], time_s: fl
 
 
 def read_group(admin: AdminClient, name: str, deadline: Deadline) -> GroupFacts:
-    """Return what is known of a consumer group; one that does not exist has no members."""
+    """Return the facts of a consumer group; one that does not exist has no members."""
     try:
         asked = partial(admin.describe_consumer_groups, [name], include_authorized_operations=True,
                         request_timeout=deadline.left_s(_ANSWER_S))  # fmt: skip
@@ -203,7 +198,7 @@ def _of(offsets: Offsets, topic: str) -> dict[int, int]:
     return {partition: at for (name, partition), at in offsets.items() if name == topic}
 
 
-RECENT_S: Final = 600.0  # messages of so long count as what is sent now
+RECENT_S: Final = 600.0  # age up to which a message counts as sent now
 FOR_PEOPLE: Final = tuple(name for name in TOPICS if name not in WORKER_TOPICS)
 _TOGETHER: Final = (tuple(n for n, t in TOPICS.items() if t.is_parted_by_rank), ("evidence", "job_snapshots"))
 _WHOLE: Final = Question()
@@ -213,14 +208,14 @@ Topics = Mapping[str, TopicFacts]
 def check_topics(
     seen: KafkaFacts, settings: TopicSettings, grace_s: float, question: Question = _WHOLE
 ) -> Iterator[Finding]:
-    """Give what is found of the topics; for a role, of those that it needs.
+    """Yield the findings on the topics; for a role, on those that it needs.
 
     Parameters
     ----------
     settings
         How they should be laid out.
     grace_s
-        How long a worker waits for a source: what is deleted by then was never judged.
+        How long a worker waits for a source: messages deleted by then were never judged.
     """
     needed = {one.name for one in question.needed(settings)}
     topics = {name: topic for name, topic in seen.topics.items() if question.role is None or topic.name in needed}
@@ -240,13 +235,13 @@ def check_topics(
         yield finding("warning", "topics", "copies", text, "under_replicated")
     if not without and not behind:
         yield ok("topics", "leaders", "each partition has a leader, and all its copies keep up")
-    if question.role in (None, "admin"):  # how topics are laid out is for whoever makes them
+    if question.role in (None, "admin"):  # only the admin's role can change the layout
         yield from _copies(there)
         yield from _configurations(there, grace_s)
 
 
 def _missing(topics: Topics, needed: tuple[Collection[str], Collection[str]]) -> Iterator[Finding]:
-    """What is missing for certain: Kafka says so to whoever may describe it. Nothing works without the first."""
+    """Yield topics that are certainly missing: Kafka tells a user who may describe them. The first are vital."""
     levels: tuple[Level, Level] = ("problem", "warning")
     for of_level, level in zip(needed, levels, strict=True):
         lacking = [topics[name].name for name in topics if name in of_level and topics[name].error == "missing"]
@@ -379,7 +374,7 @@ def _number(text: str | None) -> float | None:
 def check_rights(
     seen: KafkaFacts, settings: TopicSettings, question: Question, user: str | None = None
 ) -> Iterator[Finding]:
-    """Give what is found of our rights; `user` is how we log in, where that is by a name."""
+    """Yield the findings on our rights; `user` is our name at the broker, where we log in by one."""
     if not any(topic.operations is not None or topic.error == "refused" for topic in seen.topics.values()):
         is_empty = all(topic.error == "missing" for topic in seen.topics.values())
         reason = "no topic is there" if is_empty else "the broker does not say what we may do"
@@ -418,7 +413,7 @@ def _lacking(seen: KafkaFacts, rights: tuple[Right, ...]) -> list[Right]:
     for right in rights:
         if right.kind == "topic":
             topic = topics.get(right.name)
-            # Whoever may not describe a topic is not told of it; one that is missing for certain lacks no right.
+            # Kafka hides a topic from a user who may not describe it; one that is certainly missing lacks no right.
             allowed = frozenset() if topic is None or topic.error == "refused" else topic.operations
             if topic is not None and topic.error == "missing":
                 continue
@@ -431,5 +426,5 @@ def _lacking(seen: KafkaFacts, rights: tuple[Right, ...]) -> list[Right]:
 
 def _group_operations(group: GroupFacts | None) -> frozenset[str] | None:
     if group is None:
-        return None  # not looked at: a group of a role that nobody asks for
+        return None  # not read: a group of a role that is not in question
     return frozenset() if group.error == "refused" else group.operations

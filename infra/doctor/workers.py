@@ -31,7 +31,7 @@ _INFO: Final = re.compile(r'irregulars_worker_info\{group="(?P<group>[^"]*)",ver
 
 
 def read_page(listen: str) -> WorkerPage | None:
-    """Return what a worker says at ``metrics_listen``; None: none answers there, it may run on another machine."""
+    """Return the page of the worker at ``metrics_listen``; None if none answers: it may run on another machine."""
     try:
         address = parse_listen(listen)
     except InputError:
@@ -78,12 +78,12 @@ ALIVE_S: Final = 30.0
 """A worker says how far it is every two seconds: one that has said nothing for that long does not read."""
 
 LATE_S: Final = 60.0
-BEHIND_S: Final = 300.0  # what was sent so long ago and is not read: as the alert IrregularsBehind has it, a page
+BEHIND_S: Final = 300.0  # age of unread messages that is a page, as in the alert IrregularsBehind
 FIRST_HOP: Final = ("commops", "iterations", "heartbeats", "bandwidth", "gpu_health", "jobs")
 
 
 def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
-    """Give what is found of the workers."""
+    """Yield the findings on the workers."""
     if "progress" in seen.topics and seen.topics["progress"].error:
         yield unseen(GROUP, "all", seen.topics["progress"])
         return
@@ -181,7 +181,7 @@ def _lag(seen: KafkaFacts, waiting: dict[str, int]) -> Iterator[Finding]:
 
 
 def _judging(seen: KafkaFacts) -> Iterator[Finding]:
-    """The second hop: what was made evidence of and is not judged, by what the group has committed."""
+    """Yield whether the second hop judges: evidence is judged up to the group's commits."""
     late = {part: seen.now_s - at_s for (topic, part), at_s in seen.stream.waiting_s.items() if topic == "evidence"}
     longest_s = max(late.values(), default=0.0)
     if is_read(seen) and longest_s >= BEHIND_S:

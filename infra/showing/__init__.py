@@ -1,1 +1,1 @@
-"""One screen about one verdict: what was read, what follows from it, how it is told. Start at `screen.py`."""
+"""One screen about one verdict: its facts, its values, its pages. Start at `screen.py`."""

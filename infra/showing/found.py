@@ -1,4 +1,4 @@
-"""What was read about a verdict, from the database or from a recording, before anything is made of it.
+"""Facts about a verdict, read from the database or from a recording.
 
 Both readers (`from_database.py`, `from_recording.py`) fill the same fields, so that the screen is the same. A part
 that is missing (rows expired, nothing sampled) is empty.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from irregulars.dtypes import Floats, Ints
-from irregulars.messages.judgements import Verdict
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import DEVICE_KINDS
 
 BEFORE_SHOWN: Final = 40  # iterations before a verdict that are read: they show how steady the job was
 AFTER_SHOWN: Final = 20  # iterations behind a verdict that are read: is it over?
@@ -131,7 +132,7 @@ class Found:
     verdict: Verdict  # its newest revision
     recording: str | None = None  # the directory that was judged; None: a database was read
     source: str = ""  # where it was read, for people
-    now_ns: int | None = None  # when it was read; None for a recording, of which nobody asks how long ago it was
+    now_ns: int | None = None  # when it was read; None for a recording, of which no age is shown
     clock: str = ""  # ``shared``, ``per_host`` or, where not known, empty
     # In their order, from `BEFORE_SHOWN` before the verdict to `AFTER_SHOWN` behind it
     iterations: Sequence[Iteration] = ()
@@ -189,7 +190,7 @@ def _numbers(values: Sequence[int]) -> Ints:
 
 
 def usual_ones(iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Return the regular iterations; where none is known to be, the first ones, of which nobody said.
+    """Return the regular iterations; where none is known to be, the first ones, which were not judged.
 
     >>> warm_up = [Iteration(at, 0, 10, None, None, False) for at in range(2)]
     >>> [one.iteration for one in usual_ones([*warm_up, Iteration(2, 0, 10, 9.0, False, False)])]
@@ -217,9 +218,36 @@ def span_of(iterations: Iterable[Iteration], numbers: Collection[int] | None = N
 
 
 def sampled_spans(iterations: Sequence[Iteration], periods: Periods) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return begin and end of both periods for samples, which tell of the time since the sample before.
+    """Return begin and end of both periods for samples; a sample covers the time since the one before.
 
     The second period leaves out its first and its last iteration, in which the cause may have come and gone.
     """
     during = periods.during.tolist()
     return span_of(iterations, set(periods.before.tolist())), span_of(iterations, set(during[1:-1] or during))
+
+
+def device_name(suspect: Suspect) -> dict[str, Any] | None:
+    """Return the columns that name a device in every job; None where its ranks alone name it.
+
+    >>> device_name(Suspect("nic", 3, (3,), 0.9, host="node-0", gpu=1, nic="mlx5_1"))
+    {'device': 'nic', 'host': 'node-0', 'nic': 'mlx5_1'}
+    >>> device_name(Suspect("nic", 3, (3,), 0.9))
+    """
+    kind = DEVICE_KINDS.get(suspect.device)
+    names = {one: getattr(suspect, one) for one in (() if kind is None else kind.named_by)}
+    if not names or any(value is None for value in names.values()):
+        return None
+    return {"device": suspect.device, **names}
+
+
+def is_same_device(one: Suspect, other: Suspect) -> bool:
+    """Return whether two suspects of one job are the same device.
+
+    >>> gpu = Suspect("gpu", 3, (3,), 0.9)
+    >>> is_same_device(gpu, Suspect("gpu", 3, (3,), 0.4)), is_same_device(gpu, Suspect("gpu", 4, (4,), 0.4))
+    (True, False)
+    """
+    names = device_name(one)
+    if names is not None:
+        return names == device_name(other)
+    return (one.device, one.ranks, one.peer) == (other.device, other.ranks, other.peer)

@@ -1,4 +1,4 @@
-"""What the database holds about a verdict: a few small answers, however large the job is."""
+"""Facts about a verdict from the database: a few small answers, however large the job is."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from irregulars.infra.showing.found import (
     Periods,
     Place,
     RateSample,
+    device_name,
     periods_of,
     sampled_spans,
     span_of,
     with_first_ones,
 )
-from irregulars.infra.showing.same_device import device_name
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.reasons import decode_reasons
 
@@ -180,23 +180,8 @@ def find_verdict(client: Client, which: str = "") -> Verdict | None:
 
 
 def _verdict(client: Client, row: Row) -> Verdict:
-    (
-        verdict_id,
-        revision,
-        state,
-        job,
-        kind,
-        first,
-        past,
-        delta,
-        lost_s,
-        communicator,
-        evidence,
-        *rest,
-        detector,
-        lasted_s,
-        explanation,
-    ) = row
+    verdict_id, revision, state, job, kind, first, past, delta, lost_s, communicator, evidence, *rest = row[:-3]
+    detector, lasted_s, explanation = row[-3:]
     wanted = {"job": job, "verdict_id": verdict_id, "revision": revision}
     suspects = tuple(
         Suspect(device, rank, tuple(ranks), probability, *place)
@@ -208,12 +193,12 @@ def _verdict(client: Client, row: Row) -> Verdict:
 
 
 def found_in_database(client: Client, verdict: Verdict, source: str, now_ns: int) -> Found:
-    """Read what is stored about a verdict."""
+    """Return the stored facts about a verdict."""
     return _Reader(client, verdict).read(source, now_ns)
 
 
 class _Reader:
-    """Asks one question after the other; what was answered before says what to ask next."""
+    """Asks one question after the other; each answer decides on the next."""
 
     def __init__(self, client: Client, verdict: Verdict) -> None:
         self._client = client
@@ -223,26 +208,30 @@ class _Reader:
 
     def read(self, source: str, now_ns: int) -> Found:
         verdict = self._verdict
-        first, past = self._verdict.iterations
-        rows = self._ask(_ITERATIONS, verdict_id=self._verdict.verdict_id, first=first - BEFORE_SHOWN,
+        first, past = verdict.iterations
+        rows = self._ask(_ITERATIONS, verdict_id=verdict.verdict_id, first=first - BEFORE_SHOWN,
                          past=past + AFTER_SHOWN, limit=_MOST_ITERATIONS)  # fmt: skip
         found = [
             Iteration(iteration, started_ns, elapsed_ns, reference_ns, is_irregular, bool(has_cause))
             for iteration, started_ns, elapsed_ns, reference_ns, is_irregular, has_cause in reversed(rows)
         ]
-        iterations = with_first_ones(self._verdict, found)
+        iterations = with_first_ones(verdict, found)
         periods = periods_of(verdict, iterations)
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, clock = self._places()
+        wanted = periods.looked_into.tolist()
+        cells = self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks) if wanted else ()
+        others = self._ask(_OTHERS, verdict_id=verdict.verdict_id, limit=_EARLIER_READ)
         return Found(
             verdict=verdict, source=source, now_ns=now_ns, clock=clock,
             iterations=iterations, places=places,
-            cells=self._cells(periods, bin_ranks), bin_ranks=bin_ranks,
+            cells=[Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in cells],
+            bin_ranks=bin_ranks,
             rates=self._rates(iterations, periods),
             rate_samples=self._rate_samples(span_of(iterations)),
             gpus=self._gpus(iterations),
             earlier=self._earlier(now_ns),
-            others=self._others(),
+            others=[Other(verdict_id, kind) for verdict_id, kind in others],
         )  # fmt: skip
 
     def _ask(self, question: str, **values: Any) -> Sequence[Row]:
@@ -255,11 +244,6 @@ class _Reader:
         ranks |= set() if reasons is None else reasons.ranks
         rows = self._ask(_PLACES, ranks=sorted(ranks))
         return {row[0]: Place(*row[1:5]) for row in rows}, str(rows[0][5]) if rows else ""
-
-    def _cells(self, periods: Periods, bin_ranks: int) -> list[Cell]:
-        wanted = periods.looked_into.tolist()
-        rows = self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks) if wanted else ()
-        return [Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in rows]
 
     def _rates(self, iterations: Sequence[Iteration], periods: Periods) -> list[NicRates]:
         before, during = sampled_spans(iterations, periods)
@@ -295,10 +279,6 @@ class _Reader:
                 _GPUS, begin=begin, end=end
             )
         ]  # fmt: skip
-
-    def _others(self) -> list[Other]:
-        rows = self._ask(_OTHERS, verdict_id=self._verdict.verdict_id, limit=_EARLIER_READ)
-        return [Other(verdict_id, kind) for verdict_id, kind in rows]
 
     def _earlier(self, now_ns: int) -> list[Earlier]:
         if self._suspect is None:

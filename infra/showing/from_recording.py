@@ -1,4 +1,4 @@
-"""What is known of a verdict after a recording was judged in memory, without any database."""
+"""Facts about a verdict on a recording that was judged in memory, without a database."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from irregulars.infra.showing.found import (
     Periods,
     Place,
     RateSample,
+    is_same_device,
     periods_of,
     sampled_spans,
     span_of,
     with_first_ones,
 )
-from irregulars.infra.showing.same_device import is_same_device
 from irregulars.messages.judgements import Judgements, Verdict
 from irregulars.messages.records import PATHS, Batch
 from irregulars.producers.trace.directory import Trace
@@ -149,10 +149,8 @@ def _earlier(judgements: Judgements, verdict: Verdict) -> Iterator[Earlier]:
         if (
             one.verdict_id != verdict.verdict_id
             and one.iterations[0] <= verdict.iterations[0]
-            and _is_same(one, verdict)
+            and one.suspects
+            and verdict.suspects
+            and is_same_device(one.suspects[0], verdict.suspects[0])
         ):
             yield Earlier(one.job, one.verdict_id, one.kind, one.iterations, one.lost_s, one.world_size, one.time_ns)
-
-
-def _is_same(one: Verdict, other: Verdict) -> bool:
-    return bool(one.suspects and other.suspects) and is_same_device(one.suspects[0], other.suspects[0])

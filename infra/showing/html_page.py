@@ -165,7 +165,7 @@ def small_line(iterations: Sequence[Iteration], usual_ns: float, text: str) -> s
 
 
 def extremes_of(cells: Sequence[Cell]) -> str:
-    """Say which rank worked longest and which shortest, and when."""
+    """Return which rank worked longest and which shortest, and in which iteration."""
     most, least = max(cells, key=lambda one: one.work_ns), min(cells, key=lambda one: one.work_ns)
     return (
         f"longest: rank {most.rank} in iteration {most.iteration}, {duration(most.work_ns)}; shortest: "
@@ -254,7 +254,7 @@ def page_of(screen: Screen) -> str:
 
 
 def body_of(screen: Screen) -> str:
-    """Return what stands under the page's title, for pages that have a head and a style of their own."""
+    """Return the part under the title, for pages that have a head and a style of their own."""
     return "".join(_body(screen))
 
 

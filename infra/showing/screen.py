@@ -1,4 +1,4 @@
-"""One screen about one verdict: what follows from what was read. `gather` makes it; pages are drawn of it alone."""
+"""One screen about one verdict, computed from the facts that were read. Pages are drawn of it alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from irregulars.words import duration, rate
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the verdict's cause costs; None where not known."""
+    """Cost of the verdict's cause; None where not known."""
 
     share: float | None  # share of the job's time that was lost while the cause was there, 0 to 1
     gpu_hours_per_hour: float | None  # GPUs that stand still because of it, as it were
@@ -56,7 +56,7 @@ class Screen:
     recording: str | None
     source: str
     now_ns: int | None
-    device: str | None  # the first suspect in words; None: nobody is accused
+    device: str | None  # the first suspect in words; None: no device is accused
     summary: str
     since_ns: int | None  # when the first iteration of the verdict began; None: no longer stored
     cost: Cost
@@ -65,7 +65,7 @@ class Screen:
     before_ns: float
     during_ns: float
     without_ns: float  # estimated iteration time with the first suspect as usual; NaN where not known
-    nic: str  # at which rate the accused NIC moved, in words; empty where nobody knows
+    nic: str  # rates of the accused NIC in words; empty where not known
     places: Mapping[int, Place]
     gpus: Sequence[GpuState]
     gpu_median_mhz: float  # median clock of all GPUs of the job; NaN where not known
@@ -107,13 +107,15 @@ def _plain(value: Any) -> Any:
 
 
 def gather(found: Found, runbook_url: str | None = None) -> Screen:
-    """Make the screen of what was read; `runbook_url` is where the runbook is, if not in the repository alone."""
+    """Return the screen of a verdict; `runbook_url` is where the runbook is, if not in the repository alone."""
     verdict = found.verdict
     periods = periods_of(verdict, found.iterations)
     suspect = verdict.suspects[0] if verdict.suspects else None
     times = {one.iteration: float(one.elapsed_ns) for one in found.iterations}
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
-    since_ns = _since(found)
+    first = verdict.iterations[0]
+    since_ns = next((one.started_ns for one in found.iterations if one.iteration >= first), None)
+    ratio = verdict.recovers_ratio
     until_ns = found.now_ns if verdict.state == "open" else None
     stands_ns = None if until_ns is None or since_ns is None else until_ns - since_ns
     return Screen(
@@ -124,10 +126,11 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
         since_ns=since_ns,
         cost=_cost(verdict, stands_ns),
         iterations=found.iterations,
-        before_ns=before_ns, during_ns=during_ns, without_ns=_without(verdict, before_ns, during_ns),
+        before_ns=before_ns, during_ns=during_ns,
+        without_ns=math.nan if ratio is None else during_ns - ratio * (during_ns - before_ns),
         nic=nic_text(found),
         places=found.places,
-        gpus=_accused_gpus(found),
+        gpus=[one for one in found.gpus if suspect is not None and one.rank in suspect.ranks],
         gpu_median_mhz=median_of([one.sm_clock_mhz for one in found.gpus]),
         rates=found.rates, rate_samples=found.rate_samples,
         cells=found.cells, bin_ranks=found.bin_ranks,
@@ -140,13 +143,8 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     )  # fmt: skip
 
 
-def _since(found: Found) -> int | None:
-    first = found.verdict.iterations[0]
-    return next((one.started_ns for one in found.iterations if one.iteration >= first), None)
-
-
 def _next_step(found: Found) -> str:
-    """Say what to do; of a recording, which is over, what was to be done."""
+    """Return the advice; of a recording, which is over, in the past tense."""
     verdict = found.verdict
     if found.recording is None or verdict.state == "open":
         return advise(verdict)
@@ -154,16 +152,10 @@ def _next_step(found: Found) -> str:
 
 
 def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
-    """Return what it costs; of a hang that goes on at least the time since it began: its loss is told at its end."""
+    """Return the cost. An open hang costs at least the time since it began: its loss is published at its end."""
     if verdict.kind == "hang" and stands_ns is not None and verdict.lost_s < stands_ns / 1e9:
         verdict = replace(verdict, lost_s=stands_ns / 1e9)
     return Cost(share_lost(verdict), gpu_hours_per_hour(verdict), gpu_hours_lost(verdict), verdict.lost_s)
-
-
-def _without(verdict: Verdict, before_ns: float, during_ns: float) -> float:
-    if verdict.recovers_ratio is None:
-        return math.nan
-    return during_ns - verdict.recovers_ratio * (during_ns - before_ns)
 
 
 class Peaks(NamedTuple):
@@ -194,7 +186,7 @@ def _lowered(peaks: Peaks) -> float:
 
 
 def nic_text(found: Found) -> str:
-    """Say at which rate the accused NIC moved, beside before and beside others; empty where that is not known.
+    """Return the rates of the accused NIC in words, beside before and beside others; empty where that is not known.
 
     Whether that is slow the judge has said: these are the samples.
     """
@@ -210,11 +202,6 @@ def nic_text(found: Found) -> str:
     text = f"{name} {peaks.direction} at most {rate(peaks.during)} (before {rate(peaks.before)}, "
     text += f"others {rate(peaks.others)})"
     return f"{text}, sampled each {duration(nic.interval_ns)}" if math.isfinite(nic.interval_ns) else text
-
-
-def _accused_gpus(found: Found) -> list[GpuState]:
-    ranks = found.verdict.suspects[0].ranks if found.verdict.suspects else ()
-    return [one for one in found.gpus if one.rank in ranks]
 
 
 def _missing(found: Found, periods: Periods) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from irregulars.infra.showing.found import Earlier, GpuState, Iteration
@@ -25,9 +25,11 @@ _EARLIER_SHOWN: Final = 3
 
 def lines_of(screen: Screen) -> list[str]:
     """Return the lines, ready for a terminal: nothing in them moves a cursor."""
+    others = (f"{what}? {text}" for what, text in alternatives_of(screen.verdict, names_of(screen)))
+    commands = [*_listed("Look", commands_of(screen)), *_told("Runbook", screen.runbook)]
     parts = (
-        _head(screen), _times(screen), _chain(screen), _alternatives(screen), _state(screen),
-        _commands(screen), _missing(screen.missing),
+        _head(screen), _times(screen), _chain(screen), _listed("Or is it", others), _state(screen), commands,
+        _listed("Missing", screen.missing),
     )  # fmt: skip
     lines: list[str] = []
     for part in parts:
@@ -41,6 +43,12 @@ def _told(label: str, text: str) -> Iterator[str]:
     first, others = f"{label:<{_INDENT}}", " " * _INDENT
     told = " ".join(printable(text).split())
     yield from textwrap.wrap(told, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
+
+
+def _listed(label: str, texts: Iterable[str]) -> Iterator[str]:
+    """Wrap texts, the first of them behind the label."""
+    for number, text in enumerate(texts):
+        yield from _told("" if number else label, text)
 
 
 def title_text(screen: Screen) -> str:
@@ -62,7 +70,7 @@ def _head(screen: Screen) -> Iterator[str]:
 
 
 def device_text(screen: Screen) -> str:
-    """Name the accused device, and how sure it is; or say that none is accused."""
+    """Name the accused device, and how sure it is; or that none is accused."""
     verdict = screen.verdict
     if screen.device is None:
         where = f"; communicator {verdict.communicator}" if verdict.communicator else ""
@@ -71,7 +79,7 @@ def device_text(screen: Screen) -> str:
 
 
 def since_text(screen: Screen) -> str:
-    """Say since when, and until when where it is over."""
+    """Return since when, and until when if it is over."""
     verdict = screen.verdict
     first, past = verdict.iterations
     is_open = verdict.state == "open"
@@ -86,7 +94,7 @@ def since_text(screen: Screen) -> str:
 
 
 def cost_text(screen: Screen) -> str:
-    """Say what it costs an hour, and what it cost so far."""
+    """Return the cost an hour, and the cost so far."""
     cost, verdict = screen.cost, screen.verdict
     if verdict.kind == "custom" and not cost.lost_s:
         return (
@@ -111,7 +119,7 @@ def cost_text(screen: Screen) -> str:
 
 
 def without_text(screen: Screen) -> str:
-    """Say what would be without it; empty where no replay tells."""
+    """Return the share of the loss that would come back without the cause; empty where no replay was made."""
     ratio = screen.verdict.recovers_ratio
     if ratio is None or screen.device is None:
         return ""
@@ -141,19 +149,17 @@ def _times(screen: Screen) -> Iterator[str]:
     share = "one" if each == 1 else f"the longest of {each}"
     yield from _told("Times", f"{shown}, {share} a block, 0 to {duration(most)}")
     yield " " * _INDENT + blocks([longest for _, longest in bars], most)
-    if marks := "".join(_mark(group) for group, _ in bars).rstrip():
-        yield " " * _INDENT + marks
+    marks = "".join(
+        "^" if any(one.has_cause for one in group) else "'" if any(one.is_irregular for one in group) else " "
+        for group, _ in bars
+    )
+    if marks.strip():
+        yield " " * _INDENT + marks.rstrip()
     yield from _told("", times_text(screen))
 
 
-def _mark(group: Sequence[Iteration]) -> str:
-    if any(one.has_cause for one in group):
-        return "^"
-    return "'" if any(one.is_irregular for one in group) else " "
-
-
 def times_text(screen: Screen) -> str:
-    """Say the median iteration before and with the cause."""
+    """Return the median iteration times before and with the cause."""
     if screen.verdict.kind == "hang":
         before = f"; median before {duration(screen.before_ns)}" if math.isfinite(screen.before_ns) else ""
         return f"iteration {screen.verdict.iterations[1] - 1} does not end{before}"
@@ -192,16 +198,10 @@ def names_of(screen: Screen) -> NameRank:
 # --- the rest -------------------------------------------------------------------------------------------------------
 
 
-def _alternatives(screen: Screen) -> Iterator[str]:
-    for number, (what, text) in enumerate(alternatives_of(screen.verdict, names_of(screen))):
-        yield from _told("Or is it" if not number else "", f"{what}? {text}")
-
-
 def _state(screen: Screen) -> Iterator[str]:
     if screen.nic:
         yield from _told("NIC", screen.nic)
-    for number, one in enumerate(screen.gpus[:_GPUS_SHOWN]):
-        yield from _told("GPU" if not number else "", gpu_text(one, screen.gpu_median_mhz))
+    yield from _listed("GPU", (gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus[:_GPUS_SHOWN]))
     if text := others_text(screen):
         yield from _told("Others", text)
     yield from _told("Earlier", earlier_text(screen.earlier, screen.verdict, screen.recording is not None))
@@ -218,7 +218,7 @@ def others_text(screen: Screen) -> str:
 
 
 def gpu_text(one: GpuState, median_mhz: float) -> str:
-    """Say the state of a GPU while the cause was seen."""
+    """Return the state of a GPU while the cause was seen."""
     parts = [f"{one.device} of rank {one.rank}"]
     if math.isfinite(one.sm_clock_mhz):
         parts.append(f"SM clock {one.sm_clock_mhz:,.0f} MHz (median of all {median_mhz:,.0f})")
@@ -235,27 +235,20 @@ def gpu_text(one: GpuState, median_mhz: float) -> str:
 
 
 def earlier_text(earlier: Sequence[Earlier], verdict: Verdict, is_recording: bool) -> str:
-    """Say which verdicts were on the device before."""
+    """Return the earlier verdicts on the device."""
     if not verdict.suspects:
         return "no device is accused"
     where = "in this recording" if is_recording else "within 90 days before"
     if not earlier:
         return f"no other verdict on this device {where}"
-    shown = "; ".join(_earlier(one) for one in earlier[:_EARLIER_SHOWN])
+    shown = "; ".join(
+        f"{name_kind(one.kind)}{'' if one.last_seen_ns is None else f' on {moment(one.last_seen_ns)[:10]}'} in "
+        f"{one.job}, {span(one.iterations)}"
+        for one in earlier[:_EARLIER_SHOWN]
+    )
     more = f"; and {len(earlier) - _EARLIER_SHOWN} more" if len(earlier) > _EARLIER_SHOWN else ""
     count = "1 verdict" if len(earlier) == 1 else f"{len(earlier)} verdicts"
     return f"{count} on this device {where}: {shown}{more}"
-
-
-def _earlier(one: Earlier) -> str:
-    at = "" if one.last_seen_ns is None else f" on {moment(one.last_seen_ns)[:10]}"
-    return f"{name_kind(one.kind)}{at} in {one.job}, {span(one.iterations)}"
-
-
-def _commands(screen: Screen) -> Iterator[str]:
-    for number, text in enumerate(commands_of(screen)):
-        yield from _told("Look" if not number else "", text)
-    yield from _told("Runbook", screen.runbook)
 
 
 def commands_of(screen: Screen) -> list[str]:
@@ -265,8 +258,3 @@ def commands_of(screen: Screen) -> list[str]:
         shown = screen.verdict.iterations[0] if reasons is None else reasons.iteration
         command = f"irregulars explain {shlex.quote(screen.recording)} --iteration {shown}"
     return [one for one in (what_to_check(screen.verdict), command) if one]
-
-
-def _missing(missing: Sequence[str]) -> Iterator[str]:
-    for number, text in enumerate(missing):
-        yield from _told("Missing" if not number else "", text)

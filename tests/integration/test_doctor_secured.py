@@ -159,7 +159,7 @@ def test_why_a_broker_lets_us_not_in_is_told_in_one_line(broker: Broker, tmp_pat
             ({"kafka_bootstrap": f"127.0.0.1:{free_port()}"}, "kafka_unreachable", "Connection refused"),
             ({"kafka_bootstrap": "kafka.invalid:9092"}, "kafka_unreachable", "kafka.invalid:9092 can't be reached"),
             ({"kafka_bootstrap": f"127.0.0.1:{silent.getsockname()[1]}"}, "kafka_away", "does not answer"),
-        )  # fmt: skip
+        )
         secrets = (broker.password, (tmp_path / "token").read_text())
         with ThreadPoolExecutor(len(cases)) as pool:  # most of it is waiting
             seen = pool.map(lambda one: diagnosed(broker.settings("worker", **one[0]), "worker", "kafka"), cases)
@@ -211,7 +211,7 @@ def test_why_a_database_can_not_be_used_is_told_in_one_line(database: GuardedDat
             ({"clickhouse_url": safe, "clickhouse_ca_file": stranger.certificate}, "clickhouse_untrusted", "another"),
             ({"clickhouse_url": expired, **own}, "clickhouse_untrusted", "has expired"),
             ({"clickhouse_url": safe, "clickhouse_ca_file": tmp_path / "no"}, "clickhouse_unusable", "ca_file must"),
-        )  # fmt: skip
+        )
         with ThreadPoolExecutor(len(cases)) as pool:
             seen = pool.map(lambda one: diagnosed(database.settings("writer", **one[0]), None, "clickhouse"), cases)
             for (given, code, words), found in zip(cases, seen, strict=True):

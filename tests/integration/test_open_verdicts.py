@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from irregulars.infra.console.pages.jobs_now import now_of
+from irregulars.infra.console.jobs import now_of
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import cost_text, title_text

@@ -1,7 +1,7 @@
 """Times as levels on a logarithmic scale: two bytes a cell where the console keeps them, one where it sends them.
 
 A level is monotone in the value, so the largest level of some cells is the level of the largest value: bins may be
-made of levels, and what a bin shows is still an extreme. Level 0: nothing is stored, which is not the same as quick.
+made of levels and still show an extreme. Level 0: nothing is stored, which is not the same as quick.
 
 Bins show the extremes of their cells, never a mean: averaged over the ranks of a bin a straggler disappears, which
 the heat map is there to show. A tile is a header, the codes, and where in its bin each extreme lies, little-endian::
@@ -48,7 +48,7 @@ def levels_of(values: Values, least: float) -> Levels:
     values
         NaN where nothing is stored. Negative ones (quicker than usual) get the lowest level.
     least
-        What has level 1, in the unit of `values`.
+        Value of level 1, in the unit of `values`.
     """
     clipped = np.fmax(values, np.float32(least))  # fmax: NaN becomes `least`, and is set to MISSING below
     scaled = np.log(clipped * np.float32(1 / least)) * np.float32(_PER_E) + np.float32(1.5)

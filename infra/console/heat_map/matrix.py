@@ -1,4 +1,10 @@
-"""All cells of a window of iterations in two bytes each, and what the browser asks of them."""
+"""All cells of a window of iterations in two bytes each, and the quantities that colours may stand for.
+
+``beyond`` is shown first: how much longer a rank worked than it should have, against two expectations, whichever it
+exceeds by more. Against its own usual (less what its peers took longer in the same iteration, so that a larger batch
+for all is no excess of one) a transient culprit shows; against its peers in the same iteration one that was slow from
+the first iteration on, which has no healthy past.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,8 @@ import numpy as np
 
 from irregulars.dtypes import Ints
 from irregulars.infra.console.heat_map.levels import (
+    LEAST_NS,
+    LEAST_SCORE,
     MISSING,
     Bins,
     Levels,
@@ -20,7 +28,6 @@ from irregulars.infra.console.heat_map.levels import (
     scale_of,
     values_of,
 )
-from irregulars.infra.console.heat_map.quantities import Quantity, as_slice, low_of, shown_of, usual_of
 
 TILE: Final = 512  # bins in a tile's height and width, at most
 MOST_PER_BIN: Final = 1 << 16
@@ -38,7 +45,7 @@ class Strange:
 
     row: int  # of `places.Places`
     column: int  # which iteration of the window
-    value: float  # what is shown of it, ns or score
+    value: float  # of the quantity shown, ns or score
     # times, present: Iterations above the scale's low end, and iterations that are stored
     times: int
     present: int
@@ -46,7 +53,7 @@ class Strange:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What cells are held against."""
+    """The reference against which cells are judged."""
 
     usual: Values  # each rank's usual of the quantity's column
     low: float  # value up to which a cell counts as usual
@@ -66,7 +73,7 @@ class HeatMatrix:
     version: str  # of the rows that it was made from: other rows, another version
     levels: Levels  # ``[iteration, rank]``
     scale: Scale  # from which level to which colours run
-    baseline: Baseline  # what its cells were held against
+    baseline: Baseline  # the reference of its cells
 
     def tile(self, rows: Ints, per_bin: tuple[int, int], at: tuple[int, int], skipped: int = 0) -> Bins:
         """Return one tile of bins.
@@ -101,13 +108,13 @@ class HeatMatrix:
         most, times = self.strangeness(), (self.levels > self.scale.low).sum(axis=0)
         furthest, oftenest = (np.argsort(-by, kind="stable")[:STRANGEST].tolist() for by in (most, times))
         in_turns = [row for pair in zip(furthest, oftenest, strict=True) for row in pair if times[row]]
-        return [self._strange(row) for row in list(dict.fromkeys(in_turns))[:STRANGEST]]
-
-    def _strange(self, row: int) -> Strange:
-        own = self.levels[:, row]
-        column = int(own.argmax())
-        value = float(values_of(own[column : column + 1], self.scale.least)[0])
-        return Strange(row, column, value, int((own > self.scale.low).sum()), int((own != MISSING).sum()))
+        found = []
+        for row in list(dict.fromkeys(in_turns))[:STRANGEST]:
+            own = self.levels[:, row]
+            column = int(own.argmax())
+            value = float(values_of(own[column : column + 1], self.scale.least)[0])
+            found.append(Strange(row, column, value, int(times[row]), int((own != MISSING).sum())))
+        return found
 
 
 def sampled(columns: int, most: int) -> Ints:
@@ -147,7 +154,7 @@ def matrix_of(
 
 def extended(
     base: HeatMatrix, quantity: Quantity, columns: Ints, values: Values, group: Ints, version: str
-) -> HeatMatrix:  # fmt: skip
+) -> HeatMatrix:
     """Return a matrix that shares columns with another one, and its baseline.
 
     Parameters
@@ -162,3 +169,134 @@ def extended(
     levels[~is_new] = base.levels[columns[~is_new]]
     levels[is_new] = levels_of(shown_of(quantity, values, base.baseline.usual, group), quantity.least)
     return HeatMatrix(version, levels, scale_of(levels, base.baseline.low, quantity.least), base.baseline)
+
+
+FEWEST_PEERS: Final = 3
+"""A group with fewer ranks has no median that a culprit would not move: all ranks are its peers instead."""
+
+_MAD: Final = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
+_FLOOR: Final = 4.0  # robust standard deviations that count as usual: ranks differ in their noise
+_LOWEST_SHARE: Final = 0.01  # of the cells, below which a scale of absolute values begins
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One quantity that the heat map can show."""
+
+    name: str  # in addresses
+    # title, explanation: For people
+    title: str
+    explanation: str
+    column: str  # of ``rank_iterations``
+    is_excess: bool  # a difference to a reference, not the value itself
+    least: float = LEAST_NS  # smallest value told apart
+    unit: str = "ns"  # ``ns`` or ``score``
+
+
+QUANTITIES: Final = {
+    one.name: one
+    for one in (
+        Quantity(
+            "beyond", "work beyond usual",
+            "own work longer than this rank's usual or than its peers' in the same iteration, whichever is more",
+            "work_ns", True,
+        ),
+        Quantity(
+            "peers", "work beyond its peers",
+            "own work longer than the median of its peers in the same iteration", "work_ns", True,
+        ),
+        Quantity("own", "work beyond its own usual", "own work longer than this rank's median", "work_ns", True),
+        Quantity("work", "own work", "time between communication operators", "work_ns", False),
+        Quantity("elapsed", "time of the iteration", "whole iteration as this rank saw it", "elapsed_ns", False),
+        Quantity("score", "score", "largest score of the detectors; 1 is where strange begins", "score", False,
+                 LEAST_SCORE, "score"),
+    )
+}  # fmt: skip
+"""All choices; the first is the default."""
+
+
+def usual_of(work: Values) -> Values:
+    """Return each rank's median over iterations; NaN for a rank without any.
+
+    Parameters
+    ----------
+    work
+        ``[iteration, rank]``.
+    """
+    return _medians(work.T)
+
+
+def beyond_peers(values: Values, group: Ints) -> Values:
+    """Return how much each cell is above the median of the rank's peers in that iteration, itself among them.
+
+    Parameters
+    ----------
+    values
+        ``[iteration, rank]``.
+    group
+        Whose peer each rank is: a number for each, from 0 on. See `FEWEST_PEERS`.
+    """
+    sizes = np.bincount(group)
+    beyond = np.empty_like(values)
+    few = np.flatnonzero(sizes[group] < FEWEST_PEERS)
+    if few.size:
+        beyond[:, few] = values[:, few] - _medians(values)[:, None]
+    for number in np.flatnonzero(sizes >= FEWEST_PEERS).tolist():
+        members = as_slice(np.flatnonzero(group == number))
+        own = values[:, members]
+        beyond[:, members] = own - _medians(own)[:, None]
+    return beyond
+
+
+def as_slice(numbers: Ints) -> Ints | slice:
+    """Return numbers that follow one another as a slice: it copies nothing."""
+    if not len(numbers) or not (np.diff(numbers) == 1).all():
+        return numbers
+    return slice(int(numbers[0]), int(numbers[-1]) + 1)
+
+
+def shown_of(quantity: Quantity, values: Values, usual: Values, group: Ints) -> Values:
+    """Return the quantity of each cell, in its unit; NaN where nothing is stored.
+
+    Parameters
+    ----------
+    values
+        The quantity's column, ``[iteration, rank]``.
+    usual
+        Each rank's usual of it (`usual_of`).
+    group
+        As for `beyond_peers`.
+    """
+    if quantity.name == "own":
+        return values - usual
+    if quantity.name == "peers":
+        return beyond_peers(values, group)
+    if quantity.name == "beyond":
+        return np.fmax(beyond_peers(values - usual, group), beyond_peers(values, group))
+    return values
+
+
+def low_of(quantity: Quantity, shown: Values) -> float:
+    """Return the value up to which a cell counts as usual, from a sample of cells.
+
+    Of an excess it is `_FLOOR` robust standard deviations of the noise; of other quantities, nearly the least.
+    """
+    known = shown[~np.isnan(shown)]
+    if not known.size:
+        return quantity.least
+    if quantity.is_excess:
+        # Beyond usual, most cells lie a little above 0: the spread counts from the median.
+        middle = float(np.median(known))
+        low = max(0.0, middle) + _FLOOR * _MAD * float(np.median(np.abs(known - middle)))
+    else:
+        low = float(np.quantile(known, _LOWEST_SHARE))
+    return max(quantity.least, low)
+
+
+def _medians(values: Values) -> Values:
+    """Return the lower median of each row, NaN aside; `numpy.nanmedian` goes row by row in Python."""
+    ordered = np.sort(values, axis=1)  # NaN come last
+    counts = (~np.isnan(values)).sum(axis=1)
+    at = np.maximum(counts - 1, 0) // 2
+    medians: Values = np.take_along_axis(ordered, at[:, None], axis=1)[:, 0]
+    return medians

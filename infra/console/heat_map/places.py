@@ -34,7 +34,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The ranks of one start of a job that log, ascending, and what was announced of each."""
+    """The ranks of one start of a job that log, ascending, with their announced places."""
 
     ranks: Ints  # global ranks, ascending
     gpu: Ints  # GPU index on its host; `UNKNOWN`: not announced

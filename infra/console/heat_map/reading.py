@@ -1,4 +1,4 @@
-"""What the heat map asks of the database, and its answers as arrays."""
+"""The heat map's questions to the database, with answers as arrays."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.infra.console.heat_map.levels import Values
-from irregulars.infra.console.heat_map.matrix import HeatMatrix, extended, matrix_of, sampled
+from irregulars.infra.console.heat_map.matrix import HeatMatrix, Quantity, extended, matrix_of, sampled
 from irregulars.infra.console.heat_map.places import UNKNOWN, Names, Places, peers_of
-from irregulars.infra.console.heat_map.quantities import Quantity
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -137,7 +136,7 @@ class Window:
     # ranks may be on their way.
     version: str
     judgements: Ints  # a row of numbers for each iteration, which are others when it is judged anew
-    is_settled: Flags  # whether so much time has passed that the rows of its ranks are stored too
+    is_settled: Flags  # whether enough time has passed for the rows of its ranks to be stored
 
     def columns_in(self, other: Window) -> Ints:
         """Return where each iteration stands in a window that was read before; -1: nowhere, or it may be another."""
@@ -150,7 +149,7 @@ class Window:
 
     @property
     def usual_iterations(self) -> Ints:
-        """Iterations that tell what is usual: regular ones of training, else any, evenly spread."""
+        """Iterations from which usual values are computed: regular ones of training, else any, evenly spread."""
         regular = self.iterations[self.is_train & ~self.is_irregular]
         some = regular if len(regular) else self.iterations
         return some[sampled(len(some), _SAMPLED)]
@@ -309,7 +308,7 @@ def read_marks(client: Client, start: Start, first: int, last: int) -> list[dict
 
 
 def read_cell(client: Client, start: Start, iteration: int, rank: int, usual_iterations: Ints) -> dict[str, Any]:
-    """Return all that is stored of one rank in one iteration, with what is usual; empty: nothing is stored."""
+    """Return the stored values of one rank in one iteration beside the usual ones; empty if none are stored."""
     asked = {**start.values, "iteration": iteration, "rank": rank}
     rows = client.query(_CELL, parameters=asked).result_rows
     if not rows:

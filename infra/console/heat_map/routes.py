@@ -4,7 +4,7 @@
 ``heat-map``              the window: its iterations, the irregular ones, who is accused, the choices; from
                           ``first`` to the newest for who follows a job and tells the ``version`` that he has
 ``heat-map/rows``         the ranks in one of the orders, with devices, and the borders of groups
-``heat-map/tile``         a tile of bins as bytes (`wire.py`), or what is right of the ``skipped`` first bins
+``heat-map/tile``         a tile of bins as bytes (`levels.py`), or the part right of the ``skipped`` first bins
 ``heat-map/strangest``    the ranks that were furthest beyond usual
 ``heat-map/cell``         all that is stored of one rank in one iteration
 ``iteration-times``       times of up to 100,000 iterations, with references and verdicts; or those behind one
@@ -28,11 +28,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, IrregularsError
-from irregulars.infra.console.heat_map.levels import Bins, compressed, tile_bytes
-from irregulars.infra.console.heat_map.matrix import MOST_PER_BIN, TILE, HeatMatrix
+from irregulars.infra.console.cells import NAME
+from irregulars.infra.console.heat_map.levels import compressed, tile_bytes
+from irregulars.infra.console.heat_map.matrix import MOST_PER_BIN, QUANTITIES, TILE, HeatMatrix, Quantity
 from irregulars.infra.console.heat_map.places import ORDERS, Names, Order, Places, order_of, orders_of
-from irregulars.infra.console.heat_map.quantities import QUANTITIES, Quantity
-from irregulars.infra.console.heat_map.reading import MOST_TIMES, Start, Window, read_cell
+from irregulars.infra.console.heat_map.reading import MOST_TIMES, Start, read_cell
 from irregulars.infra.console.heat_map.store import (
     MOST_ITERATIONS,
     Changed,
@@ -41,7 +41,6 @@ from irregulars.infra.console.heat_map.store import (
     Version,
     version_of,
 )
-from irregulars.infra.console.pages.cells import NAME
 
 _USUAL_ITERATIONS: Final = 1_000
 _USUAL_TIMES: Final = 2_000
@@ -102,7 +101,12 @@ class _Endpoints:
     async def window(self, request: Request, start: Start) -> Response:
         around = _number(request, "around", None, -(1 << 62), 1 << 62)
         wanted = _needed(request, "iterations", 1, MOST_ITERATIONS, _USUAL_ITERATIONS)
-        grown = await self._grown(request, start, wanted)
+        # A browser that follows a job names its first iteration and gets its own window, up to the newest iteration.
+        # Where that would be too long (None), the window begins further right.
+        begin = _number(request, "first", None, -(1 << 62), 1 << 62)
+        grown = None
+        if begin is not None:
+            grown = await self._store.from_first(start, begin, wanted + wanted // _GROWS)
         window, places = grown or await self._store.around(start, around, wanted)
         first, last = int(window.iterations[0]), int(window.iterations[-1])
         quantity = QUANTITIES[_choice(request, "quantity", QUANTITIES)]
@@ -119,7 +123,9 @@ class _Endpoints:
             "iterations": _compact(window.iterations), "elapsed_ns": window.elapsed_ns.tolist(),
             "irregular": np.flatnonzero(window.is_irregular).tolist(),
             "untrained": np.flatnonzero(~window.is_train).tolist(),
-            "marks": [_mark(one, places) for one in marks],
+            "marks": [
+                {**one, "ranks": places.ranks[places.rows_of(one["ranks"])].tolist()} for one in marks
+            ],
             "quantities": [
                 {"name": one.name, "title": one.title, "explanation": one.explanation, "unit": one.unit,
                  "is_excess": one.is_excess}
@@ -127,11 +133,6 @@ class _Endpoints:
             ],
             "orders": [{"name": name, "title": ORDERS[name]} for name in orders_of(places)],
         })  # fmt: skip
-
-    async def _grown(self, request: Request, start: Start, wanted: int) -> tuple[Window, Places] | None:
-        """Return the window of a browser that follows a job: its own, up to the newest; None: that is too long."""
-        first = _number(request, "first", None, -(1 << 62), 1 << 62)
-        return None if first is None else await self._store.from_first(start, first, wanted + wanted // _GROWS)
 
     async def rows(self, request: Request, start: Start) -> Response:
         matrix, places, order = await self._ordered(request, start, needs_matrix=False)
@@ -155,7 +156,8 @@ class _Endpoints:
         skipped = _needed(request, "skipped", 0, min(TILE, -(-(columns - left) // per_bin[1])) - 1, 0)
         bins = await run_in_threadpool(matrix.tile, order.rows, per_bin, at, skipped)
         accepted = request.headers.get("accept-encoding", "")
-        body, encoding = await run_in_threadpool(_tile_body, bins, matrix, per_bin, accepted)
+        tile = await run_in_threadpool(tile_bytes, bins, matrix.scale, per_bin)
+        body, encoding = await run_in_threadpool(compressed, tile, accepted)
         return _response(request, body, "application/octet-stream", encoding, cache=_FOREVER)
 
     async def strangest(self, request: Request, start: Start) -> Response:
@@ -232,14 +234,6 @@ class _Endpoints:
         matrix, places = await self._store.matrix(start, quantity, edges, version)
         strangeness = matrix.strangeness() if order == "strange" else None
         return matrix, places, order_of(places, order, strangeness)
-
-
-def _tile_body(bins: Bins, matrix: HeatMatrix, per_bin: tuple[int, int], accepted: str) -> tuple[bytes, str]:
-    return compressed(tile_bytes(bins, matrix.scale, per_bin), accepted)
-
-
-def _mark(mark: Mapping[str, Any], places: Places) -> dict[str, Any]:
-    return {**mark, "ranks": places.ranks[places.rows_of(mark["ranks"])].tolist()}
 
 
 def _named(names: Names, order: Order) -> dict[str, Any]:

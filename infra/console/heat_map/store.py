@@ -1,4 +1,4 @@
-"""Matrices that were read, kept while they are asked for: bounded in memory, read once however many people look."""
+"""Matrices, kept while they are asked for: bounded in memory, read once for all who ask at the same time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import numpy as np
 
 from irregulars.dtypes import Ints
 from irregulars.errors import InputError
-from irregulars.infra.console.heat_map.matrix import MOST_CELLS, HeatMatrix
+from irregulars.infra.console.heat_map.matrix import MOST_CELLS, HeatMatrix, Quantity
 from irregulars.infra.console.heat_map.places import Places
-from irregulars.infra.console.heat_map.quantities import Quantity
 from irregulars.infra.console.heat_map.reading import (
     FAR,
     Start,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEPT_BYTES: Final = 256 << 20
-"""Matrices that are kept take so much memory at most. One of 8,192 ranks × 1,000 iterations: 16 MiB."""
+"""Memory of the kept matrices together, bytes, at most. One of 8,192 ranks × 1,000 iterations: 16 MiB."""
 
 MOST_ITERATIONS: Final = 4_096  # iterations of a window at most; of large jobs fewer, see `matrix.MOST_CELLS`
 _PLACES_KEPT_S: Final = 30.0
@@ -53,7 +52,7 @@ class Database(Protocol):
 
 
 class Version(NamedTuple):
-    """What the cells of a window depend on, for one quantity; browsers get it as text."""
+    """Version of a window's cells for one quantity; browsers get it as text."""
 
     rows: str  # name of the window's rows, as `version_of` gives it
     # Name of the rows that the cells are held against: the window's own, or those of an earlier window that it goes
@@ -101,7 +100,7 @@ class Overlap:
 
     @property
     def unchanged(self) -> int:
-        """Iterations from the window's first on that are the first ones there too: what a browser may keep."""
+        """Iterations from the window's first on that are the first ones there too: a browser may keep them."""
         is_same = self.columns == np.arange(len(self.columns))
         return len(is_same) if is_same.all() else int(is_same.argmin())
 
@@ -155,7 +154,7 @@ class HeatMapStore:
     def told(self, start: Start, quantity: Quantity, window: Window, places: Places, known: str) -> tuple[str, int]:
         """Return the version that a browser is told of a window, and how many of its first iterations it may keep.
 
-        The version names the baseline, so that all cells of it are held against the same one whoever else looks, and
+        The version names the baseline, so that all its cells are held against the same one whatever others ask, and
         whatever is dropped from memory meanwhile.
 
         Parameters
@@ -251,11 +250,14 @@ class HeatMapStore:
 
             matrix = await self._database.ask(("heat map", *key, wanted), read, 0.0)
             kept = Held(start, quantity.name, wanted, window, version_of_places(places), matrix)
-        self._keep(key, kept)
+        self._kept[key] = kept
+        self._kept.move_to_end(key)
+        while len(self._kept) > 1 and sum(one.matrix.levels.nbytes for one in self._kept.values()) > self._kept_bytes:
+            self._kept.popitem(last=False)
         return kept.matrix, places
 
     def begin(self, start: Start, quantity: Quantity, edges: tuple[int, int], version: str) -> None:
-        """Begin to read a matrix that will be asked for soon; an error is told to whoever asks for it then."""
+        """Begin to read a matrix that will be asked for soon; an error is raised to the request that asks for it."""
         reading = asyncio.create_task(self.matrix(start, quantity, edges, version))
         self._begun.add(reading)
         reading.add_done_callback(self._end)
@@ -263,7 +265,7 @@ class HeatMapStore:
     def _end(self, reading: asyncio.Task[Any]) -> None:
         self._begun.discard(reading)
         if not reading.cancelled():
-            reading.exception()  # else asyncio would complain that nobody looked at it
+            reading.exception()  # else asyncio logs that the exception was never retrieved
 
     async def marks(self, start: Start, first: int, last: int) -> list[dict[str, Any]]:
         """Return verdicts whose range touches the iterations from `first` to `last`."""
@@ -285,15 +287,9 @@ class HeatMapStore:
     async def _window(self, key: Hashable, read: Callable[[Client], Window]) -> Window:
         return await self._database.ask(("heat map window", key), read, _WINDOW_KEPT_S)
 
-    def _keep(self, key: Hashable, kept: Held) -> None:
-        self._kept[key] = kept
-        self._kept.move_to_end(key)
-        while len(self._kept) > 1 and sum(one.matrix.levels.nbytes for one in self._kept.values()) > self._kept_bytes:
-            self._kept.popitem(last=False)
-
 
 def version_of(window: Window, places: Places) -> str:
-    """Return a name for what a heat map of a window shows: other judgements, ranks or hosts, another name."""
+    """Return the version of a window's heat map: it changes with judgements, ranks and hosts."""
     return hashlib.blake2b((window.version + version_of_places(places)).encode(), digest_size=8).hexdigest()
 
 

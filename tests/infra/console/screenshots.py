@@ -58,7 +58,15 @@ def main(folder: Path = FOLDER) -> None:
         with running_console(reader) as console:
             take(console, browser, folder)
             _CULPRITS.fill(connect(own))
-            take_culprits(console, browser, folder)
+            # Take the heat map with three kinds of culprits.
+            for theme in THEMES:
+                page = entered(console, browser, theme, _WIDE)
+                page.goto(f"{console.url}/jobs/{JOB}?attempt={ATTEMPT}")
+                heat_map = page.locator("[data-chart=heat_map]")
+                page.wait_for_selector("[data-chart=heat_map][data-state=painted]")
+                page.wait_for_timeout(800)
+                write(heat_map.screenshot(), folder / f"heat-map-{theme}.png")
+                page.context.close()
 
 
 def add(settings: DatabaseSettings, name: str) -> None:
@@ -85,18 +93,6 @@ def take(console: RunningConsole, browser: Browser, folder: Path) -> None:
                 tall = TALL.get(name, 0) if size is _WIDE else 0
                 write(page.screenshot(full_page=bool(tall)), folder / f"{name}-{suffix}.png", tall)
             page.context.close()
-
-
-def take_culprits(console: RunningConsole, browser: Browser, folder: Path) -> None:
-    """Take the heat map with three kinds of culprits."""
-    for theme in THEMES:
-        page = entered(console, browser, theme, _WIDE)
-        page.goto(f"{console.url}/jobs/{JOB}?attempt={ATTEMPT}")
-        heat_map = page.locator("[data-chart=heat_map]")
-        page.wait_for_selector("[data-chart=heat_map][data-state=painted]")
-        page.wait_for_timeout(800)
-        write(heat_map.screenshot(), folder / f"heat-map-{theme}.png")
-        page.context.close()
 
 
 def entered(console: RunningConsole, browser: Browser, theme: str, size: dict[str, int]) -> Page:

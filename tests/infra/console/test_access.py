@@ -256,20 +256,16 @@ def test_every_answer_carries_the_headers_that_bind_browsers(stranger: Visit) ->
     answers += [stranger.get("/static/console.js", {"If-None-Match": tag}), stranger.client.put(HERE)]
     assert {one.status_code for one in answers} == {200, 303, 304, 403, 404, 405, 421, 503}
     for one in answers:
-        require_bound(one)
-
-
-def require_bound(answer: httpx.Response) -> None:
-    headers, told = answer.headers, (answer.url, answer.status_code)
-    assert headers["content-security-policy"] == CONTENT_POLICY, told
-    assert headers["x-content-type-options"] == "nosniff", told
-    assert headers["x-frame-options"] == "DENY", told
-    assert headers["referrer-policy"] == "no-referrer", told
-    assert headers["cache-control"] in ("no-store", "no-cache"), told
-    assert "'unsafe" not in headers["content-security-policy"], told
-    assert "<script>" not in answer.text, told
-    assert " style=" not in answer.text, told
-    assert " onclick=" not in answer.text, told
+        headers, told = one.headers, (one.url, one.status_code)
+        assert headers["content-security-policy"] == CONTENT_POLICY, told
+        assert headers["x-content-type-options"] == "nosniff", told
+        assert headers["x-frame-options"] == "DENY", told
+        assert headers["referrer-policy"] == "no-referrer", told
+        assert headers["cache-control"] in ("no-store", "no-cache"), told
+        assert "'unsafe" not in headers["content-security-policy"], told
+        assert "<script>" not in one.text, told
+        assert " style=" not in one.text, told
+        assert " onclick=" not in one.text, told
 
 
 def test_an_origin_that_is_no_address_is_somebody_else_s() -> None:
@@ -295,9 +291,9 @@ def test_others_may_not_reach_it_unencrypted(host: str) -> None:
     assert "console_plain_http" in str(caught.value)
 
 
-@pytest.mark.parametrize("safe", [
-    {"is_encrypted": True}, {"user_header": "X-User", "proxies": ["10.0.0.7"]}, {"takes_plain": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "safe", [{"is_encrypted": True}, {"user_header": "X-User", "proxies": ["10.0.0.7"]}, {"takes_plain": True}]
+)
 def test_others_may_reach_it_where_somebody_saw_to_it(safe: dict[str, Any]) -> None:
     assert make_policy(EVERYWHERE, **safe).is_encrypted is ("is_encrypted" in safe)
 

@@ -10,8 +10,7 @@ from typer.core import TyperGroup
 
 from irregulars.infra import cli
 from irregulars.infra.doctor.diagnosis import BLOCKING
-from irregulars.infra.doctor.findings import GROUPS, TO_DO, finding, ok, status_of
-from irregulars.infra.doctor.report import coloured, lines_of, summary
+from irregulars.infra.doctor.findings import GROUPS, TO_DO, coloured, finding, lines_of, ok, status_of, summary
 
 ROOT = Path(__file__).resolve().parents[3]
 CHECKS = ROOT / "infra" / "doctor"
@@ -34,19 +33,15 @@ def test_each_names_a_command_or_a_place_in_the_docs_that_exists() -> None:
             assert (ROOT / name).exists(), one
             assert not anchor or anchor in anchors(ROOT / name), one
         for name, second in commands:
-            require_command(name, second, text)
+            found = typer.main.get_command(cli.app)
+            assert isinstance(found, TyperGroup)
+            command = found.commands[name]
+            if isinstance(command, TyperGroup):
+                command = command.commands[second]
+            known = {flag for one in command.params for flag in one.opts} | {"--set"}
+            named = OPTION.findall(re.split(r"kafka-configs", text)[0])
+            assert set(named) <= known, text
         assert pages or commands or "chmod" in text, text
-
-
-def require_command(name: str, second: str, text: str) -> None:
-    found = typer.main.get_command(cli.app)
-    assert isinstance(found, TyperGroup)
-    command = found.commands[name]
-    if isinstance(command, TyperGroup):
-        command = command.commands[second]
-    known = {flag for one in command.params for flag in one.opts} | {"--set"}
-    named = OPTION.findall(re.split(r"kafka-configs", text)[0])
-    assert set(named) <= known, text
 
 
 def test_every_case_is_used_and_every_used_case_is_known() -> None:

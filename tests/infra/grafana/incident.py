@@ -68,9 +68,7 @@ def _iterations() -> Row:
             color={"mode": "fixed", "fixedColor": "orange"},
         ),
         column(
-            "usual",
-            custom__lineStyle={"fill": "dash", "dash": [8, 8]},
-            color={"mode": "fixed", "fixedColor": "text"},
+            "usual", custom__lineStyle={"fill": "dash", "dash": [8, 8]}, color={"mode": "fixed", "fixedColor": "text"}
         ),
     ]
     return 9, [time_series("Iteration times", about, [series_of(query("iteration_times"))], "s", overrides=looks)]

@@ -78,8 +78,7 @@ def _behind() -> Row:
     lag = expressions((f"sum by (topic) (irregulars_worker_lag_messages{{{_WORKER}}})", "{{topic}}"))
     within = f"sum by (le) (rate(irregulars_worker_judgement_delay_seconds_bucket{{{_WORKER}}}[{_RATE}]))"
     delays = expressions(
-        (f"histogram_quantile(0.5, {within})", "half within"),
-        (f"histogram_quantile(0.99, {within})", "99 % within"),
+        (f"histogram_quantile(0.5, {within})", "half within"), (f"histogram_quantile(0.99, {within})", "99 % within")
     )
     return 8, [
         time_series("Behind", "All sent before so long ago is in the monitors; hop job: of all ranks.", behind, "s"),
@@ -204,6 +203,4 @@ def _database() -> Row:
     return 9, [table("What the database says of each job", about, [rows_of(health)], units(behind_s="s"))]
 
 
-_ROWS: Final = (
-    _now, _alerts, _behind, _work, _lost, _resources, _state, _agents, _notify, _database,
-)  # fmt: skip
+_ROWS: Final = (_now, _alerts, _behind, _work, _lost, _resources, _state, _agents, _notify, _database)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.infra.console.heat_map.levels import HEADER, Values, compressed, tile_bytes
-from irregulars.infra.console.heat_map.matrix import TILE, Baseline, HeatMatrix, extended, matrix_of
-from irregulars.infra.console.heat_map.quantities import QUANTITIES
+from irregulars.infra.console.heat_map.matrix import QUANTITIES, TILE, Baseline, HeatMatrix, extended, matrix_of
 
 GROUP = np.zeros(700, dtype=np.int64)
 

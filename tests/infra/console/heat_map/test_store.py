@@ -11,7 +11,7 @@ import pytest
 
 from irregulars.infra.console.database import ConsoleDatabase
 from irregulars.infra.console.heat_map import reading
-from irregulars.infra.console.heat_map.quantities import QUANTITIES
+from irregulars.infra.console.heat_map.matrix import QUANTITIES
 from irregulars.infra.console.heat_map.reading import Start
 from irregulars.infra.console.heat_map.store import Changed, HeatMapStore
 from irregulars.sinks.connection import DatabaseSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from irregulars.infra.console.pages.questions import _bounded
+from irregulars.infra.console.tables import _bounded
 from irregulars.sinks.investigations import bind, find_investigation
 from tests.infra.console.visits import text_of, visit
 

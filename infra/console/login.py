@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.infra.console.access import SESSION_S, AccessPolicy, Sessions, address_of, own_path
-from irregulars.infra.console.pages.rendering import read_form, read_own_form, render
+from irregulars.infra.console.rendering import read_form, read_own_form, render
 
 
 class Login:
@@ -35,11 +35,11 @@ class Login:
         return self._form(request, wanted=request.query_params.get("next", "/"))
 
     async def session(self, request: Request) -> Response:
-        """Say that somebody is logged in. A link from another site comes without the cookie, this call with it."""
+        """Answer 204 to a logged-in visitor. A link from another site comes without the cookie, this call with it."""
         return Response(status_code=204)
 
     async def enter(self, request: Request) -> Response:
-        """Let somebody in who has the token."""
+        """Log a visitor in who has the token."""
         fields = await read_form(request)
         if self._policy.token is None or not self._sessions.lets_in(fields.get("token", "").strip()):
             # No pause before the answer: requests that wait would leave no room for others.
@@ -57,7 +57,7 @@ class Login:
         return answer
 
     async def leave(self, request: Request) -> Response:
-        """Forget somebody."""
+        """Log a visitor out."""
         await read_own_form(request)
         answer = RedirectResponse("/login", 303)
         answer.delete_cookie(self._policy.cookie, httponly=True, samesite="strict")

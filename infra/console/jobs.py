@@ -1,8 +1,9 @@
-"""The page of one job: iteration times, heat map, verdicts, attempts."""
+"""The first page, with all jobs and open incidents, and the page of one job: times, heat map, verdicts, attempts."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import zlib
 from collections import defaultdict
@@ -17,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from irregulars.infra.console.pages.cells import NAME, table_of
-from irregulars.infra.console.pages.rendering import Console, console_of, is_part, render
+from irregulars.errors import ServiceError
+from irregulars.infra.console.cells import NAME, table_of
+from irregulars.infra.console.rendering import Console, console_of, is_part, render
 from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
 from irregulars.infra.showing.html_page import extremes_of, heat_map, small_line, times_chart
 from irregulars.sinks.investigations import Answer, run
@@ -105,7 +107,7 @@ def attempts_of(client: Client, job: str, limit: int = 50) -> list[Attempt]:
     """Return the starts of a job, the newest first."""
     rows = client.query(_ATTEMPTS, parameters={"job": job, "limit": limit}).result_rows
     return [
-        Attempt(attempt, gpus, hosts, _seconds(first), _seconds(last), iterations, irregular, newest)
+        Attempt(attempt, gpus, hosts, seconds(first), seconds(last), iterations, irregular, newest)
         for attempt, gpus, hosts, first, last, iterations, irregular, newest in rows
     ]
 
@@ -118,10 +120,6 @@ def cells_of(client: Client, job: str, attempt: int, around: int, gpus: int) -> 
               "past": first + _HEAT_ITERATIONS}  # fmt: skip
     rows = client.query(_CELLS, parameters=values).result_rows
     return [Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in rows], bin_ranks
-
-
-def _seconds(value: Any) -> float | None:
-    return value.replace(tzinfo=value.tzinfo or UTC).timestamp() if isinstance(value, datetime) else None
 
 
 _IRREGULAR: Final = 50
@@ -169,7 +167,8 @@ async def job_page(request: Request) -> Response:
     """Show a job, or one attempt of it; or only the parts that change while it runs."""
     job, console = request.path_params["job"], console_of(request)
     attempts = await console.database.ask(("attempts", job), lambda client: attempts_of(client, job))
-    chosen = _chosen(attempts, request.query_params.get("attempt"))
+    wanted = request.query_params.get("attempt")
+    chosen = next((one for one in attempts if wanted is None or str(one.attempt) == wanted), None)
     if chosen is None:
         raise HTTPException(404, f"No job of the name {job!r} is stored, or no such attempt of it.")
     shown = NEWEST if is_part(request) else SHOWN
@@ -177,9 +176,14 @@ async def job_page(request: Request) -> Response:
     charts = {} if is_part(request) else await _charts(console, (job, chosen.attempt), times, chosen.gpus)
     return render(
         request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:]),
-        verdicts=table_of(blamed, _VERDICT_COLUMNS), blamed=_name_of(blamed),
-        verdict_count=_count_of_verdicts(blamed), irregular=table_of(irregular),
-        is_running=chosen is attempts[0] and _is_running(chosen, console.silence_s), **charts,
+        verdicts=table_of(blamed, _VERDICT_COLUMNS),
+        # Changes when a verdict comes or is revised: charts then ask for their marks again.
+        blamed=f"{zlib.crc32(repr(blamed.rows).encode()):08x}",
+        # A verdict has a row for each of its suspects.
+        verdict_count=len({row[blamed.columns.index("verdict_id")] for row in blamed.rows}),
+        irregular=table_of(irregular),
+        is_running=chosen is attempts[0]
+        and (chosen.last_s is None or time.time() - chosen.last_s < console.silence_s), **charts,
     )  # fmt: skip
 
 
@@ -195,7 +199,7 @@ async def _asked(console: Console, start: JobStart, shown: int) -> tuple[list[It
 
 
 async def _charts(console: Console, start: JobStart, times: list[Iteration], gpus: int) -> dict[str, Any]:
-    """Return what the page shows until the browser has drawn its own charts, or instead of them."""
+    """Return the charts that the page shows until the browser has drawn its own, or in their place."""
     around = _around(times)
     cells, bin_ranks = await console.database.ask(
         ("cells", start, around), lambda client: cells_of(client, *start, around, gpus), _SLOW_S
@@ -207,31 +211,10 @@ async def _charts(console: Console, start: JobStart, times: list[Iteration], gpu
     }  # fmt: skip
 
 
-def _name_of(blamed: Answer) -> str:
-    """Return a text that is another one when a verdict has come or was revised: charts then look at their marks."""
-    return f"{zlib.crc32(repr(blamed.rows).encode()):08x}"
-
-
-def _count_of_verdicts(blamed: Answer) -> int:
-    """Of which each has a row for each of its suspects."""
-    at = blamed.columns.index("verdict_id")
-    return len({row[at] for row in blamed.rows})
-
-
-def _is_running(attempt: Attempt, silence_s: float) -> bool:
-    return attempt.last_s is None or time.time() - attempt.last_s < silence_s
-
-
 _VERDICT_COLUMNS: Final = (
     "severity", "state", "verdict_id", "kind", "device", "host", "gpu", "nic", "rank", "probability",
     "first_iteration", "gpu_hours_lost", "evidence",
 )  # fmt: skip
-
-
-def _chosen(attempts: list[Attempt], wanted: str | None) -> Attempt | None:
-    if wanted is None:
-        return attempts[0] if attempts else None
-    return next((one for one in attempts if str(one.attempt) == wanted), None)
 
 
 def _around(times: list[Iteration]) -> int:
@@ -248,3 +231,129 @@ def _around(times: list[Iteration]) -> int:
 
 
 _HOLE: Final = 5  # regular iterations between two irregular ones of one stretch at most
+
+
+_MOST_JOBS: Final = 200
+_MOST_INCIDENTS: Final = 100
+_STALE_S: Final = 60.0  # seconds after which a job that was heard before counts as late: most iterations take less
+_URGENCY: Final = {"page": 0, "ticket": 1, "note": 2}
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """One job, as a line."""
+
+    row: Row  # what `jobs_now` says
+    pace: Pace | None  # its newest iterations; None: none is judged yet
+    cost: float | None  # GPU-hours an hour that its open verdicts cost; None: not known, or none is open
+    seen_s: float | None  # when its newest iteration began, seconds since the epoch
+    state: str  # ``running``, ``late`` (no word for a minute) or ``silent`` (it counts as over)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """All of the page."""
+
+    incidents: Sequence[Row]
+    jobs: Sequence[JobLine]
+    empty: str
+    no_jobs: str
+
+    @property
+    def heard(self) -> Sequence[JobLine]:
+        """Jobs that run, or have something open."""
+        return [one for one in self.jobs if one.state != "silent" or one.row["open_verdicts"]]
+
+    @property
+    def silent(self) -> Sequence[JobLine]:
+        """Jobs that were not heard for long, and have nothing open: they are over."""
+        return [one for one in self.jobs if one.state == "silent" and not one.row["open_verdicts"]]
+
+    @property
+    def in_short(self) -> str:
+        """The page in one sentence, for titles and screen readers."""
+        pages = sum(one["severity"] == "page" for one in self.incidents)
+        late = sum(one.state == "late" for one in self.jobs)
+        parts = [_count(len(self.incidents), "open incident")]
+        parts += [_count(pages, "page")] if pages else []
+        parts.append(f"{_count(sum(one.state != 'silent' for one in self.jobs), 'job')} heard")
+        parts += [f"{late} late"] if late else []
+        return ", ".join(parts)
+
+
+def jobs_now_routes() -> list[BaseRoute]:
+    """Return the routes of this page."""
+    return [Route("/", jobs_now_page, name="now")]
+
+
+async def jobs_now_page(request: Request) -> Response:
+    """Show open incidents and all jobs; without a database, the newest alerts."""
+    console = console_of(request)
+    alerts = [] if console.alerts is None else console.alerts.newest(8)
+    try:
+        now = await read_now(console)
+    except ServiceError as error:
+        return render(request, "jobs_now.html", 503, now=None, trouble=str(error), alerts=alerts)
+    return render(request, "jobs_now.html", now=now, trouble=None, alerts=alerts)
+
+
+async def read_now(console: Console) -> Now:
+    """Return the page's values. Raises `ServiceError`."""
+    database = console.database
+    jobs, incidents = await asyncio.gather(
+        database.ask("jobs_now", lambda client: run(client, "jobs_now", {"limit": _MOST_JOBS})),
+        database.ask("open_now", lambda client: run(client, "open_now", {"limit": _MOST_INCIDENTS})),
+    )
+    starts = tuple((row["job"], row["attempt"]) for row in named(jobs))
+    newest = await database.ask(("newest", starts), lambda client: newest_iterations(client, starts))
+    return now_of(jobs, incidents, newest, time.time(), console.silence_s)
+
+
+def now_of(
+    jobs: Answer, incidents: Answer, newest: Mapping[JobStart, Sequence[Any]], now_s: float, silence_s: float
+) -> Now:
+    """Put the answers together; the most urgent jobs come first, then those that were heard last. Pure."""
+    open_ones = named(incidents)
+    lines = [
+        JobLine(
+            row,
+            pace_of(newest.get((row["job"], row["attempt"]), ())),
+            _cost(row["job"], open_ones),
+            seen_s := seconds(row["last_seen_at"]),
+            "silent"
+            if seen_s is None or now_s - seen_s > silence_s
+            else "late"
+            if now_s - seen_s > _STALE_S
+            else "running",
+        )
+        for row in named(jobs)
+    ]
+    lines.sort(key=_order)
+    return Now(open_ones, lines, incidents.empty, jobs.empty)
+
+
+def named(answer: Answer) -> list[dict[str, Any]]:
+    """Return the rows of an answer by the names of its columns."""
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+
+
+def seconds(value: datetime | None) -> float | None:
+    """Return a moment of the database as seconds since the epoch."""
+    return None if value is None else value.replace(tzinfo=value.tzinfo or UTC).timestamp()
+
+
+def _order(line: JobLine) -> tuple[int, float, float]:
+    urgency = _URGENCY.get(str(line.row["severity"]), len(_URGENCY)) if line.row["open_verdicts"] else len(_URGENCY)
+    return urgency, -(line.cost or 0.0), -(line.seen_s or 0.0)
+
+
+def _cost(job: str, incidents: Sequence[Row]) -> float | None:
+    known = [one["gpu_hours_per_hour"] for one in incidents if one["job"] == job]
+    told = [float(one) for one in known if one is not None and math.isfinite(one)]
+    return sum(told) if told else None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

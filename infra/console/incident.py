@@ -16,9 +16,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, ServiceRefused, TopicMismatch
+from irregulars.infra.console.cells import NAME, Table, incident_path, table_of
 from irregulars.infra.console.kafka import say_on_topic
-from irregulars.infra.console.pages.cells import NAME, Table, incident_path, table_of
-from irregulars.infra.console.pages.rendering import Console, console_of, read_own_form, render, visitor_of
+from irregulars.infra.console.rendering import Console, console_of, read_own_form, render, visitor_of
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.html_page import body_of
 from irregulars.infra.showing.screen import Screen, gather
@@ -48,7 +48,7 @@ _HISTORY_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What somebody said: ``word`` is right, wrong or withdrawn."""
+    """One opinion on a verdict: ``word`` is right, wrong or withdrawn."""
 
     who: str
     word: str
@@ -101,7 +101,7 @@ async def incident_page(request: Request) -> Response:
 
 
 async def read_incident(console: Console, which: str) -> Incident:
-    """Return what is known of a verdict. Raises `InputError` where it is not stored, and `ServiceError`."""
+    """Return the page of a verdict. Raises `InputError` where it is not stored, and `ServiceError`."""
     verdict = await console.database.ask(("verdict", which), lambda client: find_verdict(client, which))
     if verdict is None:
         raise InputError(f"verdict must be one that is stored; got {which!r}")
@@ -116,7 +116,7 @@ async def read_incident(console: Console, which: str) -> Incident:
 
 
 def words_on(client: Client, job: str, verdict_id: str) -> Sequence[Word]:
-    """Return what people say of a verdict, the newest word first."""
+    """Return the opinions on a verdict, the newest first."""
     rows = client.query(_SAID, parameters={"job": job, "verdict_id": verdict_id}).result_rows
     return [
         Word(
@@ -135,7 +135,7 @@ def feedback_routes() -> list[BaseRoute]:
 
 
 async def feedback(request: Request) -> Response:
-    """Keep somebody's word, and go back to the verdict."""
+    """Record an opinion on a verdict, and redirect to its page."""
     console, visitor = console_of(request), visitor_of(request)
     fields = await read_own_form(request)
     if not console.takes_feedback or console.kafka is None or visitor is None:

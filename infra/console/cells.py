@@ -79,7 +79,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An answer to be shown; ``empty`` says what it means that there are no rows."""
+    """An answer to be shown; ``empty`` explains an answer without rows."""
 
     heads: Sequence[Head]
     rows: Sequence[Sequence[Cell]]
@@ -115,7 +115,7 @@ def label_of(name: str) -> str:
 
 
 def cell_of(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
-    """Return the cell of one value; the other values of its row say where it leads.
+    """Return the cell of one value; its link follows from the other values of the row.
 
     >>> cell_of("probability", 0.914, {}).text, cell_of("job", "a b", {}).href, cell_of("nic", None, {}).text
     ('91%', '/jobs/a%20b', '–')
@@ -145,7 +145,7 @@ def host_path(host: str) -> str:
 
 
 def device_path(row: Mapping[str, Any]) -> str | None:
-    """Return the address of a device's history; None: nobody can tell it from others.
+    """Return the address of a device's history; None: it can't be told from others.
 
     >>> device_path({"device": "nic", "host": "node-3", "nic": "mlx5_1"})
     '/devices/history?host=node-3&nic=mlx5_1'

@@ -2,7 +2,7 @@
 
 A page that is live has a block ``live``. The browser asks for the same address again, with the header ``X-Live``, and
 gets that block alone. Where the block has elements with ``data-part``, the browser puts each in the place of its own
-element of that name, if it changed; what stands between them stays, as charts do.
+element of that name, if it changed; everything between them stays, as charts do.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
 from irregulars.infra.console.access import Visitor, path_of, same_word
+from irregulars.infra.console.cells import device_path, host_path, incident_path, job_path
 from irregulars.infra.console.database import ConsoleDatabase, SharedAnswers
 from irregulars.infra.console.kafka import KafkaAddress, RecentAlerts
-from irregulars.infra.console.pages.cells import device_path, host_path, incident_path, job_path
 from irregulars.printing import printable
 from irregulars.words import age, amount, duration, moment, name_kind, span
 
@@ -98,7 +98,7 @@ async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form; of one that comes twice the last."""
     try:
         body = await _read_body(request)
-    except ClientDisconnect:  # whoever went, or was too slow, gets no answer; it is no fault of ours to be logged
+    except ClientDisconnect:  # the browser went or was too slow: no fault of ours to be logged
         raise HTTPException(408, "This form did not arrive whole.") from None
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
