@@ -1,4 +1,4 @@
-"""Anchors: the communicators whose reductions say, for all their ranks alike, where an iteration ends."""
+"""Anchors: the communicators whose reductions mark, for all their ranks alike, where an iteration ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OTHER_KIND: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A communicator that says where iterations end.
+    """A communicator that marks where iterations end.
 
     Parameters
     ----------
@@ -54,10 +54,10 @@ def find_anchors(operators: Operators, kinds: Sequence[str]) -> list[Anchor]:
 
     Notes
     -----
-    First comes what all ranks share (kind ``world``), then the communicators of data parallel ranks, then those of
+    First comes the communicator of all ranks (kind ``world``), then those of data parallel ranks, then those of
     unknown kind, then the others; of equals the one that is used least.
-    If what all ranks share is single numbers and rarer than the gradients of the others (an evaluation's loss), the
-    gradients say where an iteration ends.
+    If all ranks share only single numbers, rarer than the gradients of the others (an evaluation's loss), the
+    gradients mark where an iteration ends.
     """
     uncovered = set(np.unique(operators.rank).tolist())
     found: list[Anchor] = []

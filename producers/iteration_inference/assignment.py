@@ -24,15 +24,18 @@ _FIRST_SEQUENCE: Final = 1
 def with_trailing(operators: Operators, iteration: Array) -> Array:
     """Move operators behind an iteration's last reduction, such as gathered parameters, back into that iteration.
 
-    Only the beginning of a job tells: there, what trails an iteration is missing before the first border.
+    Only the beginning of a job shows them: there, trailing operators are missing before the first border.
     """
     inner = _inner(iteration)
     if inner is None:
         return iteration
     first, last = inner
     usual = usual_counts(operators, iteration, first, last)
-    missing = np.maximum(usual - _shares(operators, iteration == first), 0)
-    kind_lane, kind_operator = _of_kinds(operators, len(usual))
+    is_first = iteration == first
+    shares = np.bincount(_distinct(operators.kind[is_first], operators.sequence[is_first]), minlength=len(usual))
+    missing = np.maximum(usual - shares, 0)
+    kind_lane, kind_operator = np.zeros_like(usual), np.zeros_like(usual)
+    kind_lane[operators.kind], kind_operator[operators.kind] = operators.lane, operators.operator
     if not missing.any() or not np.isin(kind_operator[missing > 0], _TRAILING).all():
         return iteration
     lowest = np.full(int(operators.lane.max()) + 1, np.iinfo(np.int64).max)
@@ -89,7 +92,7 @@ def usual_counts(operators: Operators, iteration: Array, first: int, last: int) 
 
 
 def _distinct(block: Array, sequence: Array) -> Array:
-    """Block of each distinct pair of block and sequence."""
+    """Return the block of each distinct pair of block and sequence: shares of one collective count once."""
     order = np.lexsort((sequence, block))
     block, sequence = block[order], sequence[order]
     return block[(np.diff(block, prepend=-1) != 0) | (np.diff(sequence, prepend=-1) != 0)]
@@ -102,21 +105,8 @@ def _inner(iteration: Array) -> tuple[int, int] | None:
     return int(known.min()), int(known.max())
 
 
-def _shares(operators: Operators, chosen: Array) -> Array:
-    """Count the operators of each kind; shares of one collective count once."""
-    kind = _distinct(operators.kind[chosen], operators.sequence[chosen])
-    return np.bincount(kind, minlength=int(operators.kind.max()) + 1)
-
-
-def _of_kinds(operators: Operators, count: int) -> tuple[Array, Array]:
-    """Lane and operator of each kind."""
-    lane, operator = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    lane[operators.kind], operator[operators.kind] = operators.lane, operators.operator
-    return lane, operator
-
-
 def _place_in_lane(operators: Operators, iteration: Array) -> Array:
-    """How far each operator is behind the first of its iteration in its lane."""
+    """Return how far each operator is behind the first of its iteration in its lane."""
     order = np.lexsort((operators.sequence, iteration, operators.lane))
     lane, number, sequence = operators.lane[order], iteration[order], operators.sequence[order]
     begins = np.flatnonzero((np.diff(lane, prepend=-1) != 0) | (np.diff(number, prepend=UNKNOWN) != 0))
@@ -149,12 +139,14 @@ def assign_iterations(operators: Operators, anchors: Sequence[Anchor]) -> Array:
     Returns
     -------
     int64, one per operator: the same for all shares of one collective or message; `UNKNOWN` before the first
-    iteration, after the last, and where nothing tells.
+    iteration, after the last, and where it can't be known.
     """
     own = np.full(len(operators), UNKNOWN)
     group = np.full(len(operators), -1)
     for code, anchor in enumerate(anchors):
-        for first, past in _slices(operators, anchor.ranks):
+        firsts = np.searchsorted(operators.rank, anchor.ranks, side="left").tolist()
+        pasts = np.searchsorted(operators.rank, anchor.ranks, side="right").tolist()
+        for first, past in zip(firsts, pasts, strict=True):
             own[first:past] = _by_anchor(operators.only(slice(first, past)), anchor)  # type: ignore[arg-type]
             group[first:past] = code
     own = _aligned(operators, own, group, len(anchors))
@@ -172,14 +164,8 @@ def assign_iterations(operators: Operators, anchors: Sequence[Anchor]) -> Array:
     return np.where(is_known, iteration - lowest, UNKNOWN)
 
 
-def _slices(operators: Operators, ranks: Array) -> list[tuple[int, int]]:
-    firsts = np.searchsorted(operators.rank, ranks, side="left").tolist()
-    pasts = np.searchsorted(operators.rank, ranks, side="right").tolist()
-    return list(zip(firsts, pasts, strict=True))
-
-
 def _by_anchor(rows: Operators, anchor: Anchor) -> Array:
-    """Iteration of each operator of one rank: how many ends of iterations it started after."""
+    """Return the iteration of each operator of one rank: how many ends of iterations it started after."""
     is_anchor = (rows.communicator == anchor.communicator) & np.isin(rows.operator, REDUCTIONS)
     sequence = np.where(is_anchor, rows.sequence, -1)
     reached = np.maximum.accumulate(np.where(rows.start_ns == UNKNOWN, -1, sequence))

@@ -14,10 +14,10 @@ import numpy as np
 Array = np.ndarray
 
 HOLE: Final = -1
-"""Class of an operator that nobody's rows show: it may be any."""
+"""Class of an operator that is in no rank's rows: it may be any."""
 
 REPEATS: Final = 3
-"""So often in a row must a template be seen, exactly."""
+"""Number of exact repeats in a row that make a template."""
 
 _CLASSES: Final = 24
 _CORRELATED: Final = 0.3
@@ -61,7 +61,7 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
     -----
     A period is accepted if exact repeats (`REPEATS` in a row) cover a good part of the lane, and if it holds every
     kind of training communication: a kind that comes in few of the supposed periods, but at least once in 32, shows
-    that they are parts (micro-batches, buckets of gradients). What comes less often is an evaluation or a checkpoint.
+    that they are parts (micro-batches, buckets of gradients). A rarer kind is an evaluation or a checkpoint.
     """
     longest = len(classes) // REPEATS
     marks = _marks(classes, is_scalar)
@@ -120,7 +120,7 @@ def _exact_runs(classes: Array, period: int) -> list[tuple[int, int]]:
 
 
 def _is_whole(side: Array, period: int, runs: Sequence[tuple[int, int]]) -> bool:
-    """Tell whether a kind of communication, by its numbers, comes anew in each period."""
+    """Whether a kind of communication, by its numbers, comes anew in each period."""
     blocks = np.concatenate([_blocks(side[first:past], period) for first, past in runs])
     blocks = blocks[~np.isnan(blocks).any(axis=1)]
     if len(blocks) < REPEATS or not blocks.any():
@@ -189,7 +189,7 @@ class AnchorLane:
     sequence
         Of each operator.
     classes
-        Operators that are equal in all that the sequence shows; `HOLE` where nobody's rows show the operator.
+        Equal for operators that are equal in all known respects; `HOLE` where no rank's rows hold the operator.
     operators
         Coarser classes, without sizes.
     size_bytes
@@ -250,14 +250,17 @@ class _Search:
         self.cuts: set[int] = set()
 
     def segment(self, low: int, high: int) -> bool:
-        """Find the cuts in ``[low, high)``; tell whether anything repeats there."""
+        """Find the cuts in ``[low, high)``; return whether anything repeats there."""
         if high - low < REPEATS:
             return False
         lane = self._lane
         sides = [side[low:high] for side in lane.sides]
         template = find_template(self._classes[low:high], sides, lane.is_scalar[low:high])
         if template is None:
-            return self._halves(low, high)
+            if high - low < _SHORTEST_HALF:
+                return False
+            middle = (low + high) // 2  # a repetition in one half may be too short to show in the whole
+            return any([self.segment(low, middle), self.segment(middle, high)])
         classes, start = self._rotated(template, low)
         self.cuts.add(start)
         end = self._follow(classes, start, high)
@@ -277,14 +280,6 @@ class _Search:
         begin = 2 * later[0] - later[1]
         if end - _LONG_BLOCK // 2 * period <= begin < end and begin in self.cuts:
             self.cuts.difference_update(range(begin + 1, later[0]))
-
-    def _halves(self, low: int, high: int) -> bool:
-        """Search each half: a repetition there may be too short to show in the whole."""
-        if high - low < _SHORTEST_HALF:
-            return False
-        middle = (low + high) // 2
-        found = [self.segment(low, middle), self.segment(middle, high)]
-        return any(found)
 
     def _rotated(self, template: Template, low: int) -> tuple[Array, int]:
         """Let the template begin after the longest pause of the lane: forward passes reduce no gradients."""
@@ -319,20 +314,15 @@ class _Search:
             at = first - skipped
 
     def _add_block(self, classes: Array, first: int, past: int) -> None:
-        """Take in a block between iterations: either it holds other iterations, or it belongs to the one before."""
+        """Add a block between iterations: either it holds other iterations, or it belongs to the one before."""
         self.cuts.update((first, past))
         if (past - first) % len(classes) == 0 and self._has_operators(classes, first, past):
             self.cuts.update(range(first, past, len(classes)))
-        elif self._is_brief(first, past, len(classes)):
-            self.cuts.discard(first)
-
-    def _is_brief(self, first: int, past: int, period: int) -> bool:
-        """Whether the operators come together, behind an iteration, in little time."""
-        start_ns = self._lane.start_ns
-        if first <= period:
-            return False
-        usual_ns = start_ns[first - 1] - start_ns[first - 1 - period]
-        return bool(start_ns[past - 1] - start_ns[first - 1] < _BRIEF * usual_ns)
+        elif first > len(classes):
+            start_ns = self._lane.start_ns
+            usual_ns = start_ns[first - 1] - start_ns[first - 1 - len(classes)]
+            if start_ns[past - 1] - start_ns[first - 1] < _BRIEF * usual_ns:  # they trail the iteration before
+                self.cuts.discard(first)
 
     def _has_operators(self, classes: Array, first: int, past: int) -> bool:
         """Whether a block calls what the template calls, with other sizes."""

@@ -1,8 +1,7 @@
 """Iterations of a job that marks none: from the operators of all its ranks to the iteration of each.
 
-When iterations began and ended on each rank, by the operators in them.
-
-Phases that nobody marked: evaluations and checkpoints, told by how regularly they come back.
+Also when iterations began and ended on each rank, by the operators in them, and unmarked phases: evaluations and
+checkpoints, known by how regularly they recur.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ class IterationSpans:
 
     @property
     def job_elapsed_ns(self) -> Array:
-        """Of each iteration the largest of its ranks', float64; 0 where no rank tells."""
+        """Return the largest time of each iteration's ranks, float64; 0 where no rank knows it."""
         elapsed_ns = np.where(self.start_ns == UNKNOWN, 0, self.past_ns - self.start_ns)
         return elapsed_ns.max(axis=0, initial=0).astype(np.float64)
 
     def of_rank(self, rank: int) -> tuple[Array, Array, Array]:
-        """Numbers, starts and lengths (float64, ns) of the iterations of one rank."""
+        """Return numbers, starts and lengths (float64, ns) of the iterations of one rank."""
         at = int(np.searchsorted(self.ranks, rank))
         if at == len(self.ranks) or self.ranks[at] != rank:
             empty = np.empty(0, dtype=np.int64)
@@ -97,7 +96,7 @@ _USUAL_GAPS: Final = 3.0
 
 
 def find_phases(operators: Operators, iteration: Array, rank_gaps_ns: Array, job_elapsed_ns: Array) -> Array:
-    """Tell evaluations and checkpoints from training.
+    """Find evaluations and checkpoints.
 
     Parameters
     ----------
@@ -116,8 +115,8 @@ def find_phases(operators: Operators, iteration: Array, rank_gaps_ns: Array, job
     Notes
     -----
     An evaluation has less of a training operator than usual (no backward pass) or more of one; a checkpoint has more
-    of what gathers and waits, or keeps every rank from its first operator for long. Either must recur at even
-    distances, `_TIMES` at least: what comes once is no phase, and one rank that is late is never one.
+    operators that gather and wait, or keeps every rank from its first operator for long. Either must recur at even
+    distances, `_TIMES` at least: an event that comes once is no phase, and one rank that is late is never one.
     """
     count = len(job_elapsed_ns)
     phases = np.full(count, _TRAIN, dtype=np.uint8)
@@ -134,7 +133,7 @@ def find_phases(operators: Operators, iteration: Array, rank_gaps_ns: Array, job
 
 
 def _unusual(operators: Operators, iteration: Array, count: int) -> tuple[Array, Array]:
-    """For each iteration and operator whether there were fewer, or more, than usual in the whole job."""
+    """Return for each iteration and operator whether there were fewer, or more, than usual in the whole job."""
     known = np.flatnonzero(iteration != UNKNOWN)
     order = known[np.lexsort((operators.sequence[known], operators.lane[known], iteration[known]))]
     lane, sequence = operators.lane[order], operators.sequence[order]
@@ -146,7 +145,7 @@ def _unusual(operators: Operators, iteration: Array, count: int) -> tuple[Array,
 
 
 def _pauses(rank_gaps_ns: Array, job_elapsed_ns: Array) -> Array:
-    """Iterations before which all ranks ran nothing for long."""
+    """Return the iterations before which all ranks ran nothing for long."""
     known = np.where(np.isnan(rank_gaps_ns), np.inf, rank_gaps_ns)
     shortest = known.min(axis=0, initial=np.inf)
     shortest = np.where(np.isfinite(shortest), shortest, 0.0)
@@ -175,19 +174,19 @@ def _recurring(found: Array) -> Array:
 
 
 COLUMNS: Final = ("rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes")
-"""What is read of each row: communicators as codes of the whole job, the rest as in `messages.records`."""
+"""Columns that are read: communicators as codes of the whole job, the rest as in `messages.records`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What was inferred.
+    """The inferred iterations.
 
     Parameters
     ----------
     iteration
         Of each row given, int64; `UNKNOWN` outside of iterations.
     anchors
-        The communicators by which iterations were told apart, and their ranks.
+        The communicators that mark the ends of iterations, and their ranks.
     spans
         When each iteration began and ended on each rank; None where there are none.
     phases
@@ -201,11 +200,11 @@ class Inferred:
 
     @property
     def count(self) -> int:
-        """How many iterations there are."""
+        """Number of iterations."""
         return int(self.iteration.max(initial=-1)) + 1
 
     def rows_of(self, rank: int) -> dict[str, Array]:
-        """Columns of the record ``iterations`` of one rank, in order."""
+        """Return the columns of the record ``iterations`` of one rank, in order."""
         assert self.spans is not None, "only what was inferred has rows"
         number, start_ns, elapsed_ns = self.spans.of_rank(rank)
         unknown = np.full(len(number), np.nan)
@@ -242,7 +241,7 @@ def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Infe
 
 
 def infer_arranged(operators: Operators, kinds: Sequence[str]) -> tuple[Array, list[Anchor]]:
-    """Give the iteration of each operator, and the anchors by which it was found."""
+    """Return the iteration of each operator, and the anchors by which it was found."""
     anchors = find_anchors(operators, kinds)
     if not anchors:
         return np.full(len(operators), UNKNOWN), []

@@ -1,8 +1,7 @@
 """A live source whose ranks mark no iterations: they are inferred from the operators before anything is published.
 
-The state of an inference in a file, so that iteration numbers continue after the agent restarts.
-
-Its checksum is in it: what a broken disk or a hand has changed must not be taken for numbers of iterations.
+The state of an inference is kept in a file, so that iteration numbers continue after the agent restarts. The file
+holds its checksum: a state that a broken disk or a person has changed must not become numbers of iterations.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def read_state(path: Path, kind: type[T]) -> T | None:
 _LOG: Final = logging.getLogger("irregulars.iterations")
 
 PAUSE_S: Final = 30.0
-"""After so long without operators of a job, what is held back leaves: it may hang."""
+"""Time without operators of a job after which held rows leave: it may hang."""
 
 LEARNING_S: Final = 2.0
 LEARNING_RATIO: Final = 0.02
@@ -78,7 +77,7 @@ keep the agent from its other sources."""
 _SAVE_S: Final = 5.0
 _FORGET_ROWS_S: Final = 3600.0
 _FORGET_S: Final = 7 * 86_400.0
-"""A job that pauses is not announced again: what numbers it is kept for a week, its rows in memory for an hour."""
+"""A job that pauses is not announced again: its cadence is kept for a week, its rows in memory for an hour."""
 
 
 def announces_no_iterations(announcement: Announcement) -> bool:
@@ -88,7 +87,7 @@ def announces_no_iterations(announcement: Announcement) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What is kept of one attempt of a job: announcements as messages, and rows taken in of each rank."""
+    """State of one attempt of a job: announcements as messages, and the number of rows so far of each rank."""
 
     job: str
     attempt: int
@@ -99,7 +98,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """What an `InferringSource` keeps: its jobs, and schema and message of each batch that may leave."""
+    """State of an `InferringSource`: its jobs, and schema and message of each batch that may leave."""
 
     jobs: tuple[JobState, ...] = ()
     ready: tuple[tuple[str, bytes], ...] = ()
@@ -116,15 +115,10 @@ class _Job:
     heard_s: float = 0.0
     is_marked: bool = False
 
-    def announce(self, announcement: Announcement) -> None:
-        self.announcements[announcement.rank] = announcement
-        self.ended.discard(announcement.rank)
-        self.inference.announce(announcement)
-
     def push(self, batch: Batch, *, may_learn: bool) -> list[Batch]:
-        """Take in a batch of operators; return those that may leave."""
+        """Add a batch of operators; return those that may leave."""
         if (batch.columns["iteration"] != UNKNOWN).any():
-            self.is_marked = True  # its ranks say it themselves, from here on: that is never changed
+            self.is_marked = True  # its ranks mark their iterations from here on, and these marks are never changed
             return [*self.inference.withdraw(), batch]
         return [*self._follow(batch), *self.inference.push(batch, may_learn=may_learn)]
 
@@ -163,12 +157,12 @@ class InferringSource(PassingSource):
     Parameters
     ----------
     source
-        What stands behind.
+        The source behind this one.
     is_unmarked
         Whether the operators of a rank carry no iteration.
     state_path
-        Where the state is kept; None: nowhere. All of it is written by `close`, and meanwhile, every few seconds,
-        what is needed for numbers to go on.
+        File of the state; None: none. All of it is written by `close`, and meanwhile, every few seconds, the part
+        without which numbers could not go on.
     is_counted_apart
         Whether sequences count operators of each kind apart (`producers.iteration_inference.operators`).
     limits
@@ -178,7 +172,7 @@ class InferringSource(PassingSource):
 
     Notes
     -----
-    `position` is that of the source behind. What is held back is in the state, so that both together resume after the
+    `position` is that of the source behind. Held rows are in the state, so that both together resume after the
     last record polled.
     """
 
@@ -207,34 +201,39 @@ class InferringSource(PassingSource):
         """Return records that may leave, at most `max_records` announcements and rows."""
         if not self._ready:
             for record in super().poll(max_records):
-                self._take(record)
+                if isinstance(record, Batch):
+                    self._ready += self._pass(record)
+                    continue
+                if isinstance(record, Announcement):
+                    self._announce(record)
+                else:
+                    self._beat(record)
+                self._ready.append(record)
             self._release_where_due()
-            self._save_if_due()
-        return self._give(max_records)
+            if self._has_news and self._clock_s() - self._saved_s > _SAVE_S:
+                self._save(is_brief=True)
+        given: list[Record] = []
+        while self._ready and max_records > 0:
+            record = self._ready.popleft()
+            if isinstance(record, Batch) and len(record) > max_records:
+                self._ready.appendleft(take_rows(record, max_records, len(record)))
+                record = take_rows(record, 0, max_records)
+            max_records -= row_count(record)
+            given.append(record)
+        return given
 
     @property
     def is_exhausted(self) -> bool:
         """Whether the source behind has ended, and everything has left."""
-        return super().is_exhausted and not self._ready and not any(self._held(job) for job in self._jobs.values())
+        is_held = any(job.inference.held_rows for job in self._jobs.values())
+        return super().is_exhausted and not self._ready and not is_held
 
     def close(self) -> None:
-        """Store what is held back, and close the source."""
+        """Store the held rows, and close the source."""
         if not self._is_closed:
             self._is_closed = True
             self._save(is_brief=False)
         super().close()
-
-    # --- what comes -------------------------------------------------------------------------------------------------
-
-    def _take(self, record: Record) -> None:
-        if isinstance(record, Batch):
-            self._ready += self._pass(record)
-            return
-        if isinstance(record, Announcement):
-            self._announce(record)
-        else:
-            self._beat(record)
-        self._ready.append(record)
 
     def _pass(self, batch: Batch) -> list[Batch]:
         header = batch.header
@@ -261,7 +260,9 @@ class InferringSource(PassingSource):
         if job is None:
             inference = OnlineInference(self._limits, is_counted_apart=self._is_counted_apart)
             job = self._jobs[key] = _Job(inference, heard_s=self._clock_s())
-        job.announce(announcement)
+        job.announcements[announcement.rank] = announcement
+        job.ended.discard(announcement.rank)
+        job.inference.announce(announcement)
 
     def _beat(self, heartbeat: Heartbeat) -> None:
         """Let all rows of a rank leave before it ends."""
@@ -278,7 +279,7 @@ class InferringSource(PassingSource):
         now_s, is_over = self._clock_s(), super().is_exhausted
         for key, job in list(self._jobs.items()):
             silent_s = now_s - job.heard_s
-            if self._held(job) and (is_over or silent_s > PAUSE_S):
+            if job.inference.held_rows and (is_over or silent_s > PAUSE_S):
                 self._ready += job.inference.flush(may_learn=self._may_learn())
             elif silent_s > _FORGET_S:
                 self._drop(key)
@@ -289,35 +290,15 @@ class InferringSource(PassingSource):
         self._ready += self._jobs.pop(key).inference.flush(may_learn=self._may_learn())
         self._has_news = True
 
-    @staticmethod
-    def _held(job: _Job) -> int:
-        return job.inference.held_rows
-
-    # --- what leaves ------------------------------------------------------------------------------------------------
-
-    def _give(self, max_records: int) -> list[Record]:
-        given: list[Record] = []
-        while self._ready and max_records > 0:
-            record = self._ready.popleft()
-            if isinstance(record, Batch) and len(record) > max_records:
-                self._ready.appendleft(take_rows(record, max_records, len(record)))
-                record = take_rows(record, 0, max_records)
-            max_records -= row_count(record)
-            given.append(record)
-        return given
-
     # --- across restarts --------------------------------------------------------------------------------------------
-
-    def _save_if_due(self) -> None:
-        if self._has_news and self._clock_s() - self._saved_s > _SAVE_S:
-            self._save(is_brief=True)
 
     def _save(self, *, is_brief: bool) -> None:
         if self._state_path is None:
             return
         self._saved_s, self._has_news = self._clock_s(), False
         jobs = tuple(job.state(*key, is_brief=is_brief) for key, job in self._jobs.items() if not job.is_marked)
-        ready = () if is_brief else tuple(_encoded(r) for r in self._ready if isinstance(r, Batch))
+        batches = [] if is_brief else [one for one in self._ready if isinstance(one, Batch)]
+        ready = tuple((batch.header.schema, encode_batch(batch)) for batch in batches)
         try:
             write_state(self._state_path, SourceState(jobs, ready))
         except OSError as error:
@@ -333,7 +314,3 @@ class InferringSource(PassingSource):
         except (InputError, LookupError, TypeError, ValueError) as error:
             self._jobs, self._ready = {}, deque()
             _LOG.warning("event=inference_not_restored reason=%r effect='iterations are numbered anew'", str(error))
-
-
-def _encoded(batch: Batch) -> tuple[str, bytes]:
-    return batch.header.schema, encode_batch(batch)

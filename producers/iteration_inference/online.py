@@ -1,11 +1,11 @@
 """Iterations of a running job: inferred while its batches pass, in bounded memory and with bounded delay.
 
-The learned rhythm of a running job: where its next iterations will end, and whether its operators still agree.
+A cadence is the learned rhythm of a job: it predicts where the next iterations end, as long as operators agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,7 +43,7 @@ class Cadence:
     length
         Collectives of one iteration on the communicator.
     operators, sizes
-        What each of them is, from the first after a border on; -1 where it is none of training, or varies.
+        Of each of them, from the first after a border on; -1 where it is none of training, or varies.
     """
 
     communicator: int
@@ -63,7 +63,7 @@ class Cadence:
         return bool(((operator == self.operators[place]) & ((size == wanted) | (size < 0) | (wanted < 0))).all())
 
     def numbers(self, rows: Operators, reached: int) -> tuple[Array, int]:
-        """Iteration of each operator of one rank, in order of start.
+        """Return the iteration of each operator of one rank, in order of start.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ _PATIENT: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
-    """What the inference of a running job may hold.
+    """Limits on the rows that the inference of a running job holds.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class InferenceLimits:
 
 @dataclass(frozen=True, slots=True)
 class InferenceState:
-    """What an `OnlineInference` keeps; batches that wait as their messages."""
+    """State of an `OnlineInference`; batches that wait are kept as their messages."""
 
     kinds: Mapping[str, str]
     ranks: frozenset[int]
@@ -159,20 +159,20 @@ class OnlineInference:
     """Numbers the iterations of one attempt of a job, for the ranks whose batches pass here.
 
     Batches leave as they came, in the order of each rank, with the column ``iteration`` filled: at once while the job
-    keeps its cadence, later while it is learned, or was lost because the job changed. What is older than the limits
-    leaves without a number.
+    keeps its cadence, later while it is learned, or was lost because the job changed. Rows older than the limits
+    leave without a number.
 
     Parameters
     ----------
     limits
-        What may be held.
+        Rows that may be held.
     is_counted_apart
         Whether sequences count operators of each kind apart (`producers.iteration_inference.operators`).
 
     Notes
     -----
     The first iteration is 0 where the cadence is learned with the job's first operators. Otherwise the number is that
-    of the anchor's collectives so far divided by those of an iteration: what was given before goes on.
+    of the anchor's collectives so far divided by those of an iteration: numbers given before go on.
     """
 
     def __init__(self, limits: InferenceLimits | None = None, *, is_counted_apart: bool = False) -> None:
@@ -199,28 +199,34 @@ class OnlineInference:
         return self.held_rows + sum(len(part["rank"]) for part in self._past)
 
     def announce(self, announcement: Announcement) -> None:
-        """Take in a rank's communicators: their kinds tell which one marks iterations."""
+        """Add a rank's communicators: by their kind one of them marks iterations."""
         self._kinds.update(anchor_kinds(announcement))
         if announcement.is_logged:
             self._ranks.add(announcement.rank)
 
     def push(self, batch: Batch, *, may_learn: bool = True) -> list[Batch]:
-        """Take in a batch of ``commops``; return the batches whose iterations are known by it, in order.
+        """Add a batch of ``commops``; return the batches whose iterations are known by it, in order.
 
         Batches of a rank must come in the order in which they were made, each once. Learning takes up to a second per
-        20,000 rows where nothing repeats: with `may_learn` false it is put off, and what waits goes on waiting.
+        20,000 rows where nothing repeats: with `may_learn` false it is put off.
         """
         if not self._held and (numbered := self._number_regular(batch)) is not None:
             return [numbered]
         self._held.append(batch)
         share = self._used_share()
         if share < 1:
-            return self._learn(is_hasty=share > _PATIENT) if may_learn and self._should_learn() else []
+            # A try costs time for each row: wait until there are clearly more rows than at the last one.
+            has_more = self.kept_rows >= max(_FEWEST_ROWS, _GROWTH * self._tried_rows)
+            return self._learn(is_hasty=share > _PATIENT) if may_learn and has_more else []
         learned = self._learn(is_hasty=True) if may_learn else []
-        return learned or self._begin_anew()
+        if learned:
+            return learned
+        left = self._give_up()  # these rows repeat nothing: learn from later ones alone
+        self._past.clear()
+        return left
 
     def skip_rows(self, rank: int) -> None:
-        """Note that rows of a rank were lost: its iteration is unknown until its next anchor."""
+        """Expect a gap in the rows of a rank: its iteration is unknown until its next anchor."""
         self._reached.pop(rank, None)
 
     def withdraw(self) -> list[Batch]:
@@ -260,25 +266,15 @@ class OnlineInference:
         self._newest[rank] = max(self._newest.get(rank, -1), int(iteration.max(initial=-1)))
         numbered = Batch(batch.header, {**batch.columns, "iteration": iteration})
         self._past.append({**(columns or self._columns(batch)), "iteration": iteration})
-        self._forget()
-        return numbered
-
-    def _forget(self) -> None:
-        """Of the rows that were passed on, keep those of the newest iterations, within the limit."""
+        # Of the rows that were passed on, keep those of the newest iterations, within the limit.
         room = self.limits.rows // 2
         oldest = min(self._newest.values()) - _KEPT if self._cadences else UNKNOWN
         rows = sum(len(part["rank"]) for part in self._past)
         while self._past and (rows > room or int(self._past[0]["iteration"].max()) < oldest):
             rows -= len(self._past.pop(0)["rank"])
+        return numbered
 
     # --- while it is learned ----------------------------------------------------------------------------------------
-
-    def _should_learn(self) -> bool:
-        """Return whether to try to learn.
-
-        A try costs time for each row, so wait until there are clearly more rows.
-        """
-        return self.kept_rows >= max(_FEWEST_ROWS, _GROWTH * self._tried_rows)
 
     def _used_share(self) -> float:
         """Return which share of the limits the held rows use."""
@@ -287,12 +283,6 @@ class OnlineInference:
         if times[0] is None or times[1] is None:
             return rows
         return max(rows, (times[1] - times[0]) / (self.limits.delay_s * 1e9))
-
-    def _begin_anew(self) -> list[Batch]:
-        """Drop all rows, which repeat nothing, and learn from later ones alone."""
-        left = self._give_up()
-        self._past.clear()
-        return left
 
     def _give_up(self) -> list[Batch]:
         held, self._held = self._held, []
@@ -306,7 +296,8 @@ class OnlineInference:
         pipeline's stage repeat themselves many times before the first iteration has ended.
         """
         self._tried_rows = self.kept_rows
-        if not is_hasty and not self._ranks.issubset(self._heard()):
+        seen = {b.header.rank for b in self._held} | {int(part["rank"][0]) for part in self._past}
+        if not is_hasty and not self._ranks.issubset(seen):
             return []
         parts = [*self._past, *map(self._columns, self._held)]
         columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
@@ -324,7 +315,10 @@ class OnlineInference:
             return []
         given = np.concatenate([part["iteration"] for part in self._past] or [np.empty(0, dtype=np.int64)])
         shift = self._shift(operators, iteration, place, given, cadences[0][1])
-        self._take_up(cadences, shift)
+        self._cadences = {}
+        for anchor, cadence in cadences:
+            moved = replace(cadence, number=cadence.number + shift)
+            self._cadences.update((rank, moved) for rank in anchor.ranks.tolist())
         iteration = np.where(iteration == UNKNOWN, UNKNOWN, iteration + shift)
         return self._release_learned(operators, iteration, place[len(given) :])
 
@@ -342,12 +336,6 @@ class OnlineInference:
             return 0
         return cadence.border // cadence.length - cadence.number
 
-    def _take_up(self, cadences: Sequence[tuple[Anchor, Cadence]], shift: int) -> None:
-        self._cadences = {}
-        for anchor, cadence in cadences:
-            moved = replace(cadence, number=cadence.number + shift)
-            self._cadences.update((rank, moved) for rank in anchor.ranks.tolist())
-
     def _release_learned(self, operators: Operators, iteration: Array, place: Array) -> list[Batch]:
         for rank, cadence in self._cadences.items():
             rows = rows_of_rank(operators, rank)
@@ -364,9 +352,6 @@ class OnlineInference:
             first += len(batch)
         return released
 
-    def _heard(self) -> set[int]:
-        return {b.header.rank for b in self._held} | {int(part["rank"][0]) for part in self._past}
-
     # --- columns ----------------------------------------------------------------------------------------------------
 
     def _columns(self, batch: Batch) -> dict[str, Array]:
@@ -379,7 +364,7 @@ class OnlineInference:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def state(self, *, is_brief: bool = False) -> InferenceState:
-        """Everything that `from_state` needs.
+        """Return everything that `from_state` needs.
 
         Brief, it is some kilobytes, and holds no rows: those that wait are lost, and the numbers still go on.
         """
@@ -398,7 +383,7 @@ class OnlineInference:
 
     @classmethod
     def from_state(cls, state: InferenceState, limits: InferenceLimits | None = None) -> OnlineInference:
-        """Restore."""
+        """Return the inference that gave a state."""
         inference = cls(limits, is_counted_apart=state.is_counted_apart)
         inference._kinds = dict(state.kinds)
         inference._ranks = set(state.ranks)
@@ -413,7 +398,7 @@ class OnlineInference:
 
 
 def anchor_kinds(announcement: Announcement) -> dict[str, str]:
-    """Kind of each communicator of a rank, by what it may say of iterations: one of all ranks is ``world``."""
+    """Return the kind of each communicator of a rank, for anchors: one of all ranks is ``world``."""
     world = announcement.world_size
     return {
         c.id: "world" if len(c.ranks) == world > 1 and c.kind == "unknown" else c.kind

@@ -50,7 +50,7 @@ def split(columns: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def split_kinds(kinds: Sequence[str]) -> list[str]:
-    """Kinds of the communicators that `split` makes, by code."""
+    """Return the kinds of the communicators that `split` makes, by code."""
     return [kind for kind in kinds for _ in range(_OPERATORS)]
 
 
@@ -128,7 +128,7 @@ def arrange_operators(columns: Mapping[str, Array]) -> tuple[Operators, Array]:
     lane = number_rows(columns["communicator"].astype(np.int64), source, target)
     share = number_rows(rank, lane, operator == RECV, columns["sequence"].astype(np.int64))
     start_ns = columns["start_ns"]
-    # Of copies the one that started first: the others may lack what it knows.
+    # Of copies the one that started first: in the others values may be unknown.
     known_ns = np.where(start_ns == UNKNOWN, np.iinfo(np.int64).max, start_ns)
     by_share = np.lexsort((columns["size_bytes"], known_ns, share))
     first = by_share[np.flatnonzero(np.diff(share[by_share], prepend=-1))]

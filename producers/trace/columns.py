@@ -1,4 +1,4 @@
-"""Columns of the files of a trace directory, and what was read of one file."""
+"""Columns of the files of a trace directory, and the table of one file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from irregulars.errors import InputError
 from irregulars.validation import shown
 
 PART_ROWS: Final = 1 << 19
-"""Rows of a part of a file: of one, what checking needs beside its columns is small against all that is read."""
+"""Rows of a part of a file: few enough that checking one needs little memory beside all the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class TableFile:
         return len(next(iter(self.columns.values())))
 
     def is_nullable(self, name: str) -> bool:
-        """Tell whether a column may hold nulls."""
+        """Whether a column may hold nulls."""
         return next(column.nullable for column in COLUMNS[self.schema] if column.name == name)
 
 
@@ -114,5 +114,5 @@ def missing_column(path: Path, column: Column, found: list[str]) -> InputError:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error of a reader says, in one line."""
+    """Return the text of a reader's error, in one line."""
     return shown(" ".join(str(error).split()) or type(error).__name__)

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.trace.columns import TableFile
@@ -73,7 +73,7 @@ class Trace:
     copies: int = 0
 
     def batches(self, schema: str) -> Mapping[int, Batch]:
-        """Give the batches of ``commops``, ``bandwidth`` or ``iterations`` per rank."""
+        """Return the batches of ``commops``, ``bandwidth`` or ``iterations`` per rank."""
         return {"commops": self.commops, "bandwidth": self.bandwidth, "iterations": self.iterations}[schema]
 
 
@@ -101,13 +101,13 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
 
 
 def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) -> Trace:
-    """Make a trace of a job and its tables as anybody may have written them: unchecked, in any order, with copies.
+    """Make a trace of a job and its unchecked tables, whose rows may be in any order, with copies.
 
     Parameters
     ----------
     table_of
-        Gives the table of a schema, or `None` where there is none. Is asked once for each, and one table is in
-        memory at a time.
+        Returns the table of a schema, or `None` where there is none. Called once for each, and one table is in memory
+        at a time.
     """
 
     def tables_of(schema: str) -> Iterable[TableFile]:
@@ -208,35 +208,28 @@ def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> 
         sources = tuple(
             schema for schema in SCHEMAS if rank in batches[schema] or (schema == "commops" and rank in declared)
         )
-        yield _announcement(job, rank, sources, len(logged), is_logged=rank in logged)
-
-
-def _announcement(
-    job: JobFile, rank: int, sources: tuple[str, ...], logged_count: int, *, is_logged: bool
-) -> Announcement:
-    communicators: tuple[Communicator, ...] = tuple(job.communicators[i] for i in job.membership.of_rank(rank))
-    place = job.places.get(rank, RankLocation())
-    return Announcement(
-        job=job.job,
-        attempt=job.attempt,
-        rank=rank,
-        world_size=job.world_size,
-        logged_ranks=logged_count,
-        communicators=communicators,
-        sources=sources,
-        is_logged=is_logged,
-        clock=job.clock,
-        host=place.host,
-        gpu=place.gpu,
-        nic=place.nic,
-        switch=place.switch,
-        lost_rows=place.lost_rows,
-        recorded_until_ns=job.recorded_until_ns,
-    )
+        place = job.places.get(rank, RankLocation())
+        yield Announcement(
+            job=job.job,
+            attempt=job.attempt,
+            rank=rank,
+            world_size=job.world_size,
+            logged_ranks=len(logged),
+            communicators=tuple(job.communicators[i] for i in job.membership.of_rank(rank)),
+            sources=sources,
+            is_logged=rank in logged,
+            clock=job.clock,
+            host=place.host,
+            gpu=place.gpu,
+            nic=place.nic,
+            switch=place.switch,
+            lost_rows=place.lost_rows,
+            recorded_until_ns=job.recorded_until_ns,
+        )
 
 
 def trace_batches(trace: Trace, max_rows: int = BATCH_ROWS, max_span_s: float = BATCH_SPAN_S) -> Iterator[Batch]:
-    """Give the rows of a trace as its training job would have published them.
+    """Yield the rows of a trace as its training job would have published them.
 
     Parameters
     ----------
@@ -255,6 +248,6 @@ def trace_batches(trace: Trace, max_rows: int = BATCH_ROWS, max_span_s: float = 
 
 
 def published_ns(batch: Batch) -> int:
-    """When a batch of `trace_batches` would have been published, ns since the epoch; huge where nothing ended."""
+    """Return when a batch of `trace_batches` would have been published, ns since the epoch; huge if nothing ended."""
     watermark_ns = batch.header.watermark_ns
     return _NEVER_NS if watermark_ns is None else watermark_ns

@@ -47,7 +47,7 @@ def read_rows(
     rows: Iterator[Mapping[str, Any] | str],
     convert: Callable[[Any, Column], Any],
 ) -> TableFile:
-    """Convert rows; those that can't be, or that are a reason already, are the unreadable ones."""
+    """Convert rows; those that can't be converted, and texts (reasons) in their place, are the unreadable ones."""
     kept: list[tuple[int, list[Any]]] = []
     unreadable: list[tuple[int, str]] = []
     for number, row in enumerate(rows, start=1):
@@ -93,7 +93,7 @@ def from_json(value: Any, column: Column) -> Any:
 
 
 def from_csv(value: str, column: Column) -> Any:
-    """Do the same with the text of a field."""
+    """Return a field's text as its column holds it; raises as `from_json`."""
     if column.kind == "text":
         return value
     if value in CSV_NULLS:
@@ -111,7 +111,7 @@ def _refuse(column: Column, rule: str, value: object) -> Any:
 
 
 def json_rows(stream: IO[bytes]) -> Iterator[Mapping[str, Any] | str]:
-    """Yield each row, or why it is none."""
+    """Yield each row, or the reason why it is none."""
     for line in stream:
         if not line.strip():
             continue
@@ -124,7 +124,7 @@ def json_rows(stream: IO[bytes]) -> Iterator[Mapping[str, Any] | str]:
 
 
 def csv_rows(reader: Iterator[list[str]]) -> Iterator[Mapping[str, Any] | str]:
-    """Yield each row below the header, or why it is none."""
+    """Yield each row below the header, or the reason why it is none."""
     header = next(reader, [])
     while True:
         try:
@@ -173,7 +173,14 @@ def read_json(path: Path, schema: str) -> TableFile:
         is_needed = not column.nullable or column.name in _JSON_MUST_NAME
         if is_needed and f'"{column.name}"'.encode() not in head:
             raise missing_column(path, column, _first_keys(head))
-    table = _read_fast(lambda is_lenient: _arrow_json(path, arrow_types(columns, is_lenient)))
+
+    def read(is_lenient: bool) -> pa.Table:
+        wanted = pa.schema(list(arrow_types(columns, is_lenient).items()))
+        options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
+        with _open(path) as stream:
+            return pa.json.read_json(stream, parse_options=options)
+
+    table = _read_fast(read)
     if table is None:
         with _open_lines(path) as stream:
             return read_rows(path, schema, columns, json_rows(stream), from_json)
@@ -188,12 +195,6 @@ def _first_keys(head: bytes) -> list[str]:
     return list(first) if isinstance(first, dict) else [shown(first)]
 
 
-def _arrow_json(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
-    options = pa.json.ParseOptions(explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore")
-    with _open(path) as stream:
-        return pa.json.read_json(stream, parse_options=options)
-
-
 def read_csv(path: Path, schema: str) -> TableFile:
     """Read a CSV file with a header."""
     columns = COLUMNS[schema]
@@ -202,7 +203,15 @@ def read_csv(path: Path, schema: str) -> TableFile:
         if column.name not in header and not column.can_lack:
             raise missing_column(path, column, header)
     present = tuple(column for column in columns if column.name in header)
-    table = _read_fast(lambda is_lenient: _arrow_csv(path, arrow_types(present, is_lenient)))
+
+    def read(is_lenient: bool) -> pa.Table:
+        types = arrow_types(present, is_lenient)
+        options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=CSV_NULLS)
+        parsing = pa.csv.ParseOptions(newlines_in_values=True)
+        with _open(path) as stream:
+            return pa.csv.read_csv(stream, convert_options=options, parse_options=parsing)
+
+    table = _read_fast(read)
     if table is None:
         with _text_of(path) as text:
             return read_rows(path, schema, present, csv_rows(csv.reader(text)), from_csv)
@@ -222,14 +231,6 @@ def _csv_header(path: Path) -> list[str]:
     if len(set(header)) < len(header):
         raise InputError(f"{path}: columns must have distinct names; got {shown(', '.join(header))}")
     return header
-
-
-def _arrow_csv(path: Path, types: dict[str, pa.DataType]) -> pa.Table:
-    options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=CSV_NULLS)
-    with _open(path) as stream:
-        return pa.csv.read_csv(
-            stream, convert_options=options, parse_options=pa.csv.ParseOptions(newlines_in_values=True)
-        )
 
 
 FREE_ROWS: Final = 1 << 24
@@ -341,24 +342,23 @@ def _open_parquet(path: Path, schema: str) -> Iterator[tuple[pa.parquet.ParquetF
 
 
 def _check_schema(path: Path, schema: pa.Schema, columns: tuple[Column, ...]) -> list[str]:
-    wanted = []
+    wanted, types = [], pa.types
     for column in columns:
-        if column.name in schema.names:
-            _check_type(path, column, schema.field(column.name).type)
-            wanted.append(column.name)
-        elif not column.can_lack:
-            raise missing_column(path, column, schema.names)
+        if column.name not in schema.names:
+            if not column.can_lack:
+                raise missing_column(path, column, schema.names)
+            continue
+        found = schema.field(column.name).type
+        value = found.value_type if types.is_dictionary(found) else found
+        is_number = types.is_integer(value) or (types.is_floating(value) and column.kind != "time")
+        is_text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
+        if not (types.is_null(value) or (is_text if column.kind == "text" else is_number)):
+            rule = {"int": "of integers", "time": "of integers", "float": "of numbers", "text": "of texts"}[
+                column.kind
+            ]
+            raise InputError(f"{path}: column {column.name!r} must be {rule}; got {found}")
+        wanted.append(column.name)
     return wanted
-
-
-def _check_type(path: Path, column: Column, found: pa.DataType) -> None:
-    types = pa.types
-    value = found.value_type if types.is_dictionary(found) else found
-    is_number = types.is_integer(value) or (types.is_floating(value) and column.kind != "time")
-    is_text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
-    if not (types.is_null(value) or (is_text if column.kind == "text" else is_number)):
-        wanted = {"int": "of integers", "time": "of integers", "float": "of numbers", "text": "of texts"}[column.kind]
-        raise InputError(f"{path}: column {column.name!r} must be {wanted}; got {found}")
 
 
 _READERS: Final = {".parquet": read_parquet, ".jsonl": read_json, ".csv": read_csv}

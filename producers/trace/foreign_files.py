@@ -114,14 +114,14 @@ def hosts_of_names(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def stem_of(path: Path) -> str:
-    """Name a file without the endings that say how it is written."""
+    """Return a file's name without the endings of its format."""
     while path.suffix.lower() in _ENDINGS:
         path = path.with_suffix("")
     return path.name
 
 
 class Directory:
-    """The files of a directory. Says once that it can't be read, and once that it can again."""
+    """The files of a directory. Logs once that it can't be read, and once that it can again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -130,7 +130,7 @@ class Directory:
     def changes(self) -> list[tuple[int, Path]]:
         """List its files, each with the time at which it last changed there.
 
-        That is the time of the inode's change: whoever moves a file in from elsewhere may keep its older time, and a
+        That is the time of the inode's change: a file that is moved in from elsewhere may keep its older time, and a
         clock that is ahead may have given it a later one.
         """
         try:
@@ -184,7 +184,7 @@ def kind_of_files(source: Path) -> str | None:
 
 
 def how_to_import(source: Path) -> str:
-    """Say how to import what was taken for a trace directory; empty where it is nothing that we know.
+    """Return advice on importing files that were taken for a trace directory; empty where they are unknown.
 
     >>> how_to_import(Path("/nowhere"))
     ''

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +20,7 @@ _WANTED: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "siz
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A trace with iterations, and what to tell people about them; `report` is None where nothing was inferred."""
+    """A trace with iterations, and a report of them for people; None where nothing was inferred."""
 
     trace: Trace
     report: str | None = None
@@ -55,7 +54,9 @@ def number_iterations(trace: Trace) -> Numbered:
 
 def has_marks(trace: Trace) -> bool:
     """Return whether any row of a trace names an iteration."""
-    return bool(trace.iterations) or any(_is_marked(batch) for batch in trace.commops.values())
+    return bool(trace.iterations) or any(
+        (batch.columns["iteration"] != UNKNOWN).any() for batch in trace.commops.values()
+    )
 
 
 def job_columns(trace: Trace) -> tuple[dict[str, Array], list[str]]:
@@ -75,10 +76,6 @@ def job_columns(trace: Trace) -> tuple[dict[str, Array], list[str]]:
     return columns, list(kinds.values())
 
 
-def _is_marked(batch: Batch) -> bool:
-    return bool((batch.columns["iteration"] != UNKNOWN).any())
-
-
 def _with_iterations(trace: Trace, inferred: Inferred) -> Trace:
     commops: dict[int, Batch] = {}
     iterations: dict[int, Batch] = {}
@@ -88,7 +85,7 @@ def _with_iterations(trace: Trace, inferred: Inferred) -> Trace:
         first += len(batch)
         commops[rank] = Batch(batch.header, {**batch.columns, "iteration": own})
         rows = inferred.rows_of(rank)
-        if inferred.phases.any() and len(rows["iteration"]):  # otherwise they say nothing that operators do not
+        if inferred.phases.any() and len(rows["iteration"]):  # otherwise operators hold all of it
             ended_ns = int((rows["start_ns"] + rows["elapsed_ns"].astype(np.int64)).max())
             header = Header("iterations", trace.job, trace.attempt, rank, watermark_ns=ended_ns)
             iterations[rank] = Batch(header, rows)
@@ -103,11 +100,7 @@ def _report(trace: Trace, inferred: Inferred, anchors: list[int]) -> str:
     names = dict.fromkeys(c.id for a in trace.announcements for c in a.communicators)
     ids = list(dict.fromkeys(list(names)[anchor] for anchor in anchors))
     shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
-    phases = _phases_text(inferred.phases)
-    return f"{trace.job}: no iterations are marked; inferred {inferred.count} from the operators on {shown}{phases}"
-
-
-def _phases_text(phases: Array) -> str:
-    found: Mapping[str, int] = {name: int((phases == code).sum()) for code, name in enumerate(PHASES) if code}
+    found = {name: int((inferred.phases == code).sum()) for code, name in enumerate(PHASES) if code}
     texts = [f"{count} of them {name}" for name, count in found.items() if count]
-    return f" ({', '.join(texts)})" if texts else ""
+    phases = f" ({', '.join(texts)})" if texts else ""
+    return f"{trace.job}: no iterations are marked; inferred {inferred.count} from the operators on {shown}{phases}"

@@ -68,7 +68,7 @@ class JobFile:
 
     @cached_property
     def membership(self) -> Membership:
-        """Who is in which communicator, as arrays."""
+        """Ranks of each communicator, as arrays."""
         return Membership.of(self.communicators, self.world_size)
 
 
@@ -101,7 +101,7 @@ class Membership:
         return cls(ordinals * world_size + ranks, ordinals, np.searchsorted(ranks, np.arange(world_size + 1)))
 
     def of_rank(self, rank: int) -> list[int]:
-        """Ordinals of the communicators that `rank` is in."""
+        """Return the ordinals of the communicators that `rank` is in."""
         ordinals: list[int] = self.ordinals[self.first_of_rank[rank] : self.first_of_rank[rank + 1]].tolist()
         return ordinals
 
@@ -118,7 +118,26 @@ def read_job(directory: Path) -> JobFile:
     path = directory / "job.json"
     values = _load(path)
     try:
-        return _job(checked(values, _Keys, ""))
+        keys = checked(values, _Keys, "")
+        communicators = _communicators(keys)
+        places = {_rank_of_key(name, keys.world_size): place for name, place in (keys.ranks or {}).items()}
+        if keys.logged_ranks is not None:
+            _require_ranks(keys.logged_ranks, keys.world_size, "logged_ranks")
+        job = JobFile(
+            job=keys.job,
+            attempt=keys.attempt,
+            world_size=keys.world_size,
+            clock=keys.clock,
+            communicators=communicators,
+            places=places,
+            logged_ranks=None if keys.logged_ranks is None else tuple(sorted(keys.logged_ranks)),
+            recorded_until_ns=keys.recorded_until_ns,
+        )
+        counts = np.diff(job.membership.first_of_rank)
+        if counts.size and counts.max() > MOST_COMMUNICATORS:
+            found = f"{counts.max()} of rank {counts.argmax()}"
+            raise InputError(f"communicators must be at most {MOST_COMMUNICATORS} for any one rank; got {found!r}")
+        return job
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -158,7 +177,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys of the file, each with its rule; what depends on the number of ranks is checked after it."""
+    """The keys of the file, each with its rule; rules that depend on the number of ranks are checked after it."""
 
     job: JobName
     world_size: Size
@@ -170,21 +189,6 @@ class _Keys:
     recorded_until_ns: Count | None = None
 
 
-def _job(keys: _Keys) -> JobFile:
-    job = JobFile(
-        job=keys.job,
-        attempt=keys.attempt,
-        world_size=keys.world_size,
-        clock=keys.clock,
-        communicators=_communicators(keys),
-        places={_rank_of_key(name, keys.world_size): place for name, place in (keys.ranks or {}).items()},
-        logged_ranks=_logged_ranks(keys),
-        recorded_until_ns=keys.recorded_until_ns,
-    )
-    _require_countable(job)
-    return job
-
-
 def _communicators(keys: _Keys) -> tuple[Communicator, ...]:
     for id, group in keys.communicators.items():
         if len(id) > MAX_NAME_CHARACTERS:
@@ -193,13 +197,6 @@ def _communicators(keys: _Keys) -> tuple[Communicator, ...]:
         _require_ranks(group.ranks, keys.world_size, f"communicators[{id!r}].ranks")
     found = (Communicator(id, group.kind, group.ranks) for id, group in keys.communicators.items())
     return tuple(sorted(found, key=lambda communicator: communicator.id))
-
-
-def _logged_ranks(keys: _Keys) -> tuple[int, ...] | None:
-    if keys.logged_ranks is None:
-        return None
-    _require_ranks(keys.logged_ranks, keys.world_size, "logged_ranks")
-    return tuple(sorted(keys.logged_ranks))
 
 
 def _require_ranks(ranks: tuple[int, ...], world_size: int, what: str) -> None:
@@ -216,23 +213,16 @@ def _rank_of_key(name: str, world_size: int) -> int:
     return int(name)
 
 
-def _require_countable(job: JobFile) -> None:
-    counts = np.diff(job.membership.first_of_rank)
-    if counts.size and counts.max() > MOST_COMMUNICATORS:
-        found = f"{counts.max()} of rank {counts.argmax()}"
-        raise InputError(f"communicators must be at most {MOST_COMMUNICATORS} for any one rank; got {found!r}")
-
-
 def refuse_pipe(path: Path) -> None:
     """Raise `InputError` for a pipe, socket or device: reading it might block for ever."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        return  # who reads it says why
+        return  # reading it raises the error, with its reason
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise InputError(f"{path}: must be a file; got a pipe, socket or device")
 
 
 def is_integer(value: object) -> bool:
-    """Tell an integer from JSON's other values; Python's ``True`` is none."""
+    """Whether a value of JSON is an integer; Python's ``True`` is none."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -46,7 +46,7 @@ class Rows:
     keys
         Makes the keys of some rows of their columns: they are as large as the columns, and wanted of few at once.
     names
-        Dictionary of each rank: what its codes stand for.
+        Dictionary of each rank: the names of its codes.
     """
 
     rank: np.ndarray
@@ -64,7 +64,7 @@ class RowsGatherer:
         self._arrays: dict[str, np.ndarray] = {}  # the columns, and among them the ranks
 
     def add(self, part: Rows, capacity: int) -> None:
-        """Take in the rows of one part of a file of `capacity` rows. Room that is not used costs no memory."""
+        """Add the rows of one part of a file of `capacity` rows. Unused room costs no memory."""
         if self._first is None:
             self._first = part
             return
@@ -109,7 +109,7 @@ def take(column: np.ndarray, at: Any) -> np.ndarray:
 
 
 def arrange(rows: Rows) -> np.ndarray:
-    """Order rows by rank, event time (unknown last), then all that tells them apart, and keep the first of copies.
+    """Order rows by rank, event time (unknown last), then all other columns, and keep the first of copies.
 
     Any order and any duplication of the rows gives the same result.
 
@@ -198,7 +198,7 @@ def _order_ties(
 
 
 def _equal_next(values: np.ndarray) -> np.ndarray:
-    """Whether each value is the same as the next one."""
+    """Return whether each value is the same as the next one; NaN equals NaN."""
     is_equal: np.ndarray = values[1:] == values[:-1]
     if values.dtype.kind == "f":
         is_nan = np.isnan(values)
@@ -218,7 +218,7 @@ def _is_one_each(values: np.ndarray, run: np.ndarray) -> bool:
 
 
 def _are_copies(keys: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
-    """Tell which rows, in `order`, are copies of an earlier one."""
+    """Return which rows, in `order`, are copies of an earlier one."""
     is_copy = np.zeros(len(order), dtype=bool)
     suspects = np.flatnonzero(_share_hash(keys))
     if not suspects.size:
@@ -234,7 +234,7 @@ def _are_copies(keys: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
 
 
 def _share_hash(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Tell which rows have the hash of another: sorting one hash is much cheaper than sorting all keys."""
+    """Return which rows have the hash of another: sorting one hash is much cheaper than sorting all keys."""
     hashes = keys[0].astype(np.uint64)
     for column in keys[1:]:
         hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64)

@@ -44,7 +44,8 @@ class Rejected:
 def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``commops`` against the job."""
     check = _Check(table)
-    rank, ordinal, operator = _rank(check, job), _communicator(check, job), check.codes("operator", OPERATORS)
+    ids = [communicator.id for communicator in job.communicators]
+    rank, ordinal, operator = _rank(check, job), check.codes("communicator", ids), check.codes("operator", OPERATORS)
     sequence, start_ns = check.integers("sequence"), check.integers("start_ns")
     peer = check.integers("peer", Bound(-LATEST_NS, LATEST_NS))  # `_check_peers` does more
     elapsed_ns, size_bytes = check.counts("elapsed_ns"), check.counts("size_bytes")
@@ -58,9 +59,8 @@ def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
         "peer": peer, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "size_bytes": size_bytes,
         "iteration": iteration,
     }  # fmt: skip
-    names = [communicator.id for communicator in job.communicators]
     return check.rows(
-        rank, columns, _commops_keys, names=lambda rank: tuple(names[i] for i in job.membership.of_rank(rank))
+        rank, columns, _commops_keys, names=lambda rank: tuple(ids[i] for i in job.membership.of_rank(rank))
     )
 
 
@@ -218,10 +218,6 @@ def _rank(check: _Check, job: JobFile) -> np.ndarray:
     return check.integers("rank", Bound(0, job.world_size - 1))
 
 
-def _communicator(check: _Check, job: JobFile) -> np.ndarray:
-    return check.codes("communicator", [communicator.id for communicator in job.communicators])
-
-
 def _local_communicator(check: _Check, job: JobFile, rank: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
     membership = job.membership
     members = SetLookupOptions(value_set=from_numpy(membership.keys))
@@ -242,7 +238,7 @@ def _check_peers(check: _Check, job: JobFile, is_p2p: np.ndarray, ordinal: np.nd
 
 
 def _at(first_of_rank: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    # Rows that were rejected have ranks out of range; what they get does not matter.
+    # Rejected rows have ranks out of range; their value does not matter.
     return first_of_rank[np.clip(rank, 0, len(first_of_rank) - 1)]
 
 
@@ -261,7 +257,7 @@ def _value(table: TableFile, name: str, row: int) -> object:
 
 
 def _integers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Integers with `UNKNOWN` for null, and which values are none (`None`: all are)."""
+    """Return integers with `UNKNOWN` for null, and a mask of values that are none (`None`: all are)."""
     if pa.types.is_null(column.type):
         return np.full(len(column), UNKNOWN), None
     if pa.types.is_floating(column.type):
@@ -292,7 +288,7 @@ def _whole(values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _dictionary(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
-    """Codes and what they stand for; -1, the place after the last, is null."""
+    """Return codes and their texts; -1, the place after the last, is null."""
     if pa.types.is_null(column.type):
         return np.full(len(column), -1), []
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()

@@ -1,6 +1,6 @@
 """A recorded trace as a source: published as its training job would have, at any pace.
 
-A recording with all its times moved by one amount, which changes no verdict: only when it was.
+`moved` shifts all times of a recording by one amount, which changes no verdict but its time.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,7 +27,9 @@ _TIMES: Final = ("start_ns", "time_ns")
 
 def span_ns(trace: Trace) -> tuple[int, int] | None:
     """Return the first and the last time of a trace, ns since the epoch; None: it holds no known time."""
-    known = [one for one in _times(trace) if len(one)]
+    columns = [c for schema in SCHEMAS for batch in trace.batches(schema).values() for c in batch.columns.items()]
+    times = [times_ns[times_ns != UNKNOWN] for name, times_ns in columns if name in _TIMES]
+    known = [one for one in times if len(one)]
     if not known:
         return None
     newest = max(int(one.max()) for one in known)
@@ -35,31 +37,21 @@ def span_ns(trace: Trace) -> tuple[int, int] | None:
 
 
 def moved(trace: Trace, by_ns: int) -> Trace:
-    """Return the trace as if it had been recorded `by_ns` later; what is not known stays so.
+    """Return the trace as if it had been recorded `by_ns` later; unknown times stay unknown.
 
     >>> from irregulars.producers.trace.directory import Trace
     >>> moved(Trace("a", 0, 1, "shared", 100, (), {}), 5).recorded_until_ns
     105
     """
-    batches: dict[str, Any] = {schema: _moved_batches(trace.batches(schema), by_ns) for schema in SCHEMAS}
+    batches: dict[str, Any] = {
+        schema: {rank: _moved_batch(batch, by_ns) for rank, batch in trace.batches(schema).items()}
+        for schema in SCHEMAS
+    }
     announcements = tuple(
         replace(one, recorded_until_ns=_moved_time(one.recorded_until_ns, by_ns)) for one in trace.announcements
     )
     until_ns = _moved_time(trace.recorded_until_ns, by_ns)
     return replace(trace, announcements=announcements, recorded_until_ns=until_ns, **batches)
-
-
-def _times(trace: Trace) -> Iterator[np.ndarray]:
-    for schema in SCHEMAS:
-        for batch in trace.batches(schema).values():
-            for name in _TIMES:
-                if name in batch.columns:
-                    times_ns = batch.columns[name]
-                    yield times_ns[times_ns != UNKNOWN]
-
-
-def _moved_batches(batches: Mapping[int, Batch], by_ns: int) -> dict[int, Batch]:
-    return {rank: _moved_batch(batch, by_ns) for rank, batch in batches.items()}
 
 
 def _moved_batch(batch: Batch, by_ns: int) -> Batch:
@@ -84,7 +76,7 @@ class TraceSource:
     Parameters
     ----------
     trace
-        What to replay.
+        The trace to replay.
     speed
         1 replays as recorded, 2 twice as fast, 0 as fast as it is polled.
     position
@@ -123,7 +115,7 @@ class TraceSource:
         self._started_s: float | None = None
 
     def poll(self, max_records: int) -> Sequence[Announcement | Batch]:
-        """Give what is due, at most `max_records` announcements and rows."""
+        """Return the records that are due, at most `max_records` announcements and rows."""
         if self._started_s is None:
             self._started_s = self._clock_s()
         polled: list[Announcement | Batch] = [
@@ -139,7 +131,7 @@ class TraceSource:
         return polled
 
     def position(self) -> str:
-        """Say where to resume: after the last record polled."""
+        """Return where to resume: after the last record polled."""
         return f"announcements={self._announced} rows={self._rows}"
 
     @property
@@ -177,7 +169,7 @@ class TraceSource:
         return self._due_ns(batch) - self._first_ns <= passed_ns
 
     def _due_ns(self, batch: Batch) -> int:
-        # What never ended has no time of its own: it is published when recording stops, or right after the rest.
+        # Operators that never ended have no time of their own: they come when recording stops, or after the rest.
         if batch.header.watermark_ns is not None:
             self._latest_ns = max(self._latest_ns, published_ns(batch))
             return published_ns(batch)
