@@ -2,7 +2,7 @@
 
 The packages are `producers`, `streams`, `detectors`, `sinks` and `infra`; infra/docs/architecture.md shows the way
 through them. What users need by name is here: `irregulars.torch_comms` in a training script, `read_trace` and
-`analyze` for recordings, `Detector` and `check_detector` for detectors of their own, `errors` for what is raised.
+`analyze` for recordings, `Detector` and `check_detector` for detectors of their own, `errors` for exceptions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and nothing else: a training process needs neither pyarrow nor Kafka to start."""
+    """Import one module, and nothing else: a training process needs neither pyarrow nor Kafka to start."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,7 +1,7 @@
 """The compiled loops over operators, where they were built: `irregulars/_kernel.c`. All works without, only slower.
 
 A C compiler builds them when the package is installed; an installation without one goes on without them. Each has a
-twin in numpy, which does what the compiled loop leaves to it, and all of it where there is no compiled loop.
+twin in numpy, for rows that the compiled loop leaves to it, and for all where there is no compiled loop.
 ``IRREGULARS_COMPILED=0`` leaves them out.
 """
 

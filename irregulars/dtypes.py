@@ -1,4 +1,4 @@
-"""Names for numpy's arrays by what they hold, so that an annotation says more than that something is an array."""
+"""Names for numpy's arrays by their values, so that an annotation says more than that something is an array."""
 
 from __future__ import annotations
 

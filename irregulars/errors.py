@@ -25,7 +25,7 @@ from typing import Any
 
 
 def how_to_install(extra: str) -> str:
-    """Say how to install one of our extras. No package index has us, and what has our name there is not ours.
+    """Return how to install one of our extras. No package index has us; a package of our name there is not ours.
 
     >>> how_to_install("worker")
     "Run in a checkout of irregulars: pip install '.[worker]' (of a wheel: pip install 'FILE.whl[worker]')"

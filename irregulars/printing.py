@@ -1,4 +1,4 @@
-"""Text from outside on a terminal: names come from jobs and files, and a terminal obeys what stands in them."""
+"""Text from outside on a terminal: names come from jobs and files, and a terminal obeys their control characters."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `on_stop` sets the one thing that a process does when it is asked to stop. `raises` is for a command that can be cut
 off anywhere. `held` is for one that makes things which must be undone: it goes on to its next `pause`, or to the
-`on_stop` of what it runs. Only the first signal counts: a terminal and a supervisor may both send one.
+`on_stop` of its work. Only the first signal counts: a terminal and a supervisor may both send one.
 
 It imports next to nothing, because before `listen` a signal meets Python's own handlers.
 """
@@ -120,7 +120,7 @@ def _note(number: int, _frame: object) -> None:
 
 
 def _raise() -> None:
-    """Raise `StopAsked`; after an import, whose callbacks swallow what is raised, and which would stay half done."""
+    """Raise `StopAsked`; after an import, whose callbacks swallow errors, and which would stay half done."""
     global _is_raising
     _is_raising = True
     frame: FrameType | None = sys._getframe()
@@ -133,7 +133,7 @@ def _raise() -> None:
 
 
 def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Raise what was swallowed, by a finalizer for example, a little later; print all else as Python does."""
+    """Raise a `StopAsked` that was swallowed, by a finalizer for example, a little later; print other errors."""
     if isinstance(unraisable.exc_value, StopAsked):
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
     else:

@@ -24,7 +24,7 @@ from irregulars.kafka.broker import answering, open_admin
 from irregulars.kafka.topics import TopicSettings
 
 ROLES: Final = ("producer", "agent", "worker", "reader", "notify", "operator", "console", "actor", "admin")
-"""Each is a file of ``irregulars/kafka/roles``, which says what the role is for."""
+"""Each is a file of ``irregulars/kafka/roles``, which says its purpose."""
 
 _KINDS: Final = {"topics": "topic", "groups": "group"}
 

@@ -78,7 +78,7 @@ def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 1
         try:
             metadata = admin.list_topics(timeout=max(min(left_s, _TRY_S), 0.1))
         except KafkaException as error:
-            admin.poll(_PAUSE_S)  # delivers what the background thread has seen
+            admin.poll(_PAUSE_S)  # delivers errors of the background thread
             refusals = [one for one in (*errors, error.args[0]) if is_refusal(one, security)]
             if refusals or left_s <= _TRY_S:
                 told = (refusals or [one for one in errors if _may_change(one, security)] or [error.args[0]])[0]

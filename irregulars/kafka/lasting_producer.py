@@ -70,10 +70,10 @@ class _Unsent(NamedTuple):
 class LastingProducer:
     """Publishes as `confluent_kafka.Producer` does; after a fatal error with a new one, which sends all again.
 
-    No copy of a message is kept: librdkafka holds what is not acknowledged, within ``queue.buffering.max.kbytes``,
-    and gives it back when it fails. Where nothing of a producer was acknowledged, a fatal error does not come from a
-    loss (the broker may refuse us): then all that waits fails with it, and a new producer takes the next message.
-    Usable from several threads.
+    No copy of a message is kept: librdkafka holds messages that are not acknowledged, within
+    ``queue.buffering.max.kbytes``, and gives it back when it fails. Where nothing of a producer was acknowledged, a
+    fatal error does not come from a loss (the broker may refuse us): then all that waits fails with it, and a new
+    producer takes the next message. Usable from several threads.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class LastingProducer:
         Raises
         ------
         BufferError
-            If the queue is full, or what an earlier producer left is not yet in it: `poll`, and try again.
+            If the queue is full, or messages of an earlier producer are not yet in it: `poll`, and try again.
         KafkaException
             If the message can never be sent.
         """
@@ -228,12 +228,12 @@ class LastingProducer:
         on_delivery(error, message)
 
     def _renew(self, old: Producer, error: KafkaError) -> None:
-        """Take back what a producer with a fatal error holds, and give it to a new one."""
+        """Take back the messages of a producer with a fatal error, and give them to a new one."""
         with self._lock:
             if self._made is not old:
                 return  # another thread did it
-            # What is in flight may be acknowledged yet, but nothing says when. Without blocking: librdkafka purges as
-            # well, and two that wait for one another would never end.
+            # Messages in flight may be acknowledged yet, but nothing says when. Without blocking: librdkafka purges
+            # as well, and two that wait for one another would never end.
             old.purge(blocking=False)
             while len(old):
                 try:
@@ -256,7 +256,7 @@ class LastingProducer:
             self._send_again()
 
     def _send_again(self) -> None:
-        """Give what an earlier producer left to the present one, as far as its queue takes it."""
+        """Give an earlier producer's messages to the present one, as far as its queue takes them."""
         try:
             if self._again and self._made is None and not self._is_purged:
                 self._made = self._make()

@@ -50,14 +50,14 @@ class _Line:
             return self._producer
 
     def close(self, timeout_s: float) -> None:
-        """Send what is left within `timeout_s`, and stop to hand out acknowledgements."""
+        """Send all messages within `timeout_s`, and stop to hand out acknowledgements."""
         if self._producer is not None and self._poller is not None:
             self._producer.flush(timeout_s)
             self._is_closed.set()
             self._poller.join(timeout_s)
 
     def cut(self) -> None:
-        """Throw away what is on its way, and stop; the thread takes the producer with it, which may take a while."""
+        """Throw away messages on their way, and stop; the thread closes the producer, which may take a while."""
         if self._producer is not None:
             self._producer.purge()
         self._is_closed.set()
@@ -163,7 +163,7 @@ class Outbox:
         self._require(line)
 
     def give_up(self) -> None:
-        """Forget what is on its way, and let those fail who wait for it; what is sent from now on goes out.
+        """Forget messages on their way, and let barriers that wait for them fail; later messages go out.
 
         A message that is on the wire may arrive all the same.
         """
@@ -194,7 +194,7 @@ class Outbox:
             return self._ends.get((topic, partition))
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Send what is left within `timeout_s`, and stop."""
+        """Send all messages within `timeout_s`, and stop."""
         self._line.close(timeout_s)
 
     def _delivered(self, line: _Line, span: int, error: KafkaError | None, message: Message) -> None:
@@ -218,7 +218,7 @@ class Outbox:
 
     def _note_end(self, message: Message) -> None:
         # A message that was sent again, and that the broker already had, counts as delivered; at which offset it
-        # stands librdkafka does not know. Then the end stays lower, and whoever reads from there reads a little more.
+        # stands librdkafka does not know. Then the end stays lower, and a reader from there reads a little more.
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if topic is not None and partition is not None and offset is not None:
             self._ends[topic, partition] = offset + 1

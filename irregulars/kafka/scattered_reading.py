@@ -28,7 +28,7 @@ class _Slot(NamedTuple):
 
 
 class RecentMessages:
-    """Values of one topic's messages by partition and offset, as many as fit; what was added first goes first.
+    """Values of one topic's messages by partition and offset, as many as fit; the oldest go first.
 
     They stand in a ring, which takes memory as it fills: as objects of their own, of some ten KiB each, they would
     leave holes all over the heap when they go. Threads may share one: a worker's reading adds, and its judge asks.
@@ -90,7 +90,7 @@ class RecentMessages:
 
 POLL_S: Final = 0.2
 _NEAR: Final = 16
-"""Offsets closer than this are read through: a seek throws away what was fetched, and costs a round trip."""
+"""Offsets closer than this are read through: a seek throws away fetched messages, and costs a round trip."""
 
 _QUIET_S: Final = 8.0
 """Seconds without a message after which the ends of partitions are asked for: offsets behind them will not come."""
@@ -99,7 +99,7 @@ _ASK_S: Final = 2.0
 
 _FAR: Final = 1 << 14
 """Offsets that lie further behind the end of a partition never were: a new leader lacks what came within a second or
-so, and this is what the largest of jobs sends to a partition in several."""
+so, and the largest of jobs sends as many to a partition in several."""
 
 CUT: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 """The broker has no such offset: retention deleted it, or a new leader is not yet as far as the last one was."""

@@ -59,7 +59,7 @@ class KafkaSecurity:
     def client(self, *, is_asking: bool = True) -> dict[str, Any]:
         """Return librdkafka's settings of protocol and credentials; they hold secrets, so never log them.
 
-        Secrets are read from their files now: what is wrong with them shows at once.
+        Secrets are read from their files now: an error in them shows at once.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class KafkaSecurity:
         def endpoint() -> TokenEndpoint:
             return TokenEndpoint(url or "", self.user or "", self._secret(), self.token_scope, self.ca_file)
 
-        endpoint()  # what is wrong with its files shows now; for each token they are read again
+        endpoint()  # errors in its files show now; for each token they are read again
         return TokenSource(lambda: endpoint()())
 
     def _login_password(self) -> LoginPassword:

@@ -150,7 +150,7 @@ def check_topics(
     ------
     TopicMismatch
         If a topic is missing, or the topics of the first hop, or ``evidence`` and ``job_snapshots``, differ in their
-        numbers of partitions: what one rank or job sends would meet in no worker.
+        numbers of partitions: the messages of one rank or job would meet in no worker.
     ServiceUnavailable, ServiceRefused
         If the broker does not answer within `timeout_s`, or refuses us.
     """
@@ -266,7 +266,7 @@ def alter_topics(
     Returns
     -------
     The names of the topics that were changed; and of those that could not be (we may lack the right, and small
-    brokers can't do it) what is still to be set, as ``key=value,…``.
+    brokers can't do it) the values that are still to be set, as ``key=value,…``.
     """
     altered, stale = [], {}
     for name in names:

@@ -43,14 +43,14 @@ MAX_KEY_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What one topic is.
+    """One topic.
 
     Parameters
     ----------
     name
         Name without the prefix.
     key
-        What the key of its messages is made of: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank``
+        The parts of its messages' keys: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank``
         where the rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute``,
         ``opinion`` (``verdict/who``), ``change`` or ``partition``.
     is_compacted

@@ -114,7 +114,7 @@ class Announcement:
         have one attempt number. None: the producer knows none.
     since_ns
         When the rank got this place in a start that ran already (a spare took it over, or the group was resized), ns
-        since the epoch, its host's clock. It holds for what is younger. None: it has had it from the start.
+        since the epoch, its host's clock. It holds for younger rows. None: it has had it from the start.
     """
 
     job: JobName

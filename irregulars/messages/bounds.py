@@ -4,7 +4,7 @@ A message that can be decoded may still hold a clock that was never set, or a si
 stop a worker nor, by overflowing, spoil the rows beside it: it is left out and counted as lost, by a worker as by
 `analyze`. Evidence is our own, and is refused as a whole.
 
-Numbers in JSON have their bounds in the annotations of what they become (`irregulars.validation`), codes in the
+Numbers in JSON have their bounds in the annotations of their types (`irregulars.validation`), codes in the
 tuples of `messages.records`. ``loss`` and ``grad_norm`` have none: training that diverges reaches infinity.
 """
 
@@ -48,7 +48,7 @@ _TIME: Final = Bound(0, LATEST_NS)
 _COUNT: Final = Bound(0, MOST_EXACT)
 _ROWS: Final = Bound(0, MAX_ROWS)
 _NUMBER: Final = Bound(-LAST_ITERATION, LAST_ITERATION)
-_RATE: Final = Bound(0.0, 1e15)  # bytes per second: a thousand times what the fastest link of a GPU carries
+_RATE: Final = Bound(0.0, 1e15)  # bytes per second: a thousand times the fastest link of a GPU
 _FINITE: Final = Bound(-3.4e38, 3.4e38)  # as float32
 _SUM: Final = Bound(0.0, 1e34)  # of MAX_ROWS of the longest times
 _MOMENT: Final = Bound(0, LATEST_NS + MOST_EXACT)  # the end of what began as late as it may

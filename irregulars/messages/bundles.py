@@ -1,9 +1,9 @@
-"""Bundles: batches of several ranks in one message, for what is paid by message is paid once for all of them.
+"""Bundles: batches of several ranks in one message, so that the cost of a message is paid once for all of them.
 
-An agent sends what its ranks have in a moment as one message: of eight GPUs an eighth of the messages. The ranks of a
-bundle are of one `group`, which never changes for a rank within an attempt: all that its ranks send has one key, and
-meets in one worker. The message is an Arrow IPC stream like that of a batch, with the rows of the first rank, then
-those of the second, and so on; the header lists what a batch says once:
+An agent sends the rows that its ranks have in a moment as one message: of eight GPUs an eighth of the messages. The
+ranks of a bundle are of one `group`, which never changes for a rank within an attempt: all that its ranks send has
+one key, and meets in one worker. The message is an Arrow IPC stream like that of a batch, with the rows of the first
+rank, then those of the second, and so on; the header lists the fields of each batch once:
 
 =================  ====================================================================
 ``ranks``          the ranks, ascending

@@ -161,7 +161,7 @@ _LostSeconds = Annotated[float, Meta(ge=0, le=1e18)]
 """Times the ranks of a job this is still a finite number of GPU-seconds."""
 
 _MAY_BE_UNKNOWN: Final[Mapping[str, Any]] = {"delta": Number, "lost_s": _LostSeconds}
-"""Numbers that are null in JSON where they are not known, and what they must be else.
+"""Numbers that are null in JSON where they are not known, and their rules else.
 
 Here they are NaN then, which no bound of msgspec lets through: a state with such a verdict could not be restored.
 """
@@ -219,7 +219,7 @@ class JudgedIteration:
         Time of the iteration: the largest of its ranks'.
     reference_ns
         Mean of the window before it; NaN while there is none. While a verdict is open, of the window before that
-        opened: what a fault costs is held against this.
+        opened: the cost of a fault is held against this.
     phase
         ``train``, ``eval`` or ``checkpoint``.
     is_irregular
@@ -266,7 +266,7 @@ class Judgements:
         Columns, one row per operator of irregular iterations: ``attempt, iteration, rank`` (int64), ``communicator``
         (object: str), ``operator`` (object: str), ``sequence, peer`` (int64, `UNKNOWN`), ``start_ns`` (int64,
         `UNKNOWN`), ``elapsed_ns, size_bytes, gap_ns, wait_ns, transfer_ns, abnormal_ratio`` (float64, NaN; the
-        last: elapsed over what it would have been without what was slow).
+        last: elapsed over the time that it would have taken without the slow part).
     patterns
         Columns, one row per behaviour pattern of iterations that were looked into: ``attempt, iteration, rank``
         (int64), ``communicator, operator`` (object: str; both empty: the iteration as a whole), ``start_ns``

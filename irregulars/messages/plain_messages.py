@@ -45,7 +45,7 @@ class Field(Protocol):
 
     @property
     def unknown(self) -> float:
-        """What stands for an unknown value in the process."""
+        """The unknown value in the process."""
 
 
 class Layout(NamedTuple):

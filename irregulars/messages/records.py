@@ -75,7 +75,7 @@ KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")
 
 PHASES: Final = ("train", "eval", "checkpoint", "observed")
 """Phases of an iteration; a column ``phase`` holds indices into this tuple. An ``observed`` one is no turn of the
-training loop: somebody looked at the job from outside, saw it alive, and timed nothing in it."""
+training loop: the job was observed from outside, was alive, and nothing in it was timed."""
 
 PATHS: Final = ("nic", "pcie", "nvlink")
 """Ways of which bandwidth is sampled; a column ``path`` holds indices into this tuple."""
@@ -149,7 +149,7 @@ class _Field(NamedTuple):
     limits: tuple[int, int]  # of an integer
     is_nullable: bool
     in_numpy: np.dtype[Any]
-    unknown: float  # what stands for null in numpy
+    unknown: float  # in place of null in numpy
 
 
 # How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name

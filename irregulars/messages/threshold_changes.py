@@ -100,7 +100,7 @@ class ThresholdChange:
         return {name: value for name, value in self.values.items() if is_begun or name == _AT_ONCE}
 
     def describe(self) -> str:
-        """Say what it changes: ``delta = 1.3, alert_page_share as set``."""
+        """Describe the change: ``delta = 1.3, alert_page_share as set``."""
         return ", ".join(
             f"{name} as set" if value is None else f"{name} = {value:g}" for name, value in self.values.items()
         )

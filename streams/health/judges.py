@@ -39,7 +39,7 @@ class Judges:
         return self._turn.locked()
 
     async def run(self, key: bytes, offset: int, ranks: int, work: Callable[[], T]) -> T:
-        """Do work for the monitor of a job of `ranks` ranks; raises what it raises, and `WorkGivenUp`."""
+        """Do work for the monitor of a job of `ranks` ranks; raises its errors, and `WorkGivenUp`."""
         limits = self._watchdog.limits
         cpu_limit_s = limits.job_cpu_s + limits.job_cpu_s_per_rank * ranks
         outcome: Future[T] = Future()

@@ -66,7 +66,7 @@ class MonitorFaults:
         self.count = 0
 
     def works(self, tracked: Watched) -> None:
-        """Note that a monitor did what it should."""
+        """Note that a monitor worked."""
         tracked.faults = 0
         self._in_a_row.clear()
 

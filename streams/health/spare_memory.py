@@ -17,7 +17,7 @@ _ARENAS: Final = 2
 could wait for one another."""
 
 GIVE_BACK_S: Final = 20.0
-"""Between two looks. What is taken again after that costs a page fault for each 4 KiB: 100 MiB take some 10 ms."""
+"""Between two looks, s. Memory that is needed again costs a page fault for each 4 KiB: some 10 ms for 100 MiB."""
 
 _BUSY_RATIO: Final = 0.5
 """Of a core, since the look before. A worker that does more than that needs its memory again at once."""

@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 CUT_OFF_STATUS: Final = 1
-"""Exit status of a process that had to be cut off: whoever started it may start it again."""
+"""Exit status of a process that had to be cut off: its supervisor may start it again."""
 
 
 class StopDeadline:

@@ -1,4 +1,4 @@
-"""How long somebody has waited in all."""
+"""Sum of the times for which a thread has waited."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from irregulars.streams.health.crash_marks import MOST_CRASHES, CrashMarks
 LOG: Final = logging.getLogger("irregulars.worker")
 T = TypeVar("T")
 _LOOK_S: Final = 0.25
-_AGAIN_S: Final = 5.0  # whoever catches `GaveUp` gets it again
+_AGAIN_S: Final = 5.0  # work that catches `GaveUp` gets it again
 _UNKNOWN_BYTES: Final = 1 << 60
 _BLOCKED_SHARE: Final = 0.02
 """Of a core: work that has had less, though it had its limit's multiple of time, waits for something."""
@@ -222,7 +222,7 @@ class Watchdog:
             # The youngest first: of two that saw the memory grow, the growth is in the time of both.
             for guard, work in sorted(at_work, key=lambda one: -one[1].began_s):
                 if self._look(guard, work, time.monotonic(), *memory):
-                    break  # what comes of that shows in the next look
+                    break  # the effect on the memory shows in the next look
 
     def _look(self, guard: Guard, work: _Work, now_s: float, used_bytes: int, free_bytes: int) -> bool:
         """Look at one; return whether it is given up for its memory."""
@@ -294,7 +294,7 @@ def used_memory_bytes() -> int:
 
 
 def free_memory_bytes() -> int:
-    """Return how much more memory the process may have: what the machine has left, or the least of its cgroups."""
+    """Return how much more memory the process may have: the machine's free memory, or the least of its cgroups'."""
     try:
         machine = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
         own = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].partition("\n")[0]

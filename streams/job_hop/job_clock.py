@@ -159,7 +159,7 @@ class JobClock:
         Parameters
         ----------
         now_s, until_s
-            The present, and until when everything that ranks sent has been read. What is new begins in the present,
+            The present, and until when everything that ranks sent has been read. A new value begins in the present,
             since it may have been sent just now; it has lasted only as far as was read.
         oldest
             The oldest iteration that waits for ranks.

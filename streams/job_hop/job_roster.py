@@ -70,7 +70,7 @@ class JobRoster:
         self._is_awaited: Flags | None = None  # of each; None: it is to be found out anew
         self._newest: int | None = None  # of any rank
         self._leaps = 0  # rows far ahead of that, one after the other
-        self._slowest = 0  # place of a rank that was behind when somebody asked
+        self._slowest = 0  # place of a rank that was behind at the last question
         self._given_up: set[int] = set()
         self._logged = 0  # ranks that were announced and log
         self._expected = 1  # as many as are to log

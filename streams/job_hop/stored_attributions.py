@@ -1,8 +1,8 @@
 """The attributions in a judge's state, each once and all of them as columns.
 
 An open verdict keeps up to 64 of them, and the newest iterations and the last reading hold some of the same. As a
-record each, with the names of hundreds of lanes and what is usual of these in every one, they were nine tenths of a
-snapshot. Columns compress: what is the same in all iterations takes next to nothing.
+record each, with the names of hundreds of lanes and their usual times in every one, they were nine tenths of a
+snapshot. Columns compress: values that are the same in all iterations take next to nothing.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class StreamTime:
         return self._began_s + time.monotonic()
 
     def forget(self) -> None:
-        """Begin anew with the partitions of a new assignment: what they hold was restored."""
+        """Begin anew with the partitions of a new assignment: their monitors were restored."""
         self._own, self._jobs = {}, {}
 
     async def look(self) -> None:
@@ -157,7 +157,7 @@ class StreamTime:
         until = [clock.advance(told.get(partition, {})) for partition, clock in self._everybodys.items()]
         known = [one for one in until if one is not None]
         if len(known) == len(until) and known:
-            # Only now, for the evidence of what was told stands on the bus by now.
+            # Only now: the evidence of these positions is on the broker.
             for partition, own in (await self._ask_ends((self._evidence,))).items():
                 self._jobs.setdefault(partition, ReadThrough()).look(min(known), own)
 

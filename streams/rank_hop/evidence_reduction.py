@@ -386,7 +386,7 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
 def _scores(blocks: _Blocks, reduction: Reduction, elapsed_ns: Ints) -> dict[str, Column]:
     """Return, by column, the largest score of an operator of each block: of all detectors, and of each of them.
 
-    Detectors score and then learn each iteration by itself: so what they learn, and with it every score, does not
+    Detectors score and then learn each iteration by itself: so their state, and with it every score, does not
     depend on which iterations happened to be closed together.
     """
     taught = [one.detectors for one in blocks.closings if one.detectors is not None]

@@ -67,7 +67,7 @@ class GroupMonitor:
         """Return how many operators came of attempts that are over, since this was asked before."""
         return sum(monitor.take_rows_over() for monitor in self._monitors.values())
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------------------------
 
     def announce(self, announcement: Announcement) -> None:
         """Take in the announcement of a rank; raises `RecordError` where the group has too many."""
@@ -109,7 +109,7 @@ class GroupMonitor:
             self._monitors[rank] = monitor
         return monitor
 
-    # --- what comes out ---------------------------------------------------------------------------------------------
+    # --- evidence ---------------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Evidence | Membership]:
         """Reduce the complete iterations; return the new evidence and memberships, each rank's oldest first."""
@@ -126,7 +126,7 @@ class GroupMonitor:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def state(self) -> GroupMonitorState:
-        """Everything that `from_state` needs; drain before, or what is closed is lost."""
+        """Everything that `from_state` needs; drain before, or closed iterations are lost."""
         return GroupMonitorState(
             self.job, self.partition, tuple(monitor.state() for monitor in self._monitors.values())
         )

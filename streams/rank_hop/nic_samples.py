@@ -153,7 +153,7 @@ class NicSamples:
         self._device = device
         self._waiting = joined_samples([])
         self._newest_ns: dict[str, int] = {}  # of each device, end of its last interval
-        self._read: list[_Read] = []  # and not looked at yet: what comes within an iteration is looked at once
+        self._read: list[_Read] = []  # not yet intervals: samples of one iteration are turned into them at once
         self._cuts: list[SampleCut] = []  # came after all that was read
         self._rows = 0  # of both
 
@@ -204,7 +204,7 @@ class NicSamples:
             self._look()
 
     def _look(self) -> None:
-        """Make intervals of what was read."""
+        """Make intervals of the samples that were read."""
         if not self._read and not self._cuts:
             return
         read, self._read = self._read, []

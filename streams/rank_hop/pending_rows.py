@@ -107,7 +107,7 @@ class PendingRows:
 
     Late rows are left out and counted. With the iterations 0 (from 0 to 10 ns) and 1 (from 10 to 20 ns) told, and
     operators without an iteration that start at -5, 3, 12 and 25: when 0 closes it takes 3, and -5 is dropped; when 1
-    closes it takes 12; 25 waits for what is told next.
+    closes it takes 12; 25 waits for the next iteration that is told.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class PendingRows:
             self._first_started_close_ns = earliest_ns(closing_times_by_operators(self.starts_ns))
         return min(first_ns, self._first_started_close_ns)
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- rows -------------------------------------------------------------------------------------------------------
 
     def require_names(self, names: Sequence[str]) -> None:
         """Raise `RecordError` for operators that name more communicators than a rank can have."""
@@ -294,7 +294,7 @@ class PendingRows:
             int(self._is_untold(self._rows(part)).sum()) for part in self._parts
         )
 
-    # --- what an iteration takes ------------------------------------------------------------------------------------
+    # --- closing iterations -----------------------------------------------------------------------------------------
 
     def take(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Taken:
         """Close iterations: return their operators, and forget them and what no later iteration can take.

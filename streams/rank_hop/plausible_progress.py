@@ -1,8 +1,8 @@
 """Whether a rank can have come as far as its message says: one wrong number must not close all that is open.
 
 A watermark of the year 2116 or the iteration 1,000,000,000 would close every open iteration, and all rows that follow
-would be late. What a rank said before, and the clock, tell such a message from an honest one: jobs go on at another
-iteration, are suspended for days, run on hosts with a wrong clock, and are replayed years later.
+would be late. Earlier messages of the rank, and the clock, tell such a message from an honest one: jobs go on at
+another iteration, are suspended for days, run on hosts with a wrong clock, and are replayed years later.
 """
 
 from __future__ import annotations

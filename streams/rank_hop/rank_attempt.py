@@ -95,7 +95,7 @@ class RankAttempt:
         self._announcement_value: bytes | None = None  # encoded
         self._code = code_of_start(announcement.attempt, announcement.start)
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------------------------
 
     def add(self, part: Part) -> None:
         """Take in rows of this attempt.
@@ -181,7 +181,7 @@ class RankAttempt:
         return self._close_through(newest_closed(self._closing_times(), until_ns))
 
     def tick(self, now_s: float, until_s: float) -> Closed:
-        """Close what has waited for longer than the grace, by the times that `RankMonitor.tick` explains.
+        """Close iterations that have waited for longer than the grace, by the times that `RankMonitor.tick` explains.
 
         If some operator has not ended and nothing has come since for `silence_s`, everything is closed: the job may
         hang, and the second hop needs all that is known.

@@ -23,7 +23,7 @@ from irregulars.streams.rank_hop.message_rows import Part, RowSummary, part_of
 from irregulars.streams.rank_hop.rank_attempt import AttemptState, Closed, RankAttempt
 
 MAX_HELD_BATCHES: Final = 1000
-"""Batches held for a rank that was not announced yet; `HeldMessages.take_surplus` hands back what is above."""
+"""Batches held for a rank that was not announced yet; `HeldMessages.take_surplus` hands back those above."""
 
 
 class HeldBatch(NamedTuple):
@@ -182,7 +182,7 @@ class RankMonitor:
         """Whether the rank was announced, and is not over."""
         return self._attempt is not None and not self._attempt.is_ended
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------------------------
 
     def announce(self, announcement: Announcement) -> None:
         """Take in the rank's announcement.
@@ -232,7 +232,7 @@ class RankMonitor:
                 self._rows_over += part.cut.rows
                 self._note_past(part)
         else:
-            if self._held.has_batches:  # a rank's rows come in order: what is held of no later attempt is over
+            if self._held.has_batches:  # rows come in order: held ones of no later attempt are over
                 self._rows_over += self._held.drop_before(part.schema, part.attempt, part.since_ns)
             if self._began_ns == UNKNOWN and part.schema == "commops":
                 self._began_ns = int(part.cut.column("start_ns").min())
@@ -252,7 +252,7 @@ class RankMonitor:
             self._attempt.wait_for(settings.silence_s)
 
     def tick(self, now_s: float, until_s: float | None = None) -> None:
-        """Close what has waited for longer than the grace.
+        """Close iterations that have waited for longer than the grace.
 
         Parameters
         ----------
@@ -267,7 +267,7 @@ class RankMonitor:
         if self._attempt is not None:
             self._closed += self._attempt.tick(now_s, until_s)
 
-    # --- what comes out ---------------------------------------------------------------------------------------------
+    # --- evidence ---------------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Evidence | Membership]:
         """Reduce the iterations that are complete; return the new evidence and memberships, oldest first.
@@ -359,7 +359,7 @@ class RankMonitor:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def state(self) -> RankMonitorState:
-        """Everything that `from_state` needs; drain before, or what is closed is lost."""
+        """Everything that `from_state` needs; drain before, or closed iterations are lost."""
         return RankMonitorState(
             job=self.job,
             rank=self.rank,

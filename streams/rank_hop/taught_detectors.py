@@ -25,7 +25,7 @@ WARM_UP: Final = 10
 """First iterations, which are all learned: with fewer no mean is known; as many as the judgement's window needs."""
 
 MOST_HELD_WINDOWS: Final = 2
-"""After as many windows of iterations in a row that were not learned, they are what is usual now; chosen."""
+"""After this many windows of iterations in a row that were not learned, these are the usual ones; chosen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Thresholds of the first hop: when an iteration closes, and which progress nobody believes."""
+"""Thresholds of the first hop: when an iteration closes, and which progress is not believed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class RankHopThresholds:
-    """What the reduction of a rank's rows rests on; no threshold of it accuses anybody."""
+    """Thresholds of the reduction of a rank's rows; none of them accuses a device."""
 
     # When an iteration closes (closing_times.py): the margin is the smaller of the two.
     closing_margin_ratio: float = threshold(

@@ -112,7 +112,7 @@ class PublishedVerdicts:
     def __len__(self) -> int:
         return len(self._published)
 
-    # --- what stands there ------------------------------------------------------------------------------------------
+    # --- revisions --------------------------------------------------------------------------------------------------
 
     def note(self, topic: str, verdict: Verdict) -> None:
         """Take in a revision that was found on a topic."""
@@ -127,7 +127,7 @@ class PublishedVerdicts:
     def unsent(self, verdict: Verdict) -> Sequence[str]:
         """Return the topics to which a revision is still to be sent; each is asked for once.
 
-        A producer keeps the order of what has one key: below a revision that stands there all others stand as well.
+        A producer keeps the order of messages of one key: below a revision on the topic all others are there as well.
         """
         known = self._published.get(verdict.verdict_id)
         if known is None:

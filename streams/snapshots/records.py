@@ -34,7 +34,7 @@ STATE_VERSION: Final = 1
 worker lets those begin anew whose states are of another version (`streams.stages.stage`)."""
 
 PIECE_BYTES: Final = 512 * 1024
-"""Longest piece, bytes: half of what a broker takes in one message unless it is told otherwise (1 MiB)."""
+"""Longest piece, bytes: half of a broker's default limit of a message (1 MiB)."""
 
 PART_BYTES: Final = 16 * 1024
 """Shortest part of a state that gets pieces of its own, bytes: below that its key, its tombstone and its place in the

@@ -121,7 +121,7 @@ def _position_in(messages: Iterable[Message]) -> PositionRecord | None:
             continue
         try:
             record = decode_record(POSITION_KEY, value)
-        except RecordError:  # nobody knows what it said: all is read
+        except RecordError:  # its content is not known: all is read
             return PositionRecord()
         if isinstance(record, PositionRecord) and (found is None or record.epoch >= found.epoch):
             found = record

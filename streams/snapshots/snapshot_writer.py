@@ -2,8 +2,8 @@
 
 **What must be read.** Each position record says from which offset on everything stands that counts (`begin`). For
 that to move on, records that have not changed for long are written again (`overdue`): when the log behind them is
-longer than `SPAN_BYTES` and twice all that counts. That bounds what a restart reads, however long the worker ran, and
-whether or not the broker has compacted the topic.
+longer than `SPAN_BYTES` and twice all that counts. That bounds the bytes that a restart reads, however long the
+worker ran, and whether or not the broker has compacted the topic.
 
 **Former owners.** A worker that lost the partition without noticing may write into it, also a position record. The
 next owner reads from that one's `begin`, and must find there all that the rightful owner has written. Hence whoever
@@ -80,10 +80,10 @@ class SnapshotWriter:
         self._live_bytes = sum(one.size_bytes for one in self._written.values())  # of all records that count
         self._total_bytes = stored.read_bytes
         self._claimed: Final = stored.end
-        self._expected = stored.end  # offset of our first message, if nobody else writes; more by what others have
+        self._expected = stored.end  # offset of our first message, if no other owner writes; else more
         self._sent = 0
         self._mark = stored.end  # all that was sent since the last `settle` stands there or behind it
-        self._foreign: int | None = None  # offset before the first message of somebody else, as far as we know
+        self._foreign: int | None = None  # offset before the first message of another writer, as far as we know
 
     @property
     def live_bytes(self) -> int:
@@ -132,7 +132,7 @@ class SnapshotWriter:
             await self._delete({key, *written.places})
 
     async def write_position(self, record: PositionRecord) -> None:
-        """Send the partition's own record, after all others; what it says of the snapshot topic is filled in here."""
+        """Send the partition's own record, after all others; its fields on the snapshot topic are filled in here."""
         if self._strays and self._sent and self._foreign is None:  # else a former owner may still need them
             strays, self._strays = self._strays, frozenset()
             await self._delete(strays)

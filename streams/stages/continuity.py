@@ -1,10 +1,10 @@
 """No message is passed over: each must be the next one of its partition, or no other may stand in between.
 
 Where reading begins is sought after each rebalance, and Faust may hand over messages that were fetched before, or
-pass over those that it takes for read: two rebalances within a second did that. Whoever took such a message would
-store a position behind others that no monitor has seen. So a message that is not the next one is not taken unless the
-log says that nothing stands in between (a transaction's marker, what was compacted or deleted); otherwise reading
-goes back to where it was. What comes a second time is no matter.
+pass over those that it takes for read: two rebalances within a second did that. A worker that took such a message
+would store a position behind others that no monitor has seen. So a message that is not the next one is not taken
+unless the log says that nothing stands in between (a transaction's marker, messages that were compacted or deleted);
+otherwise reading goes back to where it was. Messages that come a second time are skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from irregulars.streams.stages.partition_state import PartitionState
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _AGAIN_S: Final = 10.0
-"""After which reading is sent back again, s: what was on its way, in Faust's queues too, has come by then."""
+"""After which reading is sent back again, s: messages on their way, in Faust's queues too, have come by then."""
 
 FirstOffset = Callable[[str, int, int], Awaitable[int]]
 """Topic, partition, offset: gives the offset of the first message there or behind; raises `ServiceError`."""

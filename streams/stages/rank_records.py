@@ -87,7 +87,7 @@ class LeftSamples:
         self._offsets.setdefault(topic, array("q")).append(offset)
 
     def take(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """Forget and give what was noted, some hundreds of one topic at a time, in order."""
+        """Yield all that were noted, some hundreds of one topic at a time, in order, and forget them."""
         offsets, self._offsets = self._offsets, {}
         for topic, own in offsets.items():
             ordered = sorted(set(own))

@@ -138,7 +138,7 @@ class PartitionWork:
     is_unstored: bool = False  # samples were handed over, and not flushed yet
     given_up: list[ParkedMessage] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    sink_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for what goes to the database and dead letters
+    sink_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for rows to the database and dead letters
 
 
 T = TypeVar("T")

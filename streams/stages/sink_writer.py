@@ -125,8 +125,8 @@ class SinkWriter:
     end reading: back-pressure up to Kafka, where there is room. Rows that the sink will never take go to the
     dead-letter topic, as Arrow streams.
 
-    One task talks to the sink, whoever writes and flushes: a sink that is away is asked once at a time. It opens the
-    sink, too, which may be away until then.
+    One task talks to the sink, for all that write and flush: a sink that is away is asked once at a time. It opens
+    the sink, too, which may be away until then.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class SinkWriter:
             self._settle_flushes(self._flushes)
 
     async def _store_round(self, sink: Sink) -> None:
-        """Write what is there now, and flush for those who wait by now: however much comes meanwhile, it ends."""
+        """Write the rows that are queued now, and flush for those who wait by now: rows that come later wait."""
         began_s = time.monotonic()
         flushes, self._flushes = self._flushes, []
         try:

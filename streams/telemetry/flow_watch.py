@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 REFUSED_S: Final = 60.0
 REFUSED_LEAST: Final = 10
-"""For so long nothing was taken while so many messages or more were refused: it is no single bad message."""
+"""Seconds without a message taken, and messages refused meanwhile, from which it is no single bad message."""
 
 CLOSING_S: Final = 300.0
 """Above ``grace_s``, without a closed iteration while operators come. A checkpoint, or the first iterations, which

@@ -1,4 +1,4 @@
-"""Whether a worker works: is alive (else somebody should start it anew), and is ready (its partitions are read).
+"""Whether a worker works: is alive (else it should be started anew), and is ready (its partitions are read).
 
 Pure: the observer hands over once a second how much there is to read and how far reading has come.
 
@@ -109,7 +109,7 @@ class Health:
         return self._ends_at_s is None or now_s - self._ends_at_s > BROKER_SILENT_S
 
     def why_dead(self, now_s: float) -> str | None:
-        """Return why somebody should start the worker anew; `None`: nothing is wrong that this would mend."""
+        """Return why the worker should be started anew; `None`: nothing is wrong that this would mend."""
         return self._why_loop_stands(now_s, LOOP_STUCK_S) or self._why_places_stand(now_s, STUCK_S)
 
     def why_not_ready(self, now_s: float) -> str | None:
