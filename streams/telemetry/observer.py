@@ -19,8 +19,7 @@ from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_
 from irregulars.streams.health.monitor_faults import BROKEN, Watched, is_broken
 from irregulars.streams.health.watchdog import Watchdog
 from irregulars.streams.telemetry.counters import HOPS, PREFIX, Counters, Labels, set_series
-from irregulars.streams.telemetry.flow_watch import Flow, FlowWatch
-from irregulars.streams.telemetry.health import Health, Place, Reading
+from irregulars.streams.telemetry.health import Flow, FlowWatch, Health, Place, Reading
 from irregulars.version import VERSION
 
 LOG: Final = logging.getLogger("irregulars.worker")

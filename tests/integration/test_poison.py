@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from irregulars.infra.services.loopback import free_port
-from irregulars.streams.health.crash_marks import MOST_CRASHES
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
+from irregulars.streams.health.watchdog import MOST_CRASHES
 from tests.integration.stand_in_worker import POISON_AT
 from tests.integration.worker_runs import (
     DEADLINE_S,

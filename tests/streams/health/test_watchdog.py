@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.streams.health import watchdog
-from irregulars.streams.health.crash_marks import MOST_CRASHES, CrashMarks
-from irregulars.streams.health.watchdog import GaveUp, Guard, Limits, Watchdog, WorkGivenUp
+from irregulars.streams.health.watchdog import MOST_CRASHES, CrashMarks, GaveUp, Guard, Limits, Watchdog, WorkGivenUp
 
 
 def give_up_now(guard: Guard) -> None:
