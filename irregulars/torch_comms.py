@@ -76,7 +76,7 @@ def start(
         Through which this rank communicates, where that is known.
     iterations
         ``steps``: each step of the optimizer ends one; ``marks``: the script marks them with `iteration`;
-        ``inferred``: rows carry none, and their reader infers it (infra/docs/iterations.md).
+        ``inferred``: rows carry none, and their reader infers it (infra/docs/importing.md).
     hook
         ``auto`` takes the native hook where it was built for this torch.
 

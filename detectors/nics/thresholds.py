@@ -178,7 +178,7 @@ class NicThresholds:
         3,
         unit="windows in a row",
         meaning="A NIC that was steady in fewer is not told.",
-        source="chosen: only recordings of a slow NIC or switch have as many (bandwidth.md)",
+        source="chosen: only recordings of a slow NIC or switch have as many (judgement.md#bandwidth-of-nics)",
     )
 
 

@@ -16,7 +16,7 @@ def kit(
 ) -> None:
     """Write out the files for Kubernetes, systemd, Prometheus and Grafana, as they lie in a checkout.
 
-    The commands of infra/docs/deploying.md work from within that directory; images are built from a checkout.
+    The commands of infra/docs/install.md work from within that directory; images are built from a checkout.
 
     Example: irregulars kit kit && kubectl kustomize kit/infra/kit/kubernetes/overlays/small
     """

@@ -164,7 +164,7 @@ def forget_job(
 ) -> None:
     """Count what the topics jobs, notices and feedback keep of a job for ever; with --do-it delete it there.
 
-    infra/docs/keeping.md tells what happens to the rest.
+    infra/docs/operating.md tells what happens to the rest.
 
     Example: irregulars topics forget-job llama-7b --do-it
     """

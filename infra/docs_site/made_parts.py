@@ -23,6 +23,8 @@ from typing import Any, Final, NamedTuple
 
 import typer
 
+from irregulars.detectors.plugins.checks import CHECKS
+from irregulars.detectors.plugins.protocol import COLUMNS as FRAMES
 from irregulars.infra import cli
 from irregulars.infra.configuration.agent_settings import agent_table
 from irregulars.infra.configuration.settings import FIELDS, settings_table
@@ -118,6 +120,16 @@ def _type(one: Mapping[str, Any]) -> str:
     if "enum" in one:
         return " ".join(f"`{'null' if value is None else value}`" for value in one["enum"])
     return " or ".join(one["type"] if isinstance(one["type"], list) else [one["type"]])
+
+
+def frame_columns(level: str) -> str:
+    """Return the columns of a detector's frames of a level."""
+    return table(("column", "type", "meaning"), [(name, str(c.dtype), c.about) for name, c in FRAMES[level].items()])
+
+
+def checks() -> str:
+    """Return the promises that a detector is held against."""
+    return table(("check", "promise"), [(name, str(check.__doc__)) for name, check in CHECKS.items()])
 
 
 def verdict_kinds() -> str:
@@ -305,6 +317,9 @@ MAKERS: Final[Mapping[str, Callable[[], str]]] = {
     "kinds of verdicts": verdict_kinds,
     "keys of simulate": keys_of_simulate,
     "questions": questions,
+    "columns of operators": partial(frame_columns, "operator"),
+    "columns of ranks": partial(frame_columns, "rank"),
+    "checks of detectors": checks,
 }
 
 

@@ -188,7 +188,7 @@ TO_DO: Final[Mapping[str, str]] = {
     "secret_missing": "Make the file readable for who runs us: infra/docs/access.md#secrets",
     "secret_open": "chmod 600 {path}; then change the secret: others may have read it. infra/docs/access.md#secrets",
     "no_extra": "Install the extra worker where workers run: pip install '.[worker]'; README.md",
-    "disk_small": "Make room, or name another place: irregulars --set data_dir=… worker; infra/docs/sizing.md",
+    "disk_small": "Make room, or name another place: irregulars --set data_dir=… worker; infra/docs/operating.md",
     # Kafka
     "kafka_away": "Check address, TLS and network, and that a broker runs: " + _WHO,
     "kafka_unreachable": "Check kafka_bootstrap, that a broker runs there, and what lies between (firewall, proxy): "
@@ -271,8 +271,8 @@ TO_DO: Final[Mapping[str, str]] = {
     "job_silent": "Was it killed? Then nothing. Else look at its agents: " + _OPERATING + "#irregularsagentbehind",
     "rows_lost": _OPERATING + "#irregularsagentdrops",
     "none_closes": _OPERATING + "#irregularsnojudgements",
-    "no_marks": "Mark iterations, or let the agent infer them: infra/docs/iterations.md",
-    "no_samples": "Let the agent sample NICs ([nics] in its file): infra/docs/bandwidth.md",
+    "no_marks": "Mark iterations, or let the agent infer them: infra/docs/importing.md#iterations-without-marks",
+    "no_samples": "Let the agent sample NICs ([nics] in its file): infra/docs/judgement.md#bandwidth-of-nics",
     "dead_letters": "irregulars deadletter list",
     "all_refused": "irregulars deadletter list; then " + _OPERATING + "#irregularsdeadletters",
     # alerts and notify

@@ -1,6 +1,6 @@
 """Detectors that ship, and models of libraries, on all recordings: ``python -m tests.benchmarks.backtest_table``.
 
-Prints a table for each level, as ``infra/docs/detectors-backtest.md`` has them; ``rank`` or ``operator``: only one.
+Prints a table for each level (infra/docs/detectors.md has the most of it); ``rank`` or ``operator``: only one.
 """
 
 from __future__ import annotations

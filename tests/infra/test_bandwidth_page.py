@@ -1,4 +1,4 @@
-"""What operators, bandwidth, and both can tell, as `infra/docs/bandwidth.md` says."""
+"""What operators, bandwidth, and both can tell, as `infra/docs/judgement.md` says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from irregulars.infra.runs.analysis import Analysis, analyze
 from irregulars.producers.trace.directory import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "infra" / "docs" / "bandwidth.md"
+PAGE = ROOT / "infra" / "docs" / "judgement.md"
 WITHOUT = ("bandwidth", "commops", None)
 """What is left aside in each column."""
 

@@ -56,7 +56,7 @@ def test_pynvml_is_of_a_version_that_warns_in_no_training_process() -> None:
 
 
 def test_the_columns_of_both_levels_are_listed() -> None:
-    page = (DOCS / "detectors.md").read_text()
+    page = fill((DOCS / "detectors.md").read_text())
     for columns in COLUMNS.values():
         for name, column in columns.items():
             assert f"| `{name}` | {column.dtype} | {column.about} |" in page
@@ -70,7 +70,7 @@ def test_the_simulator_s_page_names_every_setting_shape_and_preset() -> None:
 
 
 def test_every_check_is_listed() -> None:
-    page = (DOCS / "detectors.md").read_text()
+    page = fill((DOCS / "detectors.md").read_text())
     for name, check in CHECKS.items():
         assert f"| `{name}` | {check.__doc__} |" in page
 

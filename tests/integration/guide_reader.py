@@ -22,9 +22,10 @@ _REMEMBER = (
 )
 
 
-def blocks_of(page: str) -> list[tuple[str, str]]:
-    """Kind and text of each fenced block of a page of the docs."""
-    return _BLOCK.findall((ROOT / "infra" / "docs" / page).read_text("utf-8"))
+def blocks_of(page: str, section: str = "") -> list[tuple[str, str]]:
+    """Kind and text of each fenced block of a page of the docs, or of one section of it."""
+    text = (ROOT / "infra" / "docs" / page).read_text("utf-8")
+    return _BLOCK.findall(text.split(f"\n## {section}\n")[1].split("\n## ")[0] if section else text)
 
 
 def with_own(block: str, own: Mapping[str, str]) -> str:

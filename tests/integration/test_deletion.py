@@ -1,4 +1,4 @@
-"""Deleting one job's data, as infra/docs/keeping.md says, on a real database with the shipped users."""
+"""Deleting one job's data, as infra/docs/operating.md says, on a real database with the shipped users."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_topics_keep_of_a_job_for_ever_goes_from_the_partitions_in_which_it
 
 
 def test_the_sql_of_the_pages_is_sql_of_clickhouse(database: GuardedDatabase) -> None:
-    lines = [line for page in ("keeping.md", "access.md") for line in (DOCS / page).read_text().splitlines()]
+    lines = [line for page in ("operating.md", "access.md") for line in (DOCS / page).read_text().splitlines()]
     found = [line.strip() for line in lines if line.startswith(tuple(f"    {one} " for one in SQL))]
     assert {line.split()[0] for line in found} == set(SQL)
     for line in found:

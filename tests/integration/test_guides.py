@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PAGE = "existing-services.md"
+PAGE = "install.md"
+GUIDE = "On your own Kafka and ClickHouse"
 ADMIN = "kafka-admin"
 PRINCIPALS = tuple(f"User:irregulars-{role}" for role in ("worker", "agent", "reader"))
 
@@ -160,7 +161,7 @@ def reader(company: Company, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     reader.add_program("kafka-configs.sh", f'exec {java} kafka.admin.ConfigCommand "$@"')
     reader.add_program("clickhouse-client", f'test "$1" = --secure && exec cat > "{company.administrator.inbox}"')
     try:
-        for kind, text in blocks_of(PAGE):
+        for kind, text in blocks_of(PAGE, GUIDE):
             if kind == "bash yours":
                 reader.type(with_own(text, company.own))
             elif kind == "bash":
@@ -216,7 +217,7 @@ def page_text() -> str:
 
 
 def test_undone_nothing_of_it_is_left(company: Company, reader: Reader) -> None:
-    (block,) = (text for kind, text in blocks_of(PAGE) if kind == "bash undo")
+    (block,) = (text for kind, text in blocks_of(PAGE, GUIDE) if kind == "bash undo")
     admin = AdminClient({"bootstrap.servers": company.kafka.bootstrap})
     password = (reader.folder / "irregulars-setup" / "clickhouse-reader.password").read_text().strip()
     stranger = DatabaseSettings(company.administrator.database.url, "irregulars_reader", password)

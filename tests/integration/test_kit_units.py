@@ -23,7 +23,7 @@ from tests.integration.systemd_machine import SystemdMachine, reading_paths, req
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
-PAGE = ROOT / "infra" / "docs" / "deploying.md"
+PAGE = ROOT / "infra" / "docs" / "install.md"
 MACHINES = "Machines with systemd"
 AGENT = ROOT / "infra" / "node" / "irregulars-agent.service"
 

@@ -231,7 +231,7 @@ TTL stored_at + INTERVAL 7 DAY
 SETTINGS ttl_only_drop_parts = 1
 COMMENT 'State of GPUs: clocks, throttling, power, errors';
 
--- How the NICs were used while operators ran, of iterations that were looked into: see infra/docs/bandwidth.md. Some
+-- How the NICs were used while operators ran, of iterations that were looked into: see infra/docs/judgement.md#bandwidth-of-nics. Some
 -- four rows per rank and such iteration; kept 30 days.
 CREATE TABLE IF NOT EXISTS behaviour_patterns
 (

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.table.sizing --gpus 2048 --operators-per-s 400 --iteration-s 2
 
-`infra/docs/sizing.md` explains the formula; the table there is made here.
+`infra/docs/operating.md` explains the formula; the table there is made here.
 """
 
 from __future__ import annotations

@@ -55,13 +55,13 @@ def test_samples_come_as_often_as_the_shipped_agent_takes_them() -> None:
 def test_the_pages_say_the_same() -> None:
     figures = read_committed()["figures"]
     shipped, thinned = (size(8_192, replace(Site(), nic_period_ms=ms), figures) for ms in (10.0, THINNED_MS))
-    guide, operating = ((DOCS / name).read_text() for name in ("existing-services.md", "operating.md"))
-    assert f"[{disk(shipped.clickhouse_gib)}](sizing.md)" in guide
-    assert f"[{disk(thinned.clickhouse_gib)}](sizing.md#" in guide
+    guide, operating = ((DOCS / name).read_text() for name in ("install.md", "operating.md"))
+    assert f"[{disk(shipped.clickhouse_gib)}](operating.md#how-many-workers" in guide
+    assert f"[{disk(thinned.clickhouse_gib)}](operating.md#to-store-fewer-samples)" in guide
     (daily,) = re.findall(r"^\| `bandwidth` \|.* ([\d,]+) \|$", operating, re.MULTILINE)
     per_day = DAY_S * Site().samples_per_s * figures["stored_bytes"]
     assert float(daily.replace(",", "")) == pytest.approx(per_day, rel=0.02)
-    (workers,) = re.findall(r"8,192 GPUs.*\| (\w+) workers", (DOCS / "deploying.md").read_text())
+    (workers,) = re.findall(r"8,192 GPUs.*\| (\w+) workers", guide)
     assert (workers, shipped.workers) == ("thirteen", 13)
     assert shipped.memory_gib < 1.0, "half of the kit's limit"
 

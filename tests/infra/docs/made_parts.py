@@ -251,6 +251,19 @@ MAKERS: Mapping[str, Callable[[], str]] = {
 }
 
 
+EXAMPLES: Mapping[str, str] = {
+    **{f"{name}.json": f"message {name}" for name in ("verdicts", "alerts", "actions")},
+    "analysis.json": "analysis",
+    **{f"notice-{name}.json": f"notice {name}" for name in ("alertmanager", "pagerduty", "slack", "webhook")},
+}
+"""Files of infra/docs/examples, too long for a page, and the parts that they hold."""
+
+
+def example(file: str) -> str:
+    """The text of a file of examples, as code makes it."""
+    return MAKERS[EXAMPLES[file]]().removeprefix("```json\n").removesuffix("```\n")
+
+
 def parts() -> Iterator[tuple[str, str, str]]:
     """Page, name and text of each part as it stands in a page."""
     for page in sorted(DOCS.glob("*.md")):
@@ -269,6 +282,8 @@ def renew(names: Collection[str] = ()) -> None:
     for page in sorted(DOCS.glob("*.md")):
         text = page.read_text()
         page.write_text(PART.sub(part, text))
+    for file in EXAMPLES:
+        (DOCS / "examples" / file).write_text(example(file))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ import pytest
 from irregulars.detectors.plugins import protocol
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "infra" / "docs" / "detector-guide.md").read_text()
+PAGE = (
+    (ROOT / "infra" / "docs" / "detectors.md").read_text().split("## From nothing to a custom")[1].split("\n## ")[0]
+)
 BLOCKS = re.findall(r"^```(\w+(?: \w+)?)\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
 CAN_ALERT = hasattr(protocol, "opens_verdicts")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from irregulars.infra.docs_site import made_parts as site
-from tests.infra.docs.made_parts import MAKERS, parts
+from tests.infra.docs.made_parts import DOCS, EXAMPLES, MAKERS, example, parts
 
 PARTS = list(parts())
 
@@ -18,8 +18,13 @@ def test_the_page_shows_what_the_code_makes(page: str, name: str, text: str) -> 
         assert text == MAKERS[name](), "run: python -m tests.infra.docs.made_parts"
 
 
+@pytest.mark.parametrize("file", EXAMPLES)
+def test_a_file_of_examples_is_as_the_code_makes_it(file: str) -> None:
+    assert (DOCS / "examples" / file).read_text() == example(file), "run: python -m tests.infra.docs.made_parts"
+
+
 def test_every_part_is_shown_once() -> None:
-    assert sorted(name for _, name, _ in PARTS) == sorted([*MAKERS, *site.MAKERS])
+    assert sorted(name for _, name, _ in PARTS) == sorted({*MAKERS, *site.MAKERS} - {*EXAMPLES.values()})
 
 
 @pytest.mark.parametrize("name", site.MAKERS)

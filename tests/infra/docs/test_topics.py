@@ -36,7 +36,11 @@ SECTIONS = dict(re.findall(r"^## ([\w, ]+)$(.*?)(?=^## |\Z)", (DOCS / "topics.md
 
 
 def examples(topic: str) -> list[dict[str, Any]]:
-    """The JSON blocks of a topic's section."""
+    """The JSON blocks of a topic's section, or the file that it links to."""
+    file = DOCS / "examples" / f"{topic}.json"
+    if file.exists():
+        assert f"(examples/{topic}.json)" in SECTIONS[topic]
+        return [json.loads(file.read_text())]
     return [json.loads(text) for text in re.findall(r"```json\n(.*?)```", SECTIONS[topic], re.DOTALL)]
 
 

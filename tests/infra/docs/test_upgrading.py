@@ -1,4 +1,4 @@
-"""What infra/docs/upgrading.md says of versions and commands is so."""
+"""What infra/docs/install.md says of upgrades and commands is so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from irregulars.kafka.topics import TOPICS
 from irregulars.streams.snapshots.records import STATE_VERSION
 from tests.infra.kit.command_lines import parse
 
-PAGE = (Path(__file__).resolve().parents[3] / "infra" / "docs" / "upgrading.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "infra" / "docs" / "install.md").read_text().split("\n## Upgrade\n")[1]
 
 
 def test_its_commands_are_ours() -> None:

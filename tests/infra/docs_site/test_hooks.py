@@ -60,9 +60,9 @@ def test_links_between_pages_and_to_headings_are_those_of_the_repository(site: P
     home = (site / "index.html").read_text()
     assert 'href="judgement/#how-urgent-is-it"' in home
     assert 'id="slow_nic"' in (site / "runbook" / "index.html").read_text()
-    guide = (site / "existing-services" / "index.html").read_text()
+    guide = (site / "install" / "index.html").read_text()
     assert "../../tests/" not in guide
-    written = (DOCS / "existing-services.md").read_text()
+    written = (DOCS / "install.md").read_text()
     assert guide.count('<div class="language-bash') == len(re.findall(r"^```bash", written, re.MULTILINE))
 
 

@@ -11,7 +11,7 @@ from tests.infra.kit.installations import documented_extras, image_extras, insta
 from tests.infra.kit.test_dockerfile import stage
 from tests.infra.kit.units import ROOT, Unit, instances
 
-PAGE = (ROOT / "infra" / "docs" / "deploying.md").read_text()
+PAGE = (ROOT / "infra" / "docs" / "install.md").read_text()
 MACHINES, AGENTS = "Machines with systemd", "Agents"
 AGENT = ROOT / "infra" / "node" / "irregulars-agent.service"
 

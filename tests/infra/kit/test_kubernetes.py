@@ -186,7 +186,7 @@ def test_notify_s_and_the_agent_s_files_are_read_as_theirs(tmp_path: Path) -> No
 
 
 def test_the_site_of_production_is_that_of_sizing_and_survives_a_broker() -> None:
-    sizing = (KUBERNETES.parents[1] / "docs" / "sizing.md").read_text()
+    sizing = (KUBERNETES.parents[1] / "docs" / "operating.md").read_text()
     documents = rendered("production")
     workers = named(documents, "Deployment", "irregulars-worker")["spec"]["replicas"]
     site = named(documents, "ConfigMap", "irregulars-site")["data"]
@@ -253,7 +253,7 @@ def test_prometheus_looks_for_the_metrics_of_every_pod_that_has_some() -> None:
     (monitor,) = (one for one in rendered("production") if one["kind"] == "PodMonitor")
     (expression,) = monitor["spec"]["selector"]["matchExpressions"]
     ports = {one["port"] for one in monitor["spec"]["podMetricsEndpoints"]}
-    page = (KUBERNETES.parents[1] / "docs" / "deploying.md").read_text()
+    page = (KUBERNETES.parents[1] / "docs" / "install.md").read_text()
     (regex,) = re.findall(r"container_port_name\], regex: ([^,]+),", page)
     for name, (port, template) in scraped("production").items():
         assert template["metadata"]["labels"][expression["key"]] in expression["values"], name
