@@ -201,7 +201,7 @@ NOTE_BACKWARDS: Final = "clocks were put back {count} times while the logs were 
 
 @dataclass(slots=True)
 class Log:
-    """One file: what its parser knows, and all calls as numbers."""
+    """One file: its parser, and all calls as numbers."""
 
     parser: LogParser = field(default_factory=LogParser)
     names: dict[str, int] = field(default_factory=dict)
@@ -269,7 +269,7 @@ def _known(value: int) -> int | None:
 
 
 def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
-    """Read a whole log; what has not ended comes last.
+    """Read a whole log; calls that have not ended come last.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ def read_signature(fields: list[str]) -> Signature | None:
 
 
 def name_of(text: str) -> str:
-    """Return a communicator's name without what no id may hold.
+    """Return a communicator's name without characters that no id may hold.
 
     >>> name_of("tp 0")
     'tp_0'
@@ -95,7 +95,7 @@ def name_of(text: str) -> str:
 
 
 def _size(named: dict[str, str], operator: int | None) -> float:
-    """Payload of this rank in bytes: what goes in, or, of a recv and of who only receives, what comes out."""
+    """Return the payload of this rank in bytes: its input, or its output where it only receives."""
     element = _BYTES.get(named.get("dtype", ""), math.nan)
     given = "out" if operator == RECV else "in"
     counts = named.get(f"{given}_count") or named.get(f"{given}_counts") or named.get("out_count", "")
@@ -251,9 +251,9 @@ class LogParser:
                 yield from calls
 
     def drop_calls(self) -> None:
-        """Forget what only further lines need: none of this log will come, and its open calls may be many.
+        """Forget the state for further lines: none of this log will come, and its open calls may be many.
 
-        What it showed of its times is forgotten too: a log in which calls never end looks as if none blocked.
+        The counts of its times are forgotten too: a log in which calls never end looks as if none blocked.
         """
         for one in (self._signatures, self._numbers, self._called, self._running):
             one.clear()
@@ -261,7 +261,7 @@ class LogParser:
         self.times = TimeCounts()
 
     def state(self) -> dict[str, Any]:
-        """Return what the next lines need, as JSON values."""
+        """Return the state for the next lines, as JSON values."""
         return {
             "foreign": self._is_foreign,
             "line": self._line,

@@ -95,9 +95,9 @@ class LiveClog:
         return skipped
 
     def state(self, files: Container[str]) -> State:
-        """Return what the next reading needs, of these files alone, as JSON values.
+        """Return the state for the next reading, of these files alone, as JSON values.
 
-        Of two logs of one rank the earlier one is not read any more; what it showed of the backend stays.
+        Of two logs of one rank the earlier one is not read any more; its counts, which show the backend, stay.
         """
         newest, size = self._ranks().of, self._size()
         earlier = {file for file, one in self._parsers.items() if file not in newest and _told(one, size) is not None}

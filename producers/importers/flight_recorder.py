@@ -142,7 +142,7 @@ def _settled(run: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     elif _text(run[-1].get("profiling_name")).endswith("coalesced"):
         state = {name: run[-1].get(name) for name in ("state", "retired", "time_discovered_completed_ns")}
         yield from ({**one, **state} for one in run[:-1])
-    # Else they are parts of what has ended: parts have no state of their own, and what stood for them is gone.
+    # Else they are parts of an operator that has ended: parts have no state of their own, and their entry is gone.
 
 
 def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> Entry | None:
@@ -197,7 +197,7 @@ def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[s
 
     The status goes by numbers that count a rank's groups as they were made; entries pair them with names, and where a
     rank has none, names that are numbers stand in the same order. Groups with p2p are left out: there the status
-    counts what is no collective.
+    counts sends and recvs too.
     """
     if not isinstance(status, dict):
         return {}
@@ -239,7 +239,7 @@ ITERATION: Final = 0
 
 _FIRST_OPEN: Final = 1 << 20
 """Number of the first send or recv of a pair that never ended. The recorder's own numbers differ at the two ends, and
-what both have completed is the same."""
+those that both have completed are the same."""
 
 _ANY: Final = OPERATOR_CODES["barrier"]
 """Operator of a collective that ended and whose name is in no entry."""

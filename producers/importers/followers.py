@@ -38,7 +38,7 @@ MOST_PIECE_BYTES: Final = 4 << 20
 _MOST_UNSEEN: Final = 1000
 
 KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")
-"""What can be followed."""
+"""Kinds of files that can be followed."""
 
 
 class LiveRows(Protocol):
@@ -54,10 +54,10 @@ class LiveRows(Protocol):
         """Return the rows read so far as a job; None if there are none."""
 
     def skipped(self) -> Mapping[str, int]:
-        """Count what could not be used, by reason."""
+        """Return the number of unusable lines and calls, by reason."""
 
     def state(self, files: Container[str]) -> dict[str, Any]:
-        """Return what the next reading needs, of these files alone, as JSON values."""
+        """Return the state for the next reading, of these files alone, as JSON values."""
 
 
 def follow(
@@ -203,15 +203,15 @@ class NewFileReader:
 
 
 class LogReader:
-    """Reads what was appended to the logs of a directory, across rotation.
+    """Reads the lines appended to the logs of a directory, across rotation.
 
     A file that was renamed goes on where it was; one whose first line changed, or that became shorter, begins anew.
-    One that can't be used is logged and left out from there on: the others go on, and what it said before counts.
+    One that can't be used is logged and left out from there on: the others go on, and its earlier lines count.
 
     Parameters
     ----------
     open_live
-        Makes what takes the lines, of the state that it gave after the reading before.
+        Makes the object that adds the lines, of its state after the reading before.
     """
 
     def __init__(self, directory: Path, job: str, open_live: Callable[[Mapping[str, Any]], LiveRows]) -> None:

@@ -215,8 +215,8 @@ class LiveLog:
     Parameters
     ----------
     job, world_size
-        The job. A process's rank in the communicator of that size is its global rank: what it did before it was seen
-        in there waits for no one, and is left out.
+        The job. A process's rank in the communicator of that size is its global rank: its operators before it was
+        seen in there are left out.
     state
         As `state` returned it after the reading before.
     """
@@ -295,7 +295,7 @@ class LiveLog:
         return skipped
 
     def state(self, files: Container[str]) -> dict[str, Any]:
-        """Return what the next reading needs, of these files alone, as JSON values."""
+        """Return the state for the next reading, of these files alone, as JSON values."""
         over = self._over()
         kept = {process: rank for process, rank in self._ranks.items() if process not in over}
         members = {at: rank for at, rank in self._members.items() if self._process_of.get(at) not in over}

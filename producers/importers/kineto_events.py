@@ -24,7 +24,7 @@ MAX_HEAD_BYTES: Final = 8 << 20
 """Of the text before and behind the events: properties of devices, groups, logs."""
 
 _NAME_BYTES: Final = 1 << 10
-"""The name of the list and what white space may stand behind it."""
+"""Of the name of the list, with the white space behind it."""
 
 _QUOTE, _BACKSLASH = 0x22, 0x5C
 _OPENING, _CLOSING = 0x0B, 0x0D  # lower halves of { [ and of } ]
@@ -52,7 +52,8 @@ class Structure(NamedTuple):
 def find_structure(block: bytes) -> Structure:
     """Find the brackets of a block that begins outside of strings; a string that the block cuts hides its rest."""
     codes = np.frombuffer(block, dtype=np.uint8)
-    # Quotes, and what is { } [ ] but for three bits; five others of that kind (Y _ y and two more) are sorted out.
+    # Quotes, and bytes equal to { } [ ] but for three bits; five others of that kind (Y _ y and two more) are sorted
+    # out below.
     places = np.flatnonzero((codes == _QUOTE) | ((codes & 0xD9) == 0x59))
     found = codes[places]
     is_quote = found == _QUOTE
@@ -134,7 +135,7 @@ class EventReader:
     # --- before the events ------------------------------------------------------------------------------------------
 
     def _find_list(self) -> bool:
-        """Read up to the list of events, and keep what stands before it."""
+        """Read up to the list of events, and keep the text before it."""
         while self._fill():
             begin = self._begin_of_list()
             if begin is not None:

@@ -2,7 +2,7 @@
 
 Find the process group of a gloo collective, which its annotation does not name.
 
-Nobody leaves a collective before all have entered it. So the n-th call of a kind (operator and size) can only have
+No rank leaves a collective before all have entered it. So the n-th call of a kind (operator and size) can only have
 run in a group whose members were all inside their n-th call at the same time. Of the groups that pass, the largest is
 taken: a part of a group passes as well. A send ran in the group whose other end received as often.
 """

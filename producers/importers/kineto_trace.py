@@ -1,10 +1,11 @@
 """One Kineto trace: collectives, launches, steps and groups of one rank, as its events and properties say.
 
-GPU collectives are kernels. Newer traces copy onto them what PyTorch knows of the call; in older ones the ``nccl:*``
-annotation around the launch tells, since a kernel's own name may not (an all_to_all runs as ``SendRecv``). On the CPU
-the ``gloo:*`` annotations are the collectives. Events are plain values of any type: nothing about them is trusted.
+GPU collectives are kernels. Newer traces copy PyTorch's arguments of the call onto them; in older ones the ``nccl:*``
+annotation around the launch names it, since a kernel's own name may not (an all_to_all runs as ``SendRecv``). On the
+CPU the ``gloo:*`` annotations are the collectives. Events are plain values of any type: nothing about them is
+trusted.
 
-Spans of a trace: what each thread did when, and the innermost span around a moment.
+Spans of a trace are the timed actions of each thread; lookups return the innermost span around a moment.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c
 """Texts in each event that matters for collectives."""
 
 LAUNCHES: Final = (b"LaunchKernel",)
-"""Events that tell when and where a kernel was launched; wanted only where the kernels do not say what they are."""
+"""Texts of events of kernels' launches; wanted only where the kernels do not name their collective."""
 
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
 _MOST_US: Final = 1 << 53
@@ -98,9 +99,9 @@ class Call(NamedTuple):
     group
         The process group; None where the trace does not say.
     lane
-        What tells groups apart where the trace does not: the stream, or the backend's name.
+        Stands for the group where the trace does not name it: the stream, or the backend's name.
     issued_ns
-        When the call was made: what decides to which step it belongs.
+        When the call was made: it belongs to the step around that time.
     peer
         The other end of p2p as a rank of the group; -1 elsewhere.
     """
@@ -206,7 +207,7 @@ class TraceParser:
 
     @property
     def needs_launches(self) -> bool:
-        """Whether kernels do not say what they are, so that the trace must be read again for `LAUNCHES`."""
+        """Whether kernels do not name their collective, so that the trace must be read again for `LAUNCHES`."""
         return bool(self._notes) and any(self._named(kernel) is None for kernel in self._kernels)
 
     def add_launches(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -218,7 +219,7 @@ class TraceParser:
             if type(number) is int and number in needed and _is_time(event.get("ts")):
                 self._launches[number] = _to_ns(event["ts"]), _thread(event.get("tid"))
 
-    # --- what they make together ------------------------------------------------------------------------------------
+    # --- the capture ------------------------------------------------------------------------------------------------
 
     def capture(self, properties: Mapping[str, Any], rank_of_file: int | None) -> Capture:
         """Return the contents of the trace.

@@ -1,8 +1,9 @@
 """Pickles of plain data, read without running anything.
 
-Python's own unpickler calls what the file names. This one knows only the opcodes that build None, booleans, numbers,
-texts, bytes, lists, tuples and dictionaries; any other opcode, and so every name of a class or function, is refused.
-Nothing that it builds can be called. The format is that of the standard library's `pickletools`.
+Python's own unpickler calls any function that the file names. This one knows only the opcodes that build None,
+booleans, numbers, texts, bytes, lists, tuples and dictionaries; any other opcode, and so every name of a class or
+function, is refused. Nothing that it builds can be called. The format is that of the standard library's
+`pickletools`.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ class RasClient:
         RasAway
             If no service listens there, or the service ends before it has answered.
         InputError
-            If what answers is no RAS service, one that knows no JSON, or its answer is too long.
+            If the answer is of no RAS service, of one that knows no JSON, or too long.
         """
         until_s = time.monotonic() + self._asking_s
         try:

@@ -162,7 +162,7 @@ class RasWatch:
     def _follow(self, run: JobRun, watch: StandstillWatch, now_ns: int) -> Iterator[Record]:
         ended = [one for one in run.told if watch.is_over(one)]
         if run.told and not ended and watch.moved_ns <= run.told_ns:
-            return  # silence is what judgement waits for
+            return  # judgement waits for silence: any record would delay it
         if ended:
             _LOG.info("event=ras_moves_again job=%s attempt=%d", run.job, run.attempt)
             yield from run.leave(ended)
@@ -328,7 +328,7 @@ class RasSource:
 
 
 def is_this_host(address: str) -> bool:
-    """Whether an address, as RAS gives it, is one of this host: what goes there from here, comes from there.
+    """Whether an address, as RAS gives it, is one of this host: packets sent there from here have it as source.
 
     Nothing is sent. (A socket can be bound to any address where ``ip_nonlocal_bind`` is set.)
     """

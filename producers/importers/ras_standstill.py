@@ -1,8 +1,8 @@
 """Whether a job stands still, and which rank has not launched the operator in which the others wait.
 
-NCCL counts what a rank *launched*, not what ended: a rank that has launched n + 1 collectives on a communicator on
-which another one has launched n can't have left the last of them. While anything moves that proves nothing, since
-ranks that run launch a little apart. It counts once nothing has moved for a while.
+NCCL counts operators that a rank *launched*, not those that ended: a rank that has launched n + 1 collectives on a
+communicator on which another one has launched n can't have left the last of them. While anything moves that proves
+nothing, since ranks that run launch a little apart. It counts once nothing has moved for a while.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _is_whole(side: Array, period: int, runs: Sequence[tuple[int, int]]) -> bool
         return True
     if not _is_in_each(blocks):
         return False
-    # Less than usual is an evaluation; more than usual, at every so many, shows where the true period begins.
+    # Less than usual is an evaluation; more than usual, at even distances, shows where the true period begins.
     blocks = np.maximum(blocks, np.percentile(blocks, 50, axis=0, method="lower"))
     alike = _alike(blocks, 1)
     longest = min(len(blocks) // REPEATS, _RARE)
@@ -243,7 +243,7 @@ def _with_bursts(lane: AnchorLane) -> Array:
 
 
 class _Search:
-    """Learn a template, follow it as far as it holds, and begin anew on what lies before and after."""
+    """Learn a template, follow it as far as it holds, and begin anew on the stretches before and after."""
 
     def __init__(self, lane: AnchorLane, classes: Array) -> None:
         self._lane, self._classes = lane, classes
@@ -265,7 +265,7 @@ class _Search:
         self.cuts.add(start)
         end = self._follow(classes, start, high)
         begin = self._follow_back(classes, start, low)
-        period = len(classes)  # what is shorter than one iteration holds no others
+        period = len(classes)  # a stretch shorter than one iteration holds no others
         if begin - low <= period or not self.segment(low, begin):
             self._warm_up(classes, low, begin)
         if high - end > period and self.segment(end, high):
@@ -325,7 +325,7 @@ class _Search:
                 self.cuts.discard(first)
 
     def _has_operators(self, classes: Array, first: int, past: int) -> bool:
-        """Whether a block calls what the template calls, with other sizes."""
+        """Whether a block has the operators of the template, with other sizes."""
         coarse = dict(zip(self._classes.tolist(), self._lane.operators.tolist(), strict=True))
         wanted = np.array([coarse[name] for name in classes.tolist()])
         return bool(_is_equal(self._lane.operators[first:past].reshape(-1, len(classes)), wanted).all())

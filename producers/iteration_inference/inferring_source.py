@@ -49,7 +49,7 @@ def write_state(path: Path, state: Any) -> None:
 
 
 def read_state(path: Path, kind: type[T]) -> T | None:
-    """Read what `write_state` wrote; None where there is no file.
+    """Read a state that `write_state` wrote; None where there is no file.
 
     Raises
     ------
@@ -71,7 +71,7 @@ PAUSE_S: Final = 30.0
 
 LEARNING_S: Final = 2.0
 LEARNING_RATIO: Final = 0.02
-"""Learning may take so much time at first, and this share of all time after it: a job that repeats nothing must not
+"""Time that learning may take at first, and its share of all time after it: a job that repeats nothing must not
 keep the agent from its other sources."""
 
 _SAVE_S: Final = 5.0
@@ -243,7 +243,7 @@ class InferringSource(PassingSource):
         job.heard_s, self._has_news = self._clock_s(), True
         is_held = job.inference.held_rows > 0
         left = job.push(batch, may_learn=self._may_learn())
-        if is_held or job.inference.held_rows:  # what is regular costs little, and is no learning
+        if is_held or job.inference.held_rows:  # regular rows cost little: only learning counts
             self._spent_s += self._clock_s() - job.heard_s
         return left
 

@@ -89,7 +89,7 @@ def learn_cadence(operators: Operators, iteration: Array, anchor: Anchor) -> Cad
     Parameters
     ----------
     iteration
-        Of each operator. The last whole one is not learned from: what trails it may be still to come.
+        Of each operator. The last whole one is not learned from: trailing operators may be still to come.
     """
     own = (operators.communicator == anchor.communicator) & operators.is_collective & (iteration != UNKNOWN)
     rows, number = operators.only(own), iteration[own]
@@ -182,7 +182,7 @@ class OnlineInference:
         self._ranks: set[int] = set()  # that were announced
         self._codes: dict[str, int] = {}
         self._held: list[Batch] = []
-        self._past: list[dict[str, Array]] = []  # released rows, for what is learned next
+        self._past: list[dict[str, Array]] = []  # released rows, for the next learning
         self._cadences: dict[int, Cadence] = {}  # of each rank
         self._reached: dict[int, int] = {}
         self._newest: dict[int, int] = {}  # iteration given to each rank
@@ -340,7 +340,7 @@ class OnlineInference:
         for rank, cadence in self._cadences.items():
             rows = rows_of_rank(operators, rank)
             by_cadence, self._reached[rank] = cadence.numbers(rows, -1)
-            # The newest iteration is not whole, and what is unusual in it was left out as if the job had ended.
+            # The newest iteration is not whole: its unusual operators were left out as if the job had ended.
             own = iteration[operators.rank == rank]
             is_newest = (own == UNKNOWN) & (by_cadence > cadence.number) & np.isin(rows.operator, TRAINING)
             iteration[operators.rank == rank] = np.where(is_newest, by_cadence, own)

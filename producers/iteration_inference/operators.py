@@ -1,6 +1,6 @@
 """Operators of many ranks, as inference needs them: each once, with the lane that it belongs to.
 
-A lane is what a `sequence` counts on: the collectives of a communicator, or what one rank sends to another on it. All
+A lane is the series that a `sequence` counts: the collectives of a communicator, or sends of one rank to another. All
 members see the same lane, whatever they lost and in whatever order their streams ran, so an iteration that is a
 function of lane and sequence is the same on every rank.
 

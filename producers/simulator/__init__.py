@@ -1,6 +1,7 @@
 """Simulated training jobs with known faults, for the demo, the tests and the benchmarks.
 
-In the order of the data: what a job is (`settings.py`, `presets.py`, `faults.py`, `topology.py`, `network.py`), what
-its ranks call (`calls.py`, `schedule.py`, `plan.py`), how long that takes with faults (`engine.py`, `effects.py`,
-`noise.py`, `untidiness.py`, `bandwidth.py`), and what its ranks would send (`source.py`, `rows.py`, `truth.py`).
+In the order of the data: the job (`settings.py`, `presets.py`, `faults.py`, `topology.py`, `network.py`), the calls
+of its ranks (`calls.py`, `schedule.py`, `plan.py`), how long that takes with faults (`engine.py`, `effects.py`,
+`noise.py`, `untidiness.py`, `bandwidth.py`), and the records that its ranks would send (`source.py`, `rows.py`,
+`truth.py`).
 """

@@ -1,7 +1,7 @@
 """The calls of one iteration, as the ranks of one pipeline stage make them.
 
 All ranks of a stage run the same program, so it is written once per stage: `producers.simulator.plan` spreads
-it over the ranks. What a program is made of stands here, and the order of the pipeline in
+it over the ranks. The parts of a program are here, and the order of the pipeline in
 `producers.simulator.schedule`.
 
 Which collectives a job calls: in a pass through a stage, beside it, and before and after the optimizer.
@@ -46,7 +46,7 @@ def gatherings(settings: SimulatorSettings) -> Sequence[tuple[str, str, int, int
 
 
 def gradient_buckets(settings: SimulatorSettings) -> int:
-    """How many buckets go out on the second stream."""
+    """Return the number of buckets that go out on the second stream."""
     has_dense = any(group in ("dp", "shard") for group, *_ in reductions(settings))
     return settings.gradient_buckets if settings.is_gradient_overlapped and has_dense else 0
 
@@ -57,7 +57,7 @@ def is_unit_wise(settings: SimulatorSettings) -> bool:
 
 
 def unit_of(settings: SimulatorSettings) -> tuple[str, int]:
-    """Among whom a unit is sharded, and how many bytes it has."""
+    """Return the group that shards a unit, and its bytes."""
     parts = settings.fsdp_units * settings.model_chunks
     return "shard" if settings.shards > 1 else "dp", settings.gradient_bytes // parts
 
@@ -68,14 +68,14 @@ def has_expert_work(settings: SimulatorSettings) -> bool:
 
 
 def expert_work(settings: SimulatorSettings, micro_batch: int) -> int:
-    """Stands where the work on a micro-batch is its experts': behind all micro-batches."""
+    """Return the column of the experts' work on a micro-batch: behind all micro-batches."""
     return settings.micro_batches + micro_batch
 
 
 def part_shares(settings: SimulatorSettings, cuts: Cuts) -> list[tuple[float, bool]]:
-    """For each part of a pass: by how much it is longer than others, and whether experts do it.
+    """Return for each part of a pass its length relative to others, and whether experts do it.
 
-    Every second all_to_all brings tokens back: what was computed before it are the experts.
+    Every second all_to_all brings tokens back: the work before it is that of the experts.
     """
     usual = [(1.0, False)] * max(len(cuts), 1)
     exchanges = [part for part, (group, _) in enumerate(cuts) if group == "ep"]
@@ -129,7 +129,7 @@ class Call:
     peers
         Of p2p: for each operator the stage at its other end.
     work
-        What the rank does before it enters: pairs of micro-batch (or `OWN_WORK`, `LEADER_WORK`) and nanoseconds.
+        Work of the rank before it enters: pairs of micro-batch (or `OWN_WORK`, `LEADER_WORK`) and nanoseconds.
     stream
         Calls of one stream follow each other. A call beside stream 0 also waits for the call on stream 0 that
         came before it; calls on stream 0 wait for those on others only if they say so.
@@ -198,7 +198,7 @@ class Program:
         peers: tuple[int, ...] = (),
         ring: int = 0,
     ) -> int:
-        """Call on another stream, as soon as what was computed so far is there; return the place of the call."""
+        """Call on another stream, as soon as the work so far is done; return the place of the call."""
         self.mark()
         is_logged = group not in self.settings.hidden
         call = Call(group, operators, size_bytes, peers, stream=stream, is_logged=is_logged, is_scaled=ring > 0,
@@ -240,7 +240,7 @@ class Program:
             self._pass_through(self.settings.backward_ms, micro_batch, cuts, buckets)
 
     def finish(self) -> None:
-        """Gradients, optimizer, and what all ranks agree on at the end."""
+        """Add gradients, optimizer, and the reduction over all ranks at the end."""
         settings = self.settings
         self._is_joining = bool(self._buckets_sent) or is_unit_wise(settings)
         for group, operator, size_bytes, count in reductions(settings)[bool(self._buckets_sent) :]:

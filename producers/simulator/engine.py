@@ -3,7 +3,7 @@
 A transfer begins when the last of its ranks has arrived, and takes latency plus bytes over the slowest device that it
 crosses; its ranks leave together, up to a small spread. In rooted operators only those wait who depend on the root,
 or the root itself. A rank arrives at its next call when it has left the one before and done its work. That is all:
-what is late, who waits and how long an iteration takes follows; and when a rank stops, all stops that waits for it.
+delays, waits and the time of an iteration follow; and when a rank stops, all ranks stop that wait for it.
 
 Transfers that cross a NIC at the same time share its rate, and so take longer, as long as they overlap.
 
@@ -150,7 +150,7 @@ class Run:
     Attributes
     ----------
     plan
-        What ran.
+        Its plan.
     start_ns, end_ns
         Per rank: from data loading until it is done with everything.
     arrival_ns, departure_ns
@@ -256,7 +256,7 @@ class Engine:
         ready_ns
             Per rank: when it begins.
         effects
-            What faults do in it.
+            Effects of faults in it.
         """
         plan = self.plans[self.turn_of(iteration)]
         noise = draw_noise(self.settings, iteration, steps=len(plan.step_rank), flows=len(plan.flows.path))

@@ -1,6 +1,6 @@
 """How long a transfer takes: latency, and bytes over the slowest device that it crosses.
 
-A *path* is what a communicator or an ordered pair of ranks uses: the numbers of communicators come first, then each
+A *path* is the way of a communicator's or an ordered pair's bytes: the numbers of communicators come first, then each
 rank as the sender down the pipeline, then each rank as the receiver up the pipeline, then, where keys and values go
 round, each rank as the sender to the next in its context parallel group, then the one that leads nowhere and takes no
 time. Between hosts a path consists of

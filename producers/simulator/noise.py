@@ -1,7 +1,7 @@
 """The untidiness of a healthy job, drawn once per iteration and the same whatever is broken.
 
 Each iteration has its own generator, and draws the same numbers with and without faults: a run with a fault equals
-the run without it up to the fault's first iteration, and differs after it by what the fault did.
+the run without it up to the fault's first iteration, and differs after it by the effect of the fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_TRANSFER_RATIO: Final = 0.8
 _SPREAD_NS: Final = 5 * NS_PER_US
 _SPREAD_RATIO: Final = 0.01
 _LEAST_GAP_RATIO: Final = 0.5
-# What stands behind the seed in the key of a generator: streams of numbers that never mix.
+# Follow the seed in the key of a generator, so that its streams of numbers never mix.
 _HEALTHY, _CLOCKS, _FAULTS, _UNTIDINESS, _DELIVERY, _WARM_UP, _LOGGING = range(7)
 
 
@@ -39,7 +39,7 @@ class Noise:
     spread
         Per step, 0 to 1: how late within the spread it leaves its transfer.
     tail
-        Per rank: factor on what it does after its last operator.
+        Per rank: factor on its work after its last operator.
     """
 
     gap: Floats
@@ -79,7 +79,7 @@ def drift_factor(settings: SimulatorSettings, iteration: int) -> float:
 
 
 def clock_offsets_ns(settings: SimulatorSettings, hosts: int) -> NDArray[np.int64]:
-    """What each host's clock shows too much, in ns; where clocks are shared that is little or nothing."""
+    """Return how far each host's clock is ahead, ns; little or nothing where clocks are shared."""
     is_shared = settings.clock == "shared"
     limit_ns = settings.shared_clock_error_us * NS_PER_US if is_shared else settings.clock_offset_ms * NS_PER_MS
     if not limit_ns:
@@ -89,7 +89,7 @@ def clock_offsets_ns(settings: SimulatorSettings, hosts: int) -> NDArray[np.int6
 
 
 def clock_drifts_ratio(settings: SimulatorSettings, hosts: int) -> Floats:
-    """How much faster each host's clock runs than a true one."""
+    """Return how much faster each host's clock runs than a true one."""
     if settings.clock == "shared":
         return np.zeros(hosts)
     generator = np.random.default_rng([settings.seed, _CLOCKS, 1])
@@ -98,7 +98,7 @@ def clock_drifts_ratio(settings: SimulatorSettings, hosts: int) -> Floats:
 
 
 def elapsed_drifts_ratio(settings: SimulatorSettings) -> Floats:
-    """How much faster the clock runs by which each rank takes durations."""
+    """Return how much faster the clock of each rank's durations runs than a true one."""
     if not settings.elapsed_clock_ppm:
         return np.zeros(settings.world_size)
     limit = settings.elapsed_clock_ppm / 1e6
@@ -116,15 +116,15 @@ def untidiness_generator(settings: SimulatorSettings, topic: int, iteration: int
 
 
 def warm_up_generator(settings: SimulatorSettings, iteration: int) -> np.random.Generator:
-    """Return the generator of what is drawn in one of the first iterations."""
+    """Return the generator of one of the first iterations' slow start."""
     return np.random.default_rng([settings.seed, _WARM_UP, iteration])
 
 
 def logging_generator(settings: SimulatorSettings) -> np.random.Generator:
-    """Return the generator that says who logs."""
+    """Return the generator of the ranks that log."""
     return np.random.default_rng([settings.seed, _LOGGING])
 
 
 def delivery_generator(settings: SimulatorSettings, iteration: int) -> np.random.Generator:
-    """Return the generator of what happens to the rows of one iteration on their way."""
+    """Return the generator of losses and copies of the rows of one iteration."""
     return np.random.default_rng([settings.seed, _DELIVERY, iteration])

@@ -176,7 +176,7 @@ class Wave:
         For each share: it only waits for `others` in the queue of its stream, and its own work goes on meanwhile;
         None: all shares begin their work when `others` are over too.
     roles
-        For each share whom it waits for; None: all for all.
+        For each share its role, one of `ALL` to `NOBODY`; None: all wait for all.
     is_merging
         Some steps have parts in other waves: each leaves with its last part.
     """

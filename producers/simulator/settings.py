@@ -1,6 +1,6 @@
-"""What one simulated job is: its shape, its cluster, its speed, its noise and its faults.
+"""Settings of one simulated job: its shape, its cluster, its speed, its noise and its faults.
 
-Each default of what makes real jobs untidy leaves it out, byte for byte. Where a constant is not ours, its source
+By default all untidiness of real jobs is left out, byte for byte. Where a constant is not ours, its source
 stands beside it.
 """
 
@@ -17,7 +17,7 @@ CP_EXCHANGES: Final = ("collective", "ring")
 LOGGED: Final = ("all", "tp_leaders", "some_ranks", "some_hosts")
 
 COMPILED_ITERATIONS: Final = 2
-"""In so many iterations something is compiled."""
+"""Number of first iterations in which something is compiled."""
 
 NS_PER_S: Final = 1e9
 NS_PER_MS: Final = 1_000_000.0
@@ -338,7 +338,7 @@ class SimulatorSettings:
     def _check_chunks(self) -> None:
         if self.model_chunks == 1:
             return
-        # With two stages forward and backward would share an ordered pair: nobody could tell their messages apart.
+        # With two stages forward and backward would share an ordered pair: their messages could not be told apart.
         _need(self.pp >= 3, "pp must be 3 or more where model_chunks is above 1", self.pp)
         rule = f"micro_batches must be a multiple of pp = {self.pp} where model_chunks is above 1"
         _need(self.micro_batches % self.pp == 0, rule, self.micro_batches)

@@ -133,7 +133,7 @@ class SimulatorSource:
     now_ns
         A clock in ns since the epoch: records come when their time has come. None: as fast as they are asked for.
     position
-        What `position` returned: go on after it. The job is run again up to there; nothing is stored.
+        A value that `position` returned: go on after it. The job is run again up to there; nothing is stored.
 
     Raises
     ------

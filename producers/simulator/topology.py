@@ -65,7 +65,7 @@ def sizes_of(settings: SimulatorSettings) -> tuple[int, ...]:
 
 
 def has_group(settings: SimulatorSettings, group: str) -> bool:
-    """Say whether ranks of this job form such groups, of two ranks or more."""
+    """Whether ranks of this job form such groups, of two ranks or more."""
     size = int(np.prod([getattr(settings, axis) for axis in VARYING[group]]))
     match group:
         case "dp":
@@ -116,7 +116,7 @@ class Groups:
         return [int(numbers[rank]) for numbers in self.numbers.values() if numbers[rank] >= 0]
 
     def local_codes(self) -> dict[str, Ints]:
-        """By group, per rank: the place of its communicator in what `of_rank` returns."""
+        """Return by group, per rank: the place of its communicator in the result of `of_rank`."""
         exists = np.stack(list(self.numbers.values())) >= 0
         return dict(zip(self.numbers, np.cumsum(exists, axis=0) - 1, strict=True))
 
@@ -192,7 +192,7 @@ class Topology:
 
     @cached_property
     def is_logged(self) -> NDArray[np.bool_]:
-        """Whether a rank writes what it does."""
+        """Whether a rank writes rows."""
         if self.settings.logged == "all":
             return np.ones(self.world_size, dtype=np.bool_)
         if self.settings.logged == "tp_leaders":
@@ -304,8 +304,8 @@ class Topology:
             )
 
 
-def _find(name: str, what: str, prefix: str, count: int) -> int:
+def _find(name: str, kind: str, prefix: str, count: int) -> int:
     digits = name.removeprefix(prefix)
     if not (digits.isascii() and digits.isdigit() and int(digits) < count):
-        raise InputError(f"{what} must be {prefix}0 to {prefix}{count - 1}, or its number; got {name!r} (fault)")
+        raise InputError(f"{kind} must be {prefix}0 to {prefix}{count - 1}, or its number; got {name!r} (fault)")
     return int(digits)

@@ -59,7 +59,7 @@ class Calibration:
         Parameters
         ----------
         number
-            Its place among the faults of the job: what it draws depends on it.
+            Its place among the faults of the job, on which its random draws depend.
 
         Raises
         ------

@@ -38,7 +38,7 @@ class WarmUp:
         return 1 + self._settings.warmup_ratio * max(count - iteration, 0) / count if count else 1.0
 
     def compile_ns(self, iteration: int) -> Floats | None:
-        """Per rank: how long it compiles before its first forward; None: nobody does."""
+        """Return per rank how long it compiles before its first forward; None: none does."""
         settings = self._settings
         if not settings.compile_ms or iteration >= len(_COMPILED):
             return None
@@ -65,7 +65,7 @@ _MOST_STDS: Final = 4.0
 """Of a heavy tail: sequences have a longest length."""
 
 _MOST_PAUSES: Final = 100.0
-"""No pause is longer than so many of the shortest: what takes longer is a fault."""
+"""Longest pause, as a multiple of the shortest: a longer one is a fault."""
 
 _PHASE_FROM, _PHASE_SIZES = 0.5, (2 / 3, 4 / 3)
 _LASTING_PART: Final = 0.8
@@ -106,7 +106,7 @@ class Untidiness:
         return factor * generator.lognormal(-(sigma**2) / 2, sigma, shape)
 
     def _common_load(self, iteration: int) -> Floats | float:
-        """What all micro-batches of a replica, and of the job, have in common: 1, or an array ``(replicas, 1)``."""
+        """Return the factor that all micro-batches of a replica share: 1, or an array ``(replicas, 1)``."""
         job, replica = self._settings.iteration_spread_ratio, self._settings.replica_spread_ratio
         if not (job or replica):
             return 1.0
@@ -156,7 +156,7 @@ class Untidiness:
         if not ratio:
             return None
         drawn = untidiness_generator(self._settings, _RANKS).standard_normal(self._settings.world_size)
-        # Acceptance tests sort out what is worse than that.
+        # Acceptance tests sort out slower GPUs.
         return np.asarray(1 + ratio * np.clip(drawn, -_SLOWEST_RANK_STDS, _SLOWEST_RANK_STDS))
 
     def _draw_hosts(self, hosts: int) -> Floats | None:
@@ -188,7 +188,7 @@ class Untidiness:
 
 
 def autocorrelated(generator: np.random.Generator, iterations: int, width: int, memory: float) -> Floats:
-    """Draw ``(iterations, width)`` normal numbers, each column with a memory of so many iterations (AR(1))."""
+    """Draw ``(iterations, width)`` normal numbers, each column with a memory of `memory` iterations (AR(1))."""
     keep = float(np.exp(-1 / memory))
     drawn = generator.standard_normal((max(iterations, 1), width))
     drawn[1:] *= np.sqrt(1 - keep**2)

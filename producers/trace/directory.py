@@ -88,7 +88,7 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
     Raises
     ------
     InputError
-        If a file is unusable; one line that names the file, the row or key, what was expected and what was found.
+        If a file is unusable; one line that names the file, the row or key, the rule and the value found.
         Single bad rows are left out and counted instead.
     """
     directory = Path(directory)
@@ -238,8 +238,8 @@ def trace_batches(trace: Trace, max_rows: int = BATCH_ROWS, max_span_s: float = 
 
     Yields
     ------
-    Batches with true ``rows_before`` and ``watermark_ns``, ordered over all ranks and schemas by watermark; what
-    never ended comes last.
+    Batches with true ``rows_before`` and ``watermark_ns``, ordered over all ranks and schemas by watermark; rows
+    that never ended come last.
     """
     parts = (
         cut_in_order(batch, max_rows, max_span_s) for schema in SCHEMAS for batch in trace.batches(schema).values()

@@ -250,7 +250,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 def require_plausible_rows(path: Path, metadata: Any) -> None:
-    """Check what the footer of a parquet file declares.
+    """Check the sizes in the footer of a parquet file.
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ def require_plausible_rows(path: Path, metadata: Any) -> None:
 def require_plausible_gzip(path: Path) -> None:
     """Check how large a packed file becomes, by unpacking it piece by piece; raises as `require_plausible_rows`.
 
-    Raises also what `gzip` does where the file is cut off or damaged.
+    Raises also the errors of `gzip` where the file is cut off or damaged.
     """
     size, expanded = path.stat().st_size, 0
     with gzip.open(path) as stream:

@@ -27,7 +27,7 @@ _LAST_NUMBER: Final = re.compile(r"(?<!\d)(\d{1,6})$")  # longer ones are times
 
 
 def list_files(source: Path) -> list[Path]:
-    """List what to import: the file itself, or all files of a directory in the order of their names.
+    """List the files to import: the file itself, or all files of a directory in the order of their names.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def open_plain(path: Path) -> Iterator[IO[bytes]]:
     Raises
     ------
     InputError
-        If it can't be opened, or what is read inside the block turns out to be truncated or broken.
+        If it can't be opened, or its content turns out to be truncated or broken.
     """
     try:
         with path.open("rb") as raw:

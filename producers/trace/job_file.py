@@ -199,11 +199,11 @@ def _communicators(keys: _Keys) -> tuple[Communicator, ...]:
     return tuple(sorted(found, key=lambda communicator: communicator.id))
 
 
-def _require_ranks(ranks: tuple[int, ...], world_size: int, what: str) -> None:
+def _require_ranks(ranks: tuple[int, ...], world_size: int, key: str) -> None:
     outside = next((rank for rank in ranks if not 0 <= rank < world_size), None)
     if outside is not None or len(set(ranks)) < len(ranks):
         found: object = list(ranks) if outside is None else outside
-        raise InputError(f"{what} must be a list of distinct ranks below {world_size}; got {shown(found)}")
+        raise InputError(f"{key} must be a list of distinct ranks below {world_size}; got {shown(found)}")
 
 
 def _rank_of_key(name: str, world_size: int) -> int:

@@ -12,7 +12,7 @@ from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.records import UNKNOWN
 
 _ROWS_AT_ONCE: Final = 1 << 18
-"""Rows ordered at once: whole ranks, few enough for the caches and for what sorting needs beside them."""
+"""Rows ordered at once: whole ranks, few enough for the caches, with the arrays that sorting needs."""
 
 
 _RANK: Final = ""  # name of the ranks among the columns

@@ -32,7 +32,7 @@ MOST_REASONS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Number of rows that were left out, and the first reasons (``file: row N: what must be ...; got ...``)."""
+    """Number of rows that were left out, and the first reasons (``file: row N: column must be ...; got ...``)."""
 
     count: int = 0
     reasons: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ class _Check:
         return _with_nans(self._table.columns[name])
 
     def rates(self, name: str) -> np.ndarray:
-        """Read a column of rates as float64, NaN where null: what no device can have is rejected."""
+        """Read a column of rates as float64, NaN where null: rates that no device can have are rejected."""
         values = self.floats(name)
         bound = self._bounds[name]
         self.reject((values < bound.least) | (values > bound.most), name, f"a rate {bound}")
@@ -276,7 +276,7 @@ def _with_nans(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _as_type(column: Any, kind: pa.DataType) -> Any:
-    """Cast what is of another type, as `cast` of a column does, which imports `pyarrow.compute`."""
+    """Cast a column of another type, as its `cast` does, which imports `pyarrow.compute`."""
     return column if column.type == kind else call_function("cast", [column], CastOptions.safe(kind))
 
 
