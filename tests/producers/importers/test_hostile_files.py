@@ -237,9 +237,7 @@ def test_a_billion_references_do_not_fill_the_memory(tmp_path: Path) -> None:
     one = {
         "process_group": ["0"],
         "collective_seq_id": 3,
-        "profiling_name": value,
-        "input_sizes": value,
-        "state": value,
+        **dict.fromkeys(("profiling_name", "input_sizes", "state"), value),
     }
     whole = {"version": "2.9", "pg_config": groups, "entries": [one], "pg_status": value}
     try_import(tmp_path, "flight-recorder", pickle.dumps(whole, 2))

@@ -1,25 +1,23 @@
-"""A simulated job as flat columns, as somebody who has nothing but its rows would see it."""
+"""A simulated job as flat columns, as a reader sees it who has nothing but its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import RECV, SEND, Batch
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.faults import parse_fault
+from irregulars.producers.simulator.presets import TIDY
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import SimulatorSource
 
-TIDY = {
-    "gap_noise_ratio": 0.0,
-    "transfer_noise_ratio": 0.0,
-    "spike_probability": 0.0,
-    "drift_ratio": 0.0,
-}
-"""Settings of a job without noise, in which effects can be measured to the microsecond."""
+Tidy = Callable[..., SimulatorSettings]
+"""Makes settings of a job without noise, in which effects can be measured to the microsecond."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,15 @@ class Recorded:
         return result
 
 
+def faulty(base: SimulatorSettings, *texts: str) -> SimulatorSettings:
+    return replace(base, faults=tuple(parse_fault(text) for text in texts))
+
+
+def times_s(settings: SimulatorSettings) -> np.ndarray:
+    engine = Engine(settings)
+    return np.array([engine.advance().elapsed_ns for _ in range(settings.iterations)]) / 1e9
+
+
 def record(settings: SimulatorSettings) -> Recorded:
     source = SimulatorSource(settings)
     announcements, batches = [], []
@@ -87,5 +94,5 @@ def _record() -> Callable[[SimulatorSettings], Recorded]:
 
 
 @pytest.fixture
-def tidy() -> Callable[..., SimulatorSettings]:
-    return lambda **values: SimulatorSettings(**(TIDY | {"iterations": 6} | values))
+def tidy() -> Tidy:
+    return lambda **values: SimulatorSettings(**({**TIDY} | {"iterations": 6} | values))

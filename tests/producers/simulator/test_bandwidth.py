@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +7,7 @@ import pytest
 
 from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.settings import SimulatorSettings
-from tests.producers.simulator.conftest import Recorded, record
-
-Tidy = Callable[..., SimulatorSettings]
+from tests.producers.simulator.conftest import Recorded, Tidy, record
 
 
 def sent_bytes(job: Recorded, period_s: float, direction: str = "tx_bytes_per_s") -> np.ndarray:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,12 +9,9 @@ from hypothesis import strategies as st
 
 from irregulars.messages.records import OPERATOR_CODES, PHASES, RECV, SEND
 from irregulars.producers.simulator.engine import Engine, others_in_the_way_ns
-from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.noise import LEAST_TRANSFER_RATIO
 from irregulars.producers.simulator.settings import SimulatorSettings
-from tests.producers.simulator.conftest import Recorded, record
-
-Tidy = Callable[..., SimulatorSettings]
+from tests.producers.simulator.conftest import Recorded, Tidy, faulty, record
 
 
 def test_a_short_transfer_within_a_long_one_takes_twice_as_long_and_the_long_one_longer_by_it() -> None:
@@ -152,10 +146,6 @@ FIELD_JOBS = st.builds(
 """What operators beside the work may be: they overlap, so only what holds of any transfer is asked of them."""
 
 
-def faulty(base: SimulatorSettings, *texts: str) -> SimulatorSettings:
-    return replace(base, faults=tuple(parse_fault(text) for text in texts))
-
-
 def lengths_ns(job: Recorded, iteration: int) -> dict[tuple[object, ...], int]:
     """Per transfer of an iteration: from the last arrival to the first departure (of p2p: the receiver's)."""
     return {
@@ -241,10 +231,12 @@ def test_waits_chain_through_the_pipeline_to_ranks_that_never_meet_the_slow_one(
     assert first_recv_ms(slow, 16) == pytest.approx(first_recv_ms(healthy, 16), abs=0.1)
 
 
+def lengths_without_and_with(base: SimulatorSettings, fault: str) -> list[dict[tuple[object, ...], int]]:
+    return [lengths_ns(record(job), 2) for job in (base, faulty(base, fault))]
+
+
 def test_a_slow_nic_slows_what_crosses_it_and_nothing_else(tidy: Tidy) -> None:
-    base = tidy(iterations=3)
-    healthy = lengths_ns(record(base), 2)
-    slow = lengths_ns(record(faulty(base, "slow_nic:rank=17,from=1,factor=8")), 2)
+    healthy, slow = lengths_without_and_with(tidy(iterations=3), "slow_nic:rank=17,from=1,factor=8")
     for key, before_ns in healthy.items():
         name, _, source, target = key
         on_nic = 17 in (source, target) or name == "dp_p1_t1"
@@ -257,18 +249,14 @@ def test_a_slow_nic_slows_what_crosses_it_and_nothing_else(tidy: Tidy) -> None:
 
 
 def test_a_slow_link_leaves_the_other_paths_of_its_ends_alone(tidy: Tidy) -> None:
-    base = tidy(iterations=3)
-    healthy = lengths_ns(record(base), 2)
-    slow = lengths_ns(record(faulty(base, "slow_link:src=1,dst=17,from=1,factor=8")), 2)
+    healthy, slow = lengths_without_and_with(tidy(iterations=3), "slow_link:src=1,dst=17,from=1,factor=8")
     stretched = {key for key, before_ns in healthy.items() if slow[key] > 2 * before_ns}
     assert stretched
     assert {(key[0], frozenset(key[2:])) for key in stretched} == {("pp_d0_t1", frozenset({1, 17}))}
 
 
 def test_a_slow_switch_slows_groups_under_it_and_no_tensor_parallel_group(tidy: Tidy) -> None:
-    base = tidy(iterations=3)
-    healthy = lengths_ns(record(base), 2)
-    slow = lengths_ns(record(faulty(base, "slow_switch:switch=leaf-1,from=1,factor=8")), 2)
+    healthy, slow = lengths_without_and_with(tidy(iterations=3), "slow_switch:switch=leaf-1,from=1,factor=8")
     stretched = {str(key[0]) for key, before_ns in healthy.items() if slow[key] > 2 * before_ns}
     assert {name for name in stretched if name.startswith("dp")} == {
         f"dp_p{p}_t{t}" for p in (2, 3) for t in range(4)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -10,9 +8,7 @@ from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 from irregulars.producers.simulator.untidiness import Untidiness
-from tests.producers.simulator.conftest import record
-
-Tidy = Callable[..., SimulatorSettings]
+from tests.producers.simulator.conftest import Tidy, record
 
 
 def moe(tidy: Tidy, **values: object) -> SimulatorSettings:

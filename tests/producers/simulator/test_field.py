@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.presets import SHAPES, with_preset, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 from irregulars.producers.simulator.untidiness import Untidiness, autocorrelated
 from tests.benchmarks.simulated_cases import field_case
-from tests.producers.simulator.conftest import record
+from tests.producers.simulator.conftest import Tidy, faulty, record, times_s
 
-Tidy = Callable[..., SimulatorSettings]
 WARM = 10
 """Iterations after which compiling and warming up are over."""
-
-
-def times_s(settings: SimulatorSettings) -> np.ndarray:
-    engine = Engine(settings)
-    return np.array([engine.advance().elapsed_ns for _ in range(settings.iterations)]) / 1e9
 
 
 def variation(times: np.ndarray) -> float:
@@ -136,8 +128,7 @@ def test_some_do_not_log_and_the_others_wait_for_them_all_the_same(tidy: Tidy, l
 
 def test_a_power_cap_ramps_up_and_stays(tidy: Tidy) -> None:
     base = tidy(iterations=16)
-    fault = parse_fault("slow_rank:rank=5,from=4,factor=2,shape=ramp,over=5")
-    excess = times_s(replace(base, faults=(fault,))) / times_s(base) - 1
+    excess = times_s(faulty(base, "slow_rank:rank=5,from=4,factor=2,shape=ramp,over=5")) / times_s(base) - 1
     assert np.abs(excess[:4]).max() < 1e-6
     assert np.all(np.diff(excess[4:9]) > 0.05)
     assert np.ptp(excess[9:]) < 0.01
@@ -145,8 +136,7 @@ def test_a_power_cap_ramps_up_and_stays(tidy: Tidy) -> None:
 
 def test_a_gpu_that_throttles_recovers_and_throttles_again(tidy: Tidy) -> None:
     base = tidy(iterations=14)
-    fault = parse_fault("slow_rank:rank=5,from=2,factor=2,shape=sawtooth,over=4")
-    excess = times_s(replace(base, faults=(fault,))) / times_s(base) - 1
+    excess = times_s(faulty(base, "slow_rank:rank=5,from=2,factor=2,shape=sawtooth,over=4")) / times_s(base) - 1
     assert excess[2:6] == pytest.approx(excess[6:10], abs=0.01)
     assert np.all(np.diff(excess[2:6]) > 0.05)
     assert excess[6] < excess[5] - 0.2

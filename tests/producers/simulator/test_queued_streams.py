@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from irregulars.messages.records import OPERATOR_CODES
-from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.presets import SHAPES
 from irregulars.producers.simulator.settings import MIB, SimulatorSettings
-from tests.producers.simulator.conftest import Recorded, record
+from tests.producers.simulator.conftest import Recorded, Tidy, faulty, record
 
-Tidy = Callable[..., SimulatorSettings]
 GATHER, SCATTER, REDUCE = (OPERATOR_CODES[name] for name in ("all_gather", "reduce_scatter", "all_reduce"))
 
 
@@ -32,12 +27,8 @@ def ddp(tidy: Tidy, **values: object) -> SimulatorSettings:
     return tidy(**(shape | values))
 
 
-def with_fault(base: SimulatorSettings, text: str) -> SimulatorSettings:
-    return replace(base, faults=(parse_fault(text),))
-
-
 def test_a_victim_of_the_first_bucket_begins_each_later_one_exactly_when_the_one_before_ends(tidy: Tidy) -> None:
-    job = record(with_fault(ddp(tidy), "slow_rank:rank=5,from=1,factor=1.3"))
+    job = record(faulty(ddp(tidy), "slow_rank:rank=5,from=1,factor=1.3"))
     for rank in (0, 4, 15):
         _, start, end = own_rows(job, rank, REDUCE)
         assert len(start) == 6
@@ -46,7 +37,7 @@ def test_a_victim_of_the_first_bucket_begins_each_later_one_exactly_when_the_one
 
 def test_the_culprit_begins_each_bucket_after_a_gap_in_which_it_worked(tidy: Tidy) -> None:
     base = ddp(tidy, gradient_bytes=64 * MIB)
-    job = record(with_fault(base, "slow_rank:rank=5,from=1,factor=1.3"))
+    job = record(faulty(base, "slow_rank:rank=5,from=1,factor=1.3"))
     _, start, end = own_rows(job, 5, REDUCE)
     gaps_ms = (start[1:] - end[:-1]) / 1e6
     assert gaps_ms.min() > 20  # a sixth of a backward of 140 ms, 1.3 times as long, and the bucket is quick
@@ -55,14 +46,14 @@ def test_the_culprit_begins_each_bucket_after_a_gap_in_which_it_worked(tidy: Tid
 
 
 def test_all_have_spent_the_same_time_since_the_bucket_before_began(tidy: Tidy) -> None:
-    job = record(with_fault(ddp(tidy, gradient_bytes=64 * MIB), "slow_rank:rank=5,from=1,factor=1.3"))
+    job = record(faulty(ddp(tidy, gradient_bytes=64 * MIB), "slow_rank:rank=5,from=1,factor=1.3"))
     ends = np.array([own_rows(job, rank, REDUCE)[2] for rank in range(16)])
     assert np.ptp(np.diff(ends, axis=1), axis=0).max() < 50_000
 
 
 def test_without_a_queue_a_bucket_is_launched_after_the_one_before(tidy: Tidy) -> None:
     base = ddp(tidy, is_launched_ahead=False, gradient_bytes=64 * MIB)
-    job = record(with_fault(base, "slow_rank:rank=5,from=1,factor=1.3"))
+    job = record(faulty(base, "slow_rank:rank=5,from=1,factor=1.3"))
     _, start, end = own_rows(job, 3, REDUCE)
     assert np.abs(start[1:] - end[:-1] - 20_000).max() <= 1
 

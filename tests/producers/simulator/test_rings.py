@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +12,7 @@ from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.schedule import ring_pairs
 from irregulars.producers.simulator.settings import SimulatorSettings
-from tests.producers.simulator.conftest import record
-
-Tidy = Callable[..., SimulatorSettings]
+from tests.producers.simulator.conftest import Tidy, record
 
 
 def ring(tidy: Tidy, cp: int, **values: object) -> SimulatorSettings:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.producers.publishing.sources import check_source
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import SimulatorSource
-from tests.producers.simulator.conftest import record
+from tests.producers.simulator.conftest import Tidy, record
 
 BASE = SimulatorSettings(iterations=20)
 KEYS = ("rank", "communicator", "operator", "sequence", "peer")
@@ -49,9 +48,6 @@ def test_who_loses_rows_does_not_say_that_it_lost_none() -> None:
 def test_a_lossy_source_keeps_the_protocol() -> None:
     settings = replace(BASE, dp=2, pp=2, tp=2, loss_ratio=0.1, repeat_ratio=0.1, evaluate_every=5)
     check_source(lambda position: SimulatorSource(settings, position=position))
-
-
-Tidy = Callable[..., SimulatorSettings]
 
 
 @pytest.mark.parametrize("step_ns", [1_000, 10_000])

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from irregulars.messages.records import OPERATOR_CODES, Batch
-from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import SimulatorSource
-from tests.producers.simulator.conftest import Recorded, record
-
-Tidy = Callable[..., SimulatorSettings]
+from tests.producers.simulator.conftest import Recorded, Tidy, faulty, record
 
 
 def own_rows(job: Recorded, rank: int, iteration: int) -> tuple[np.ndarray, ...]:
@@ -22,10 +18,6 @@ def own_rows(job: Recorded, rank: int, iteration: int) -> tuple[np.ndarray, ...]
     own = (columns["rank"] == rank) & (columns["iteration"] == iteration)
     start = columns["start_ns"][own]
     return columns["communicator"][own], start, start + np.nan_to_num(columns["elapsed_ns"][own]).astype(np.int64)
-
-
-def faulty(base: SimulatorSettings, text: str) -> SimulatorSettings:
-    return replace(base, faults=(parse_fault(text),))
 
 
 def test_buckets_overlap_the_backward_and_shorten_the_iteration(tidy: Tidy) -> None:

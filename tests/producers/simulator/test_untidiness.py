@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +9,7 @@ import pytest
 
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.settings import SimulatorSettings
-from tests.producers.simulator.conftest import Recorded, record
-
-Tidy = Callable[..., SimulatorSettings]
+from tests.producers.simulator.conftest import Recorded, Tidy, record
 
 
 def times_ms(settings: SimulatorSettings) -> np.ndarray:

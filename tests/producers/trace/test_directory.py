@@ -527,21 +527,17 @@ def _truncate(directory: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def _drop_column(directory: Path) -> None:
-    file = directory / "commops.parquet"
-    pa.parquet.write_table(pa.parquet.read_table(file).drop_columns(["elapsed_ns"]), file)
+def _with(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+    def rewrite(directory: Path) -> None:
+        file = directory / "commops.parquet"
+        pa.parquet.write_table(change(pa.parquet.read_table(file)), file)
+
+    return rewrite
 
 
-def _text_for_numbers(directory: Path) -> None:
-    file = directory / "commops.parquet"
-    table = pa.parquet.read_table(file)
-    pa.parquet.write_table(table.set_column(0, "rank", pa.array(["0"] * len(table))), file)
-
-
-def _float_times(directory: Path) -> None:
-    file = directory / "commops.parquet"
-    table = pa.parquet.read_table(file)
-    pa.parquet.write_table(table.set_column(5, "start_ns", pa.array([1.0] * len(table))), file)
+_drop_column = _with(lambda table: table.drop_columns(["elapsed_ns"]))
+_text_for_numbers = _with(lambda table: table.set_column(0, "rank", pa.array(["0"] * len(table))))
+_float_times = _with(lambda table: table.set_column(5, "start_ns", pa.array([1.0] * len(table))))
 
 
 @pytest.mark.parametrize(
@@ -606,17 +602,8 @@ def test_no_python_runs_per_row_where_rows_are_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
 @pytest.mark.parametrize("rate", [-1.0, -1e-300, 1e300, float("inf"), float("-inf")])
 def test_rates_that_no_device_has_are_left_out_and_told(tmp_path: Path, ending: str, rate: float) -> None:
-    rows = [
-        {
-            "rank": 0,
-            "time_ns": 10**18 + n,
-            "path": "nic",
-            "device": "eth0",
-            "tx_bytes_per_s": 5.0,
-            "rx_bytes_per_s": 5.0,
-        }
-        for n in range(3)
-    ]
+    sample = {"rank": 0, "path": "nic", "device": "eth0", "tx_bytes_per_s": 5.0, "rx_bytes_per_s": 5.0}
+    rows = [{**sample, "time_ns": 10**18 + n} for n in range(3)]
     rows[1]["rx_bytes_per_s"] = rate
     trace = read_trace(write_directory(tmp_path / "trace", ending=ending, bandwidth=rows))
     assert trace.rejected.count == 1
@@ -636,10 +623,8 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
 
 def test_a_directory_that_can_t_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for path, found in (
-        (tmp_path / ("a" * 5000), "File name too long"),
-        (tmp_path / "loop" / "x", "Too many levels"),
-    ):
+    too_long, looping = tmp_path / ("a" * 5000), tmp_path / "loop" / "x"
+    for path, found in ((too_long, "File name too long"), (looping, "Too many levels")):
         with pytest.raises(InputError, match=rf"must be a trace directory; got {found}"):
             read_trace(path)
 
