@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -115,8 +116,10 @@ def as_contract(row: dict[str, Any], suspects: list[dict[str, Any]]) -> dict[str
     mine = [one for one in suspects if all(one[name] == row[name] for name in own)]
     row["iterations"] = [row.pop("first_iteration"), row.pop("past_last_iteration")]
     row["time_ns"] = row.pop("last_seen_at")
-    if row["detector"] is None:
-        del row["detector"]
+    row["explanation"] = None if row["explanation"] is None else json.loads(row["explanation"])
+    for name in ("detector", "explanation"):
+        if row[name] is None:
+            del row[name]
     row["suspects"] = [
         {name: value for name, value in one.items() if name not in ("job", "position", *own)}
         for one in sorted(mine, key=lambda one: one["position"])
