@@ -201,6 +201,7 @@ def worker_metrics() -> str:
     return metrics_table(counters.registry.collect())
 
 
+@cache  # it parses all sources
 def log_events() -> str:
     """Return the events that our processes log, from the calls in the source: folder, level and fields."""
     found: dict[tuple[str, str], tuple[set[str], dict[str, None]]] = {}
