@@ -295,6 +295,12 @@ def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
     return log
 
 
+def is_running(parsers: Mapping[str, LogParser], now_ms: int) -> bool:
+    """Whether the newest line of a job's logs is new at `now_ms`; where clocks are far apart, the job is over."""
+    newest_ms = max((parser.newest_ms for parser in parsers.values()), default=0)
+    return abs(now_ms - newest_ms) <= RUNNING_MS
+
+
 def job_of_logs(
     logs: Mapping[str, Log], named: Mapping[str, int | None], job: str, now_ms: int | None = None
 ) -> ImportedJob:
@@ -326,9 +332,7 @@ def job_of_logs(
     rows: dict[int, RankRows] = {}
     trusted = TimeCounts.of_all(parser.times for parser in parsers.values()).trusted()
     standing = given_up(parsers, groups, {name: log.newest_ended() for name, log in logs.items()})
-    # Where clocks are far apart the job is taken as over.
-    newest_ms = max((parser.newest_ms for parser in parsers.values()), default=0)
-    is_going_on = now_ms is not None and abs(now_ms - newest_ms) <= RUNNING_MS
+    is_going_on = now_ms is not None and is_running(parsers, now_ms)
     open_calls = 0
     for name, log in logs.items():
         rows[ranks.of[name]] = made = RankRows()

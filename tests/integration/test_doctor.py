@@ -286,8 +286,8 @@ def test_a_database_that_lacks_something_is_told_what(database: DatabaseSettings
         assert codes(seen) == ["migrations_missing"]
         assert "1 migration not applied: 0001_tables.sql" in text_of(seen, "migrations_missing")
         assert "gpu_health keeps rows 7 days, and the settings say 3 days" in text_of(seen, "retention_differs")
-        client.command("DROP TABLE verdicts")
         migrate(client)
+        client.command("DROP TABLE verdicts")
         assert "their migrations were applied: verdicts" in text_of(database_findings(database), "tables_gone")
     finally:
         client.close_connections()

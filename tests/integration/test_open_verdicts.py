@@ -25,7 +25,7 @@ from irregulars.sinks.notices.actions.actions import actions_of
 from irregulars.sinks.notices.actions.node_check import check_host
 from irregulars.sinks.notices.incidents import Incidents
 from irregulars.sinks.notices.notice import Notice
-from irregulars.sinks.notices.policy import Rules, Tell, decide
+from irregulars.sinks.notices.policy import Deliver, Rules, decide
 from irregulars.sinks.tables import tables_of
 from tests.infra.grafana.queries import FOLDER, query
 from tests.integration.test_clickhouse import Server, answer, own_database, store
@@ -91,7 +91,7 @@ def python_says(verdict: Verdict) -> dict[str, bool]:
     incident = Incidents().take(json.loads(message), NOW_NS)
     host = verdict.suspects[0].host or ""
     return {
-        "notices": isinstance(decide(incident, None, Rules(hold_s=0), (), NOW_NS), Tell),
+        "notices": isinstance(decide(incident, None, Rules(hold_s=0), (), NOW_NS), Deliver),
         "node-check": check_host([verdict], host)[0] == 1,
     }
 
