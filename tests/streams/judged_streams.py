@@ -215,14 +215,14 @@ def renamed(trace: Trace, names: Mapping[int, int]) -> Trace:
 
 
 def with_renamed_ranks(verdict: Verdict, names: Mapping[int, int]) -> Verdict:
-    """What a verdict must say when ranks have other numbers; its text, which holds numbers too, is left out."""
+    """The verdict that is due when ranks have other numbers, without its text and reasons, which hold numbers too."""
     suspects = []
     for suspect in verdict.suspects:
         ranks = tuple(names[rank] for rank in suspect.ranks)
         ranks = ranks if suspect.device == "link" else tuple(sorted(ranks))
         peer = None if suspect.peer is None else names[suspect.peer]
         suspects.append(replace(suspect, rank=ranks[0], ranks=ranks, peer=peer))
-    return replace(verdict, suspects=tuple(suspects), evidence="")
+    return replace(verdict, suspects=tuple(suspects), evidence="", explanation=None)
 
 
 def _mapped(trace: Trace, change: Any) -> Trace:
