@@ -108,7 +108,7 @@ def test_errors_tables_and_alerts_show_any_name(name: str) -> None:
     program = f"""
 import sys
 from irregulars.infra.cli import main
-from irregulars.infra.commands.alerts import _line
+from irregulars.infra.commands.alerts import shown_alert
 from irregulars.infra.commands.answers import show_answer, write_csv
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.investigations import Answer
@@ -118,8 +118,8 @@ suspects = (Suspect("nic", 1, (1,), 0.9, host=name, nic=name),)
 verdict = Verdict(name, 1, "open", name, "slow_nic", (1, 9), 2.0, 9.0, name, suspects, name, time_ns=1)
 alert = alert_of(verdict)
 if not "\\ud800" in name:
-    print(_line(alert, False))
-    print(_line(alert, True))
+    print(shown_alert(alert, json=False))
+    print(shown_alert(alert, json=True))
     show_answer(Answer(("host", name), ((name, 1),)))
     write_csv(Answer(("host",), ((name,),)))
 for call in (["analyze", "/" + name], [name], ["--set", name, "demo"], ["alerts", "--topic-prefix", name, "--nope"]):

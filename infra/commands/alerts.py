@@ -38,7 +38,6 @@ def alerts(
     """
     from irregulars.errors import RecordError
     from irregulars.infra.runs.alert_feed import follow_alerts
-    from irregulars.sinks.alerts import alert_line, decode_alert
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     feed = follow_alerts(*kafka_of(settings),
@@ -46,7 +45,7 @@ def alerts(
     with nullcontext() if is_ending else _watch(settings, group):
         for message in islice(feed, limit):
             try:
-                line = json_text(decode_alert(message)) if json else printable(alert_line(message))
+                line = shown_alert(message, json=json)
                 print(line if json else broken(line, sys.stdout, _HANGING), flush=True)
             except RecordError as error:
                 say(f"alert skipped: {error}")
@@ -56,3 +55,10 @@ def _watch(settings: Settings, group: str) -> BlockWatch:
     from irregulars.infra.doctor.diagnosis import watch
 
     return watch(settings, group, say)
+
+
+def shown_alert(message: bytes, *, json: bool) -> str:
+    """Return the line that shows an alert, without signs that a terminal would obey; raises `RecordError`."""
+    from irregulars.sinks.alerts import alert_line, decode_alert
+
+    return json_text(decode_alert(message)) if json else printable(alert_line(message))
