@@ -31,7 +31,7 @@ def worker(
 
     Example: irregulars worker --bootstrap kafka-0:9092 --clickhouse-url http://clickhouse:8123
     """
-    from irregulars.infra.configuration.wiring import database_settings, keep_days, monitor_settings, worker_settings
+    from irregulars.infra.configuration.wiring import database_settings, keep_days, worker_settings
     from irregulars.sinks.clickhouse import ClickHouseSink
     from irregulars.streams.worker.running import run_worker
 
@@ -44,9 +44,9 @@ def worker(
         metrics_listen=metrics_listen,
         web_port=web_port,
     )
-    monitor_settings(settings)  # a wrong plug-in shows at once, not after a broker or database was waited for
+    own = worker_settings(settings, group)  # first: a wrong plug-in shows before a broker or database is waited for
     # It asks once each time that it is opened: how long a database that is away is waited for, the worker decides.
     target = database_settings(settings, wait_s=0.0)
     sink = ClickHouseSink(target, keep_days=keep_days(settings)) if is_storing else None
     with closing(sink) if sink is not None else nullcontext():
-        raise typer.Exit(run_worker(worker_settings(settings, group), sink))
+        raise typer.Exit(run_worker(own, sink))

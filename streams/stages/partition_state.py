@@ -58,7 +58,7 @@ class PartitionState(Generic[M]):
     generation
         Of the consumer group: messages that were fetched in another one are not for this state.
     epoch
-        Grows with every assignment of the partition to any worker; see `streams.worker.snapshot_log`.
+        Grows with every assignment of the partition to any worker; see `streams.snapshots.snapshot_log`.
     positions
         Where to go on reading, by topic; a topic that is missing begins at its start.
     """
