@@ -190,7 +190,7 @@ class IterationJudge:
         self._log.verdicts += self._open_hangs.close(reason)
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
-        """Return what is new, oldest first, and forget it; reasons get δ, which changes only after a drain."""
+        """Return the new judgements, oldest first, and forget them; reasons get δ, which changes between calls."""
         self._log.verdicts = [
             one
             if one.explanation is None

@@ -1,7 +1,7 @@
-"""The reasons that a verdict carries: who waited for whom, and what was considered and ruled out.
+"""The reasons that a verdict carries: the path of waiting ranks, and the alternatives that were ruled out.
 
-All of it is what the verdict was judged by: the attributions of the iterations that it keeps, and the judge's own
-rules of what is slow (`blame.slow_lanes`) and of what shows in an iteration (`match_share`).
+Nothing is judged a second time: the attributions are those of the verdict's own iterations, and the rules are the
+judge's: `blame.slow_lanes` for slow lanes, `match_share` for a cause that shows in an iteration.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reasons_of(verdict: OpenVerdict, topology: Topology) -> Reasons | None:
 def reasons_of_iteration(
     shown: Observation, accused: Collection[Lane], topology: Topology, considered: tuple[Considered, ...] = ()
 ) -> Reasons:
-    """Return the reasons that one iteration shows; `accused`: lanes of what is accused."""
+    """Return the reasons that one iteration shows; `accused`: lanes of the accused device."""
     attribution = shown.attribution
     is_by_peers = attribution is not None and attribution.is_by_peers
     return Reasons(
@@ -53,7 +53,7 @@ def reasons_of_iteration(
 
 
 def reasons_of_hang(hang: Hang, last: Observation, topology: Topology) -> Reasons:
-    """Return the reasons of a verdict on a hang: for whom is waited, where, and by how many."""
+    """Return the reasons of a verdict on a hang: the ranks that others wait for, where, and how many wait."""
     absent = tuple(
         Step("absence", rank, OPERATORS[hang.operator], _name(hang.communicator, topology), None, None,
              is_accused=True, waiting=hang.waiting)

@@ -319,7 +319,7 @@ class PathReading:
     Parameters
     ----------
     reader, usual
-        Reads operators and knows the job; and what is usual of it.
+        The reader of the job's operators, and the job's usual operators.
     rows, matters_ns
         The iteration, and the excess that is to be explained, ns.
     read_back

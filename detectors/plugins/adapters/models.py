@@ -15,7 +15,7 @@ _CONSTANT: Final = 5  # equal scores that no warm model gives to different rows
 
 
 class PastScores:
-    """The newest scores that a model gave to what it learned.
+    """The newest scores that a model gave to the values it learned.
 
     Scores of models have no common scale: `HalfSpaceTrees` says 0.9 of nearly everything, an isolation forest -0.4.
     So a score is told by the share of past scores that were as high: ``log(share) / log(strange_share)``, which is 0
