@@ -89,8 +89,8 @@ def _narrow_table(
     yield from _table(head[:shown], [row[:shown] for row in short], widths[:shown], rightward[:shown])
     others = [f"not shown: {', '.join(head[shown:])}"] if head[shown:] else []
     others += ["texts are cut (…)"] if short != [list(row) for row in cells] else []
-    told = f"Too wide for this terminal: {'; '.join(others)}. Whole: --vertical, --table, --json"
-    yield from ((line, False) for line in textwrap.wrap(told, width, break_on_hyphens=False))
+    text = f"Too wide for this terminal: {'; '.join(others)}. Whole: --vertical, --table, --json"
+    yield from ((line, False) for line in textwrap.wrap(text, width, break_on_hyphens=False))
 
 
 def _shortened(cell: str, most: int) -> str:
