@@ -94,7 +94,7 @@ class _Commands(_Group):
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         try:
             status = super().main(*args, **extra | {"standalone_mode": False})
-            sys.stdout.flush()  # here, where it can be told, and not when the process ends
+            sys.stdout.flush()  # here, where it can be reported, and not when the process ends
         except stopping.StopAsked as asked:
             sys.exit(_BY_SIGNAL + asked.number)
         except OSError as error:
@@ -142,8 +142,8 @@ def _report_usage(error: Any) -> int:
         print(error.message)
         return 0
     text = " ".join(str(error.format_message()).split())
-    told = printable(text.rstrip("."))
-    say(f"{told}{'' if told.endswith('?') else '.'} See: {path} --help")
+    line = printable(text.rstrip("."))
+    say(f"{line}{'' if line.endswith('?') else '.'} See: {path} --help")
     return UNUSABLE
 
 

@@ -48,8 +48,6 @@ class ClickHouseSink:
 
     Parameters
     ----------
-    settings
-        Where the database is.
     buffer_rows
         A write that finds this many rows buffered stores them first, and no insert has more: bounds the memory here
         and in the database, and makes inserts large.

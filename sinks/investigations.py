@@ -178,16 +178,8 @@ def bind(investigation: Investigation, values: Mapping[str, object]) -> dict[str
 def run(client: Client, name: str, parameters: Mapping[str, object] | None = None) -> Answer:
     """Run a shipped investigation.
 
-    Raises `InputError` if the name is unknown, or the parameters do not fit.
-
-    Parameters
-    ----------
-    client
-        From `sinks.connection.connect`. Wrap the call in `sinks.connection.translated` to get our errors.
-    name
-        File name without its ending.
-    parameters
-        Values by name, as text or as numbers.
+    Wrap the call in `sinks.connection.translated` to get our errors. `parameters`: values by name, as text or as
+    numbers. Raises `InputError` if the name is unknown, or they do not fit.
     """
     investigation = find_investigation(name)
     values = bind(investigation, parameters or {})
@@ -301,14 +293,7 @@ NEWEST_OF: Final[Mapping[str, str]] = {"job": _JOB, "verdict_id": _VERDICT, "ite
 def look_up(client: Client, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, str | int | None]:
     """Return the newest values of some parameters; None where nothing is stored.
 
-    Parameters
-    ----------
-    client
-        A connection that may read.
-    names
-        Which parameters, of `NEWEST_OF`.
-    values
-        Values of the question's other parameters.
+    `names`: Which parameters, of `NEWEST_OF`; `values`: Values of the question's other parameters.
     """
     found: dict[str, str | int | None] = {}
     for name in (one for one in NEWEST_OF if one in names):

@@ -96,8 +96,6 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
 
     Parameters
     ----------
-    client
-        Of clickhouse-connect, over HTTP or embedded.
     migrations
         Default: those that ship.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from irregulars.infra.runs.analysis import Analysis
-    from irregulars.messages.judgements import Suspect, Verdict
+    from irregulars.messages.judgements import Verdict
     from irregulars.producers.trace.directory import Trace
 
 _SUSPECTS_SHOWN = 3
@@ -140,7 +140,9 @@ def show_analysis(analysis: Analysis) -> None:
         console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")
     elif not analysis.verdicts:
         console.print("Nobody to blame.")
-    if _was_learnt(analysis):
+    # A cause that was seen in more regular iterations than irregular ones has become usual for the window.
+    seen = [one for one in analysis.iterations if one.verdict_ids]
+    if sum(not one.is_irregular for one in seen) > sum(one.is_irregular is True for one in seen):
         console.print(
             "Irregular: longer than delta times the window before, which learns what lasts. Slow, in the evidence: "
             "longer than the job's noise explains, against the time before the verdict."
@@ -149,18 +151,15 @@ def show_analysis(analysis: Analysis) -> None:
         _show_verdict(console, verdict)
 
 
-def _was_learnt(analysis: Analysis) -> bool:
-    """Whether a verdict's cause was seen in more regular iterations than irregular ones."""
-    seen = [one for one in analysis.iterations if one.verdict_ids]
-    return sum(not one.is_irregular for one in seen) > sum(one.is_irregular is True for one in seen)
-
-
 def _range(first: int, past: int) -> str:
     """Name a half-open range as people do, with its last iteration."""
     return str(first) if past - first == 1 else f"{first} to {past - 1}"
 
 
 def _show_verdict(console: Console, verdict: Verdict) -> None:
+    from irregulars.sinks.advice import name_device
+    from irregulars.words import percent
+
     first, past = verdict.iterations
     times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times the usual time"
     lost = f", {verdict.lost_s:.2f} s lost" if verdict.lost_s else ""
@@ -168,17 +167,5 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     where = f"in iteration{'' if past - first == 1 else 's'} {_range(first, past)}"
     console.print(f"\n[bold red]{verdict.kind}[/bold red] {where}{times}{lost}{urgency}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
-        console.print(f"  {_sure(suspect):>4}  {plain(_name(suspect))}")
+        console.print(f"  {percent(suspect.probability):>4}  {plain(name_device(suspect))}")
     console.print(f"  {printable(verdict.evidence)}", markup=False)
-
-
-def _sure(suspect: Suspect) -> str:
-    from irregulars.words import percent
-
-    return percent(suspect.probability)
-
-
-def _name(suspect: Suspect) -> str:
-    from irregulars.sinks.advice import name_device
-
-    return name_device(suspect)

@@ -65,17 +65,14 @@ def lay_out(
     is_wide = width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width
     has_lines = any("\n" in cell for row in cells for cell in row)
     rightward = [_is_number(column) for column in zip(*answer.rows, strict=True)]
-    if shape == "vertical" or (shape == "fitting" and (is_wide or has_lines) and _can_scroll(head, cells, height)):
+    # The first record, which matters most, must still be on the screen when all are printed.
+    is_short = height is None or len(cells) <= _FEW or len(cells) * (len(head) + 1) < height
+    if shape == "vertical" or (shape == "fitting" and (is_wide or has_lines) and is_short):
         yield from _records(head, cells, width)
     elif shape == "fitting" and is_wide and width is not None:
         yield from _narrow_table(head, cells, rightward, width)
     else:
         yield from _table(head, cells, widths, rightward)
-
-
-def _can_scroll(head: Sequence[str], cells: Sequence[Sequence[str]], height: int | None) -> bool:
-    """Whether the first record, which matters most, is still to be seen when all were printed."""
-    return height is None or len(cells) <= _FEW or len(cells) * (len(head) + 1) < height
 
 
 def _narrow_table(
@@ -89,8 +86,8 @@ def _narrow_table(
     yield from _table(head[:shown], [row[:shown] for row in short], widths[:shown], rightward[:shown])
     others = [f"not shown: {', '.join(head[shown:])}"] if head[shown:] else []
     others += ["texts are cut (…)"] if short != [list(row) for row in cells] else []
-    told = f"Too wide for this terminal: {'; '.join(others)}. Whole: --vertical, --table, --json"
-    yield from ((line, False) for line in textwrap.wrap(told, width, break_on_hyphens=False))
+    text = f"Too wide for this terminal: {'; '.join(others)}. Whole: --vertical, --table, --json"
+    yield from ((line, False) for line in textwrap.wrap(text, width, break_on_hyphens=False))
 
 
 def _shortened(cell: str, most: int) -> str:

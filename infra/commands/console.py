@@ -115,12 +115,12 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
     with stopping.held(), listen_on(*address) as listening:
         app = make_app(console_settings_of(settings, policy, reads_kafka=reads_kafka))
         config = config_of(app, certificate)
-        _tell(listening, policy, settings)
+        _print_address(listening, policy, settings)
         serve(config, listening)
     print("irregulars: console ended", file=sys.stderr)
 
 
-def _tell(listening: socket.socket, policy: AccessPolicy, settings: Settings) -> None:
+def _print_address(listening: socket.socket, policy: AccessPolicy, settings: Settings) -> None:
     """Print the address and the token: a random one here alone, behind the # that browsers send to no server."""
     for warning in _warnings(policy, settings):
         print(f"irregulars: {warning}", file=sys.stderr)

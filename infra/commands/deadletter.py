@@ -50,8 +50,8 @@ def list_letters(
     for one in found:
         place = f"{one['topic']}/{one['partition']}@{one['offset']}" if one["offset"] is not None else one["topic"]
         cut = " (cut)" if one["is_cut"] else ""
-        told = f"{one['letter']}  {one['time'] or '-'}  {place}  {one['value_bytes']} bytes{cut}  {one['key'] or '-'}"
-        print(printable(f"{told}  {one['reason']}"))
+        text = f"{one['letter']}  {one['time'] or '-'}  {place}  {one['value_bytes']} bytes{cut}  {one['key'] or '-'}"
+        print(printable(f"{text}  {one['reason']}"))
     if not found:
         print("no dead letters")
 
@@ -76,12 +76,12 @@ def show(
             value = box.original(found)[1]
         except (InputError, ServiceError):  # gone, or not ours to read: the head alone is kept
             value = found.value
-    told = found.to_json()
+    fields = found.to_json()
     if json:
         encoded = None if value is None else base64.b64encode(value).decode()
-        print_json({**told, "headers": dict(found.headers), "value_base64": encoded})
+        print_json({**fields, "headers": dict(found.headers), "value_base64": encoded})
         return
-    for name, one in told.items():
+    for name, one in fields.items():
         print(f"{name:<12} {printable(one)}")
     print()
     for line in _dump((value or b"")[:_SHOWN_BYTES]):

@@ -175,7 +175,7 @@ class _Alerts:
         self.newest: dict[str, Verdict] = {}
         threading.Thread(target=self._follow, name="alerts", daemon=True).start()
 
-    def take_lines(self) -> list[str]:
+    def new_lines(self) -> list[str]:
         """One readable line for each new alert."""
         from irregulars.messages.judgements import decode_verdict
         from irregulars.sinks.alerts import alert_line
@@ -203,12 +203,20 @@ class _Alerts:
 def _watch(console: Console, services: LocalServices, scene: _Scene) -> Verdict | None:
     """Run the job to its end; return the verdict that cost most, once it is closed."""
     from irregulars.infra.configuration.wiring import agent_settings
+    from irregulars.infra.runs.analysis import order
 
     console.print(f"\n[bold]{scene.title}[/bold], {scene.iterations} iterations. What will happen: {scene.fault}\n")
     alerts = _Alerts(services)
     with scene.start(agent_settings(services.settings)) as run:
         _follow_run(console, services, run, alerts, scene.iterations)
-    return _last_verdict(console, alerts)
+    deadline = time.monotonic() + _VERDICT_S
+    while time.monotonic() < deadline:
+        _print_alerts(console, alerts)
+        verdicts = sorted(alerts.newest.values(), key=order)
+        if verdicts and all(verdict.state == "closed" for verdict in verdicts):
+            return verdicts[0]
+        stopping.pause(_LOOK_S)
+    return min(alerts.newest.values(), key=order, default=None)
 
 
 def _follow_run(
@@ -223,13 +231,13 @@ def _follow_run(
             services.require_running()
             _print_alerts(console, alerts)
             times_s = run.source.iteration_times_s()
-            told = still.look(len(times_s), time.monotonic())
+            remark = still.remark(len(times_s), time.monotonic())
             if console.is_terminal:
                 line = progress_line(times_s, iterations, width=bars_of(console))
-                live.update(f"{line}\n{told}" if told else line, refresh=True)
+                live.update(f"{line}\n{remark}" if remark else line, refresh=True)
             elif time.monotonic() >= next_line_s:
                 next_line_s += _LINE_S
-                console.print(told or progress_line(times_s, iterations, width=bars_of(console)))
+                console.print(remark or progress_line(times_s, iterations, width=bars_of(console)))
             stopping.pause(_LOOK_S)
     console.print(progress_line(run.source.iteration_times_s(), iterations, width=bars_of(console)))
 
@@ -245,7 +253,7 @@ class _Standstill:
     def __init__(self) -> None:
         self._ended, self._since_s = 0, math.inf
 
-    def look(self, ended: int, now_s: float) -> str:
+    def remark(self, ended: int, now_s: float) -> str:
         """Return a remark on a job with that many ended iterations; empty while it goes on."""
         if ended != self._ended:
             self._ended, self._since_s = ended, now_s
@@ -272,33 +280,20 @@ def progress_line(times_s: list[float], iterations: int, width: int) -> str:
 
 
 def _print_alerts(console: Console, alerts: _Alerts) -> None:
-    for line in alerts.take_lines():
+    for line in alerts.new_lines():
         line = broken(printable(line), sys.stdout, _BEHIND_TIMES)
         console.print(line, style="bold red" if " OPENED " in line or " RAISED " in line else "bold", markup=False)
-
-
-def _last_verdict(console: Console, alerts: _Alerts) -> Verdict | None:
-    from irregulars.infra.runs.analysis import order
-
-    deadline = time.monotonic() + _VERDICT_S
-    while time.monotonic() < deadline:
-        _print_alerts(console, alerts)
-        verdicts = sorted(alerts.newest.values(), key=order)
-        if verdicts and all(verdict.state == "closed" for verdict in verdicts):
-            return verdicts[0]
-        stopping.pause(_LOOK_S)
-    return min(alerts.newest.values(), key=order, default=None)
 
 
 def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, fault: str) -> None:
     from irregulars.sinks.advice import advise, name_cause, name_device
     from irregulars.words import percent, span
 
-    told = [f"Verdict   {name_cause(verdict)} in {span(verdict.iterations)}: {_cost(verdict)}"]
-    told += [f"          {percent(one.probability):>4}  {name_device(one)}" for one in verdict.suspects[:3]]
-    told += [f"Evidence  {verdict.evidence}", f"Next      {advise(verdict)}", f"Put in    {fault}"]
+    lines = [f"Verdict   {name_cause(verdict)} in {span(verdict.iterations)}: {_cost(verdict)}"]
+    lines += [f"          {percent(one.probability):>4}  {name_device(one)}" for one in verdict.suspects[:3]]
+    lines += [f"Evidence  {verdict.evidence}", f"Next      {advise(verdict)}", f"Put in    {fault}"]
     console.print()
-    for line in told:
+    for line in lines:
         console.print(broken(printable(line), sys.stdout, _BEHIND_LABELS), markup=False, soft_wrap=True)
     console.print()
     _show_stored(console, services, verdict)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from irregulars.infra.configuration.lenient import LenientSettings
-    from irregulars.infra.doctor.findings import Finding, Question
+    from irregulars.infra.doctor.findings import Question
 
 
 def doctor(
@@ -50,7 +50,7 @@ def doctor(
     Example: irregulars doctor --only kafka --only topics
     """
     from irregulars.infra.doctor.diagnosis import diagnose
-    from irregulars.infra.doctor.findings import status_of
+    from irregulars.infra.doctor.findings import coloured, lines_of, status_of, summary
 
     question = _question(only or (), group, role, within_s)
     found = _settings(context, role, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
@@ -58,8 +58,16 @@ def doctor(
     begin_s = time.monotonic()
     with open_console(is_error=True).status("looking") as status:
         findings = diagnose(found, question, status.update)
-    (_print_json if json else _print)(findings, time.monotonic() - begin_s)
-    raise typer.Exit(status_of(findings))
+    took_s, exit_status = time.monotonic() - begin_s, status_of(findings)
+    if json:
+        as_json = [asdict(one) for one in findings]
+        print_json({"status": exit_status, "took_s": round(took_s, 3), "findings": as_json})
+    else:
+        console = open_console()
+        for line, style in lines_of(findings):
+            console.print(coloured(line, style), soft_wrap=True)
+        console.print(f"\n{summary(findings, took_s)}", soft_wrap=True)
+    raise typer.Exit(exit_status)
 
 
 def _question(only: Sequence[str], group: str, role: str | None, within_s: float) -> Question:
@@ -82,19 +90,3 @@ def _settings(context: typer.Context, role: str | None, **flags: str | None) -> 
     given = {name: value for name, value in flags.items() if value is not None}
     others = (*TABLES, *ARRAYS) if role == "agent" else ()  # of the agent's own file
     return load_leniently({**invocation.assignments, **given}, invocation.config, others=others)
-
-
-def _print_json(findings: list[Finding], took_s: float) -> None:
-    from irregulars.infra.doctor.findings import status_of
-
-    print_json({"status": status_of(findings), "took_s": round(took_s, 3),
-                "findings": [asdict(one) for one in findings]})  # fmt: skip
-
-
-def _print(findings: list[Finding], took_s: float) -> None:
-    from irregulars.infra.doctor.findings import coloured, lines_of, summary
-
-    console = open_console()
-    for line, style in lines_of(findings):
-        console.print(coloured(line, style), soft_wrap=True)
-    console.print(f"\n{summary(findings, took_s)}", soft_wrap=True)

@@ -70,9 +70,9 @@ def _show(opinions: list[Opinion], verdict_id: str | None, json: bool) -> None:
         return
     for one in own:
         note = f": {one.note}" if one.note else ""
-        told = f"{one.kind} {one.device or one.job}"
+        about = f"{one.kind} {one.device or one.job}"
         word = {True: "right", False: "wrong", None: "withdrawn"}[one.is_right]
-        print(printable(f"{one.verdict_id} ({told}): {word}, says {one.who}{note}"))
+        print(printable(f"{one.verdict_id} ({about}): {word}, says {one.who}{note}"))
     for kind, record in records.items():
         judged = record.right + record.wrong
         print(printable(f"{kind}: {record.right} of {judged} right; of what is told as 90% sure, "

@@ -68,7 +68,7 @@ def import_trace(
         _show(out, _summary(imported, trace), late)
 
 
-def hosts_of(told: Sequence[str]) -> dict[int, str]:
+def hosts_of(options: Sequence[str]) -> dict[int, str]:
     """Return the host of each rank that options name.
 
     >>> hosts_of(["node-0=0-1", "node-1=2,5"])
@@ -79,7 +79,7 @@ def hosts_of(told: Sequence[str]) -> dict[int, str]:
     from irregulars.errors import InputError
 
     found: dict[int, str] = {}
-    for one in told:
+    for one in options:
         match = _HOST.fullmatch(one)
         if match is None:
             raise InputError(f"host must be HOST=RANKS, as node-1=8-15 or node-1=8,9; got {one!r}")

@@ -40,9 +40,12 @@ def list_plugins(json: Json = False) -> None:
         print_json(found)
         return
     width = max((len(one["name"]) for one in found), default=0)
+    columns = shutil.get_terminal_size().columns
     for one in found:
         compared = f"{one['level'] or '-'}, {one['against'] or '-'}"
-        print(_fitted(printable(f"{one['name']:<{width}}  {compared:<15}  {one['about']}")))
+        line = printable(f"{one['name']:<{width}}  {compared:<15}  {one['about']}")
+        # A line is cut to the terminal; in a file or pipe it stays whole.
+        print(line if len(line) <= columns or not sys.stdout.isatty() else f"{line[: columns - 1]}…")
     print("\nAlso models of libraries: river:anomaly.HalfSpaceTrees(), sklearn:ensemble.IsolationForest()")
 
 
@@ -88,12 +91,6 @@ def new(
         print(path)
     kind = f"{name}:{class_name(name)}"
     print(f"\nNext: cd {name} && {program()} plugins check {kind}")
-
-
-def _fitted(line: str) -> str:
-    """Cut a line to the terminal; in a file or pipe it stays whole."""
-    columns = shutil.get_terminal_size().columns
-    return line if len(line) <= columns or not sys.stdout.isatty() else f"{line[: columns - 1]}…"
 
 
 def _described(name: str, target: str) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def replay(
     numbered = number_iterations(trace)
     if numbered.report:
         say(numbered.report)
-    told = in_time(rename_job(numbered.trace, job, attempt), time.time_ns(), is_moving, ends_now=speed == 0)
-    source = TraceSource(told, speed)
+    shifted = in_time(rename_job(numbered.trace, job, attempt), time.time_ns(), is_moving, ends_now=speed == 0)
+    source = TraceSource(shifted, speed)
     waiting = Acknowledged(settings.kafka_bootstrap)
     agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
     with stopping.on_stop(agent.stop), waiting:
@@ -169,8 +169,8 @@ class Acknowledged:
         return timer
 
     def _complain(self) -> None:
-        told = f"NOTHING WAS ACKNOWLEDGED by Kafka at {self._bootstrap} within {QUIET_S:g} s"
-        say(f"{told}; is it there, and is anything else in its way?")
+        text = f"NOTHING WAS ACKNOWLEDGED by Kafka at {self._bootstrap} within {QUIET_S:g} s"
+        say(f"{text}; is it there, and is anything else in its way?")
 
 
 def _report(done: Progress, json: bool) -> None:

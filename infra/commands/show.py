@@ -126,8 +126,8 @@ def _of_database(settings: Settings, which: str, wait_s: float, is_json: bool) -
     except ServiceError as error:
         if not which:
             raise
-        told = f"{which!r} is no directory here, so a verdict or job of that name was looked for in the database"
-        raise type(error)(f"{told}; {error}") from error
+        text = f"{which!r} is no directory here, so a verdict or job of that name was looked for in the database"
+        raise type(error)(f"{text}; {error}") from error
     try:
         with translated(target):
             verdict = find_verdict(client, which)

@@ -96,10 +96,12 @@ def sql(
     elif is_csv:
         write_csv(answer)
     else:
-        _tell_chosen(answer)
+        if answer.chosen:
+            chosen = " ".join(f"{name}={value}" for name, value in answer.chosen.items())
+            open_console(is_error=True).print(f"{chosen} (the newest)", style="dim", markup=False)
         show_answer(answer, shape)
     sys.stdout.flush()
-    _tell_cut(answer)  # last, where it is still to be seen
+    _print_cut(answer)  # last, where it is still to be seen
 
 
 def _shape(json: bool, is_csv: bool, is_vertical: bool, is_table: bool) -> Shape:
@@ -110,18 +112,11 @@ def _shape(json: bool, is_csv: bool, is_vertical: bool, is_table: bool) -> Shape
     return "vertical" if is_vertical else "table" if is_table else "fitting"
 
 
-def _tell_chosen(answer: Answer) -> None:
-    """Say on standard error which job was the newest: the answer alone goes on."""
-    if answer.chosen:
-        chosen = " ".join(f"{name}={value}" for name, value in answer.chosen.items())
-        open_console(is_error=True).print(f"{chosen} (the newest)", style="dim", markup=False)
-
-
-def _tell_cut(answer: Answer) -> None:
+def _print_cut(answer: Answer) -> None:
     """Say on standard error, for scripts as well, that there are more rows."""
     if answer.cut_at is not None:
-        told = f"irregulars: the first {counted(answer.cut_at, 'row')}, there are more: limit=… shows them"
-        open_console(is_error=True).print(told, style="dim", markup=False)
+        text = f"irregulars: the first {counted(answer.cut_at, 'row')}, there are more: limit=… shows them"
+        open_console(is_error=True).print(text, style="dim", markup=False)
 
 
 def _create_tables(settings: Settings, wait_s: float) -> None:

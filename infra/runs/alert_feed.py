@@ -35,8 +35,6 @@ def follow_alerts(
 
     Parameters
     ----------
-    security
-        librdkafka's settings of protocol and credentials.
     is_from_start
         Begin with the oldest alert that the topic keeps, instead of the next one.
     is_ending

@@ -151,7 +151,11 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
         A clause that follows "because", without a stop.
     """
     if not iterations:
-        return _why_no_iterations(trace)
+        if trace.commops:
+            return "no iterations are marked, and its operators show no period that would tell them"
+        if trace.bandwidth:
+            return "there are no operators, and no iterations are known"
+        return "there are neither operators nor iterations in it"
     if trace.commops and not any((batch.columns["elapsed_ns"] > 0).any() for batch in trace.commops.values()):
         return (
             "nothing tells how long its operators took: such a log tells hangs alone. (clog's times can be used on "
@@ -171,18 +175,13 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     if irregular and not any((batch.columns["start_ns"] != UNKNOWN).any() for batch in trace.commops.values()):
         return f"{_some(irregular)} and its operators have no start times: who waited for whom is not known"
     if len(trace.commops) == 1 and trace.world_size > 1:
-        return _why_one_rank(trace, irregular)
+        (rank,) = trace.commops
+        seen = _some(irregular) if irregular else "no iteration was longer than those before it,"
+        why = "it has no peers to compare with, and what it waited for may be a slow transfer or a late rank"
+        return f"{seen} and of {trace.world_size} ranks only rank {rank} is logged: {why}"
     if len(irregular) >= VERDICTS.seen and len(trace.commops) < trace.world_size:
         return _why_some_ranks(trace, irregular)
     return None
-
-
-def _why_no_iterations(trace: Trace) -> str:
-    if trace.commops:
-        return "no iterations are marked, and its operators show no period that would tell them"
-    if trace.bandwidth:
-        return "there are no operators, and no iterations are known"
-    return "there are neither operators nor iterations in it"
 
 
 def _why_none_judged(iterations: Sequence[JudgedIteration]) -> str:
@@ -198,13 +197,6 @@ def _some(irregular: Sequence[int]) -> str:
     if len(irregular) == 1:
         return f"iteration {irregular[0]} was irregular,"
     return f"{len(irregular)} iterations were irregular,"
-
-
-def _why_one_rank(trace: Trace, irregular: Sequence[int]) -> str:
-    (rank,) = trace.commops
-    seen = _some(irregular) if irregular else "no iteration was longer than those before it,"
-    why = "it has no peers to compare with, and what it waited for may be a slow transfer or a late rank"
-    return f"{seen} and of {trace.world_size} ranks only rank {rank} is logged: {why}"
 
 
 def _why_some_ranks(trace: Trace, irregular: Sequence[int]) -> str:

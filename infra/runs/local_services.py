@@ -117,9 +117,9 @@ class LocalServices(Service):
         status = self._worker.status
         if status is not None:
             how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-            told, said = f"worker must run; it ended {how}", self._worker.last_words()
-            is_all = self.worker_log.read_text("utf-8", "replace").strip() == said
-            raise ServiceUnavailable(f"{told}: {said}{'' if is_all else f' (log: {self.log_that_stays()})'}")
+            text, words = f"worker must run; it ended {how}", self._worker.last_words()
+            is_all = self.worker_log.read_text("utf-8", "replace").strip() == words
+            raise ServiceUnavailable(f"{text}: {words}{'' if is_all else f' (log: {self.log_that_stays()})'}")
 
     def log_that_stays(self) -> Path:
         """Return the worker's log; where its directory goes at the end, a copy that stays (mode 0600)."""

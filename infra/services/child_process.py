@@ -41,8 +41,6 @@ class ChildProcess:
     ----------
     name
         For error texts, for example ``Apache Kafka``.
-    arguments
-        Program and arguments.
     log
         File that gets standard output and standard error, appended, mode 0600.
     directory

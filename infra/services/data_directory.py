@@ -57,8 +57,6 @@ class DataDirectory:
     ----------
     given
         The directory; `None`: a temporary one, which keeps its data until `remove`.
-    prefix
-        Of the temporary one's name.
 
     Attributes
     ----------

@@ -37,8 +37,6 @@ class DemoBroker(Service):
     ----------
     port
         Where it listens; `None`: a free one.
-    start_timeout_s
-        Seconds that it may take to answer.
 
     Attributes
     ----------

@@ -116,8 +116,6 @@ class DemoDatabase(Service):
         The database, made at the start, which the user has all rights in.
     scratch
         Prefixes of names: the user may also make and drop databases that begin with one of them, as tests do.
-    start_timeout_s
-        Seconds that it may take to answer.
 
     Attributes
     ----------

@@ -54,14 +54,7 @@ def deliver(channel: Channel, due: Due) -> Outcome:
 class Courier:
     """Delivers for one channel in a thread of its own: a channel that is slow or away stops no other.
 
-    Parameters
-    ----------
-    channel
-        Where notices go.
-    outcomes
-        Takes the outcome of each try.
-    give_up_s
-        See `Retries`.
+    `give_up_s`: See `Retries`.
     """
 
     def __init__(self, channel: Channel, outcomes: queue.SimpleQueue[Outcome], give_up_s: float) -> None:
@@ -106,12 +99,8 @@ class Retries:
     def failed(self, notice: str, now_ns: int, retry_after_s: float) -> int | None:
         """Record a failure; return when the notice is tried again, or None: it is given up.
 
-        Parameters
-        ----------
-        notice
-            Names it: the same for each try.
-        retry_after_s
-            Seconds for which the channel wants to be left alone; 0: it does not, and may take other notices.
+        `retry_after_s`: Seconds for which the channel wants to be left alone; 0: it does not, and may take other
+        notices.
         """
         since_ns, failures = self._failed.get(notice, (now_ns, 0))
         again_ns = now_ns + _pause_ns(failures)

@@ -60,7 +60,7 @@ class Incidents:
         """Return an incident; None where no alert of it came."""
         return self._known.get(verdict_id)
 
-    def take(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> Incident:
+    def apply(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> Incident:
         """Apply an alert: the same again, or an older revision, changes the times alone.
 
         `alert`: Message of the topic ``alerts``, decoded; `came_ns`: when it came, ns since the epoch.

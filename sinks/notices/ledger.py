@@ -57,14 +57,14 @@ class Ledger:
         self._unrecorded: list[DeliveryRecord] = []
         self._pending: Final[dict[str, dict[str, _Pending]]] = {channel: {} for channel in rules}
 
-    def take_alert(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> None:
-        """Apply a message of the topic ``alerts``, decoded; see `Incidents.take`."""
+    def apply_alert(self, alert: Mapping[str, Any], came_ns: int, partition: int = 0, offset: int = 0) -> None:
+        """Apply a message of the topic ``alerts``, decoded; see `Incidents.apply`."""
         before = self._incidents.get(str(alert["verdict_id"]))
-        now = self._incidents.take(alert, came_ns, partition, offset)
+        now = self._incidents.apply(alert, came_ns, partition, offset)
         if before is None or before.alert is not now.alert:
-            self._look_again(now.verdict_id)
+            self._decide_again(now.verdict_id)
 
-    def take_delivery(self, told: DeliveryRecord) -> None:
+    def apply_delivery(self, told: DeliveryRecord) -> None:
         """Apply a record of the topic ``notices``."""
         self._told[told.verdict_id, told.channel] = told
         if told.storm is not None and told.channel in self._rules:
@@ -83,7 +83,7 @@ class Ledger:
         self._mutes.update(new)
         for incident in self._incidents:
             if incident.is_open:
-                self._look_again(incident.verdict_id)
+                self._decide_again(incident.verdict_id)
 
     def mutes_now(self, now_ns: int) -> int:
         """Count the mutes that hold now."""
@@ -100,7 +100,7 @@ class Ledger:
             ready = [name for name, one in pending.items() if one.until_ns <= now_ns]
             for name in sorted(ready, key=lambda one: self._order(channel, one)):
                 storm = self._storms.get(name)
-                due = self._look(channel, name, now_ns) if storm is None else self._look_at_storm(storm, now_ns)
+                due = self._due_of(channel, name, now_ns) if storm is None else self._due_of_storm(storm, now_ns)
                 if due is not None:
                     return due
         return None
@@ -112,7 +112,7 @@ class Ledger:
             return tried_ns, -len(SEVERITIES)
         return tried_ns, -_rank(urgency_of(incident.alert.get("severity"))), incident.partition, incident.offset
 
-    def _look(self, channel: str, name: str, now_ns: int) -> Due | None:
+    def _due_of(self, channel: str, name: str, now_ns: int) -> Due | None:
         """Return the notice of one incident that a channel gets now, or record why there is none."""
         incident, told, rules = self._known(name), self._told.get((name, channel)), self._rules[channel]
         own_storm = None if told is None or told.storm is None else self._storms.get(told.storm)
@@ -162,7 +162,7 @@ class Ledger:
         if storm.storm_id not in pending or pending[storm.storm_id].reason == "repeat":
             pending[storm.storm_id] = _Pending(now_ns if is_told else now_ns + GATHER_NS, "storm")
 
-    def _look_at_storm(self, storm: Storm, now_ns: int) -> Due | None:
+    def _due_of_storm(self, storm: Storm, now_ns: int) -> Due | None:
         """Return the notice of a storm, or of its one incident, that a channel gets now; or record why none."""
         channel, pending = storm.channel, self._pending[storm.channel]
         told = self._told.get((storm.storm_id, channel))
@@ -323,11 +323,11 @@ class Ledger:
             str(notice.alert["job"]), device_of(notice.alert), reference or notice.reference, now_ns,
             incident.partition, incident.offset, None if due.storm is None else due.storm.storm_id,
         )  # fmt: skip
-        self.take_delivery(told)
+        self.apply_delivery(told)
         self._pending[channel][incident.verdict_id] = _Pending()
         return told
 
-    def _look_again(self, verdict_id: str) -> None:
+    def _decide_again(self, verdict_id: str) -> None:
         for pending in self._pending.values():
             pending[verdict_id] = _Pending()
 

@@ -126,8 +126,6 @@ def decide(
         The record of its last notice; None: it got none.
     mutes
         All that are known, those that are over too.
-    now_ns
-        The time, ns since the epoch.
     earlier
         Verdicts on the same device within the week before.
     """
@@ -141,7 +139,12 @@ def decide(
         return None
     mute = mute_of(incident.alert, mutes, now_ns)
     if mute is not None:
-        return _muted(incident, told, rules, mute.until_ns, now_ns, earlier)
+        until_ns = mute.until_ns
+        # Deliver nothing new; but a channel whose alerts end by themselves unless repeated must not seem to be over.
+        again_ns = None if told is None or told.state != "open" else _again_ns(told, rules)
+        if told is None or again_ns is None:
+            return Wait(until_ns, "muted")
+        return _repeat(incident, told, earlier) if now_ns >= again_ns else Wait(min(until_ns, again_ns), "muted")
     severity, held_until_ns = severity_now(incident, rules, now_ns)
     if _is_less(severity, rules.least_severity):
         return _held(held_until_ns)
@@ -193,21 +196,6 @@ def _update(
     if now_ns >= again_ns:
         return _repeat(incident, told, earlier)
     return Wait(again_ns, "repeat") if held_until_ns is None or held_until_ns >= again_ns else _held(held_until_ns)
-
-
-def _muted(
-    incident: Incident,
-    told: DeliveryRecord | None,
-    rules: Rules,
-    until_ns: int,
-    now_ns: int,
-    earlier: tuple[str, ...],
-) -> Decision:
-    """Deliver nothing new; but a channel whose alerts end by themselves unless repeated must not seem to be over."""
-    again_ns = None if told is None or told.state != "open" else _again_ns(told, rules)
-    if told is None or again_ns is None:
-        return Wait(until_ns, "muted")
-    return _repeat(incident, told, earlier) if now_ns >= again_ns else Wait(min(until_ns, again_ns), "muted")
 
 
 def _again_ns(told: DeliveryRecord, rules: Rules) -> int | None:

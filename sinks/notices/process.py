@@ -28,7 +28,7 @@ from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Channel, Notice, summary_of
 from irregulars.sinks.notices.policy import Rules
 from irregulars.sinks.notices.settings import NotifySettings
-from irregulars.sinks.notices.state_log import StateLog, load, take
+from irregulars.sinks.notices.state_log import StateLog, apply_message, load
 from irregulars.sinks.notices.storms import GATHER_NS
 
 LOG: Final = logging.getLogger("irregulars.notify")
@@ -158,7 +158,7 @@ class Notifier:
         self._load(consumer, log)
         is_busy = any(one.is_busy for one in self._couriers.values())
         for message in consumer.consume(_MOST, _BUSY_S if is_busy else _IDLE_S):
-            self._take(message, log)
+            self._apply_message(message, log)
         self._settle(log)
         ledger = self._ledger
         if ledger is None:
@@ -219,14 +219,14 @@ class Notifier:
 
     # --- alerts in --------------------------------------------------------------------------------------------------
 
-    def _take(self, message: Message, log: StateLog) -> None:
+    def _apply_message(self, message: Message, log: StateLog) -> None:
         error = message.error()
         if error is not None:
             if error.fatal() or is_refusal(error, self._settings.security):
                 raise service_error(error, self._settings.bootstrap, security=self._settings.security)
             LOG.warning("event=broker_away error=%s", error.name())
         elif self._ledger is not None:
-            reason = take(self._ledger, message)
+            reason = apply_message(self._ledger, message)
             self._positions[message.partition() or 0] = (message.offset() or 0) + 1
             self._metrics.alerts.inc()
             if reason is not None:

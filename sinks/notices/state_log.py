@@ -65,7 +65,7 @@ class StateLog:
         self._is_stopping: Final = is_stopping
         self._reader: Final = LogReader(bootstrap, security, _READ_S)
         self._producer: Final = LastingProducer(client_config(bootstrap, security))
-        self._told: Final = _Followed("notices", decode_delivery)
+        self._deliveries: Final = _Followed("notices", decode_delivery)
         self._mutes: Final = _Followed("mutes", decode_mute)
         self._opinions: Final = _Followed("feedback", decode_opinion)
         self._changes: Final = _Followed("thresholds", decode_change)
@@ -74,9 +74,9 @@ class StateLog:
         """Let go of the connections."""
         self._reader.close()
 
-    def told(self) -> list[DeliveryRecord]:
+    def deliveries(self) -> list[DeliveryRecord]:
         """Return the newest record of each incident and channel; reads the new ones. Raises `ServiceUnavailable`."""
-        return self._follow(self._told)
+        return self._follow(self._deliveries)
 
     def mutes(self) -> list[Mute]:
         """Return all mutes; reads the new ones. Raises `ServiceUnavailable`."""
@@ -168,21 +168,17 @@ class StateLog:
             begin = followed.read_to.get(partition, 0)
             end = self._reader.end_offset(name, partition)
             for message in self._reader.messages(name, partition, begin, end) if end > begin else ():
-                self._take(followed, message)
+                key, value = message.key() or b"", message.value()
+                try:
+                    if value is None:
+                        followed.newest.pop(key, None)
+                    else:
+                        followed.newest[key] = followed.decode(value)
+                except RecordError as error:
+                    place = (message.topic(), message.offset(), str(error))
+                    LOG.warning("event=unreadable topic=%s offset=%s reason=%r", *place)
             followed.read_to[partition] = end
         return list(followed.newest.values())
-
-    @staticmethod
-    def _take(followed: _Followed[_Record], message: Message) -> None:
-        key, value = message.key() or b"", message.value()
-        if value is None:
-            followed.newest.pop(key, None)
-            return
-        try:
-            followed.newest[key] = followed.decode(value)
-        except RecordError as error:
-            told = (message.topic(), message.offset(), str(error))
-            LOG.warning("event=unreadable topic=%s offset=%s reason=%r", *told)
 
     def _write(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = (), partition: int = BY_KEY
@@ -241,22 +237,22 @@ def load(
         The ledger, and the offset of the next alert of each partition.
     """
     ledger = Ledger(rules)
-    for told in log.told():
-        ledger.take_delivery(told)
+    for told in log.deliveries():
+        ledger.apply_delivery(told)
     ledger.set_mutes(log.mutes(), log.opinions())
     positions = {}
     for partition, settled in committed.items():
         recent, end = log.alert_bounds(partition, now_ns - REPEAT_NS)
         wanted = [recent, ledger.oldest_open(partition), settled if settled >= 0 else None]
         for message in log.alerts(partition, min(one for one in wanted if one is not None), end):
-            reason = take(ledger, message)
+            reason = apply_message(ledger, message)
             if reason is not None and (message.offset() or 0) >= settled:  # else it was refused before
                 refuse(message, reason)
         positions[partition] = end
     return ledger, positions
 
 
-def take(ledger: Ledger, message: Message) -> str | None:
+def apply_message(ledger: Ledger, message: Message) -> str | None:
     """Apply one message of ``alerts`` to the ledger; return why it can't be decoded, or None."""
     try:
         alert = decode_alert(message.value())
@@ -264,5 +260,5 @@ def take(ledger: Ledger, message: Message) -> str | None:
         return str(error)
     _, time_ms = message.timestamp()
     came_ns = time_ms * 10**6 if time_ms > 0 else time.time_ns()  # a message may have no time of Kafka's
-    ledger.take_alert(alert, came_ns, message.partition() or 0, message.offset() or 0)
+    ledger.apply_alert(alert, came_ns, message.partition() or 0, message.offset() or 0)
     return None

@@ -179,7 +179,7 @@ def _topics() -> Iterator[tuple[str, Target]]:
 def noticed(value: bytes) -> object:
     """What followers of the topic ``alerts`` and all channels make of a message."""
     ledger = Ledger({"c": Rules(hold_s=0.0)})
-    ledger.take_alert(decode_alert(value), 0)
+    ledger.apply_alert(decode_alert(value), 0)
     due = ledger.next_due("c", 0)
     writers = (encode_notice, encode_actions, events_of, message_of, annotations_of)
     return alert_line(value), None if due is None else [write(due.notice) for write in writers]

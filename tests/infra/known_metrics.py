@@ -18,6 +18,7 @@ from irregulars.sinks.notices.process import NotifyMetrics
 from tests.streams.telemetry.observed_worker import observed_metrics
 
 _SCRAPED: Final = {"job", "instance"}
+# Prometheus's own, and those of the process, which `irregulars.pages.metrics_page` adds
 _OTHERS: Final = {
     "up": _SCRAPED,
     "process_start_time_seconds": _SCRAPED,
@@ -25,7 +26,6 @@ _OTHERS: Final = {
     "process_resident_memory_bytes": _SCRAPED,
     "ALERTS": {"alertname", "alertstate"},
 }
-"""Prometheus's own, and those of the process, which `irregulars.pages.metrics_page` adds."""
 
 
 def known_metrics(folder: Path) -> dict[str, set[str]]:

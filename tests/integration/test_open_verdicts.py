@@ -88,7 +88,7 @@ def python_says(verdict: Verdict) -> dict[str, bool]:
     """Those who know nothing but the messages of the topic ``alerts``."""
     message = alert_of(verdict)
     assert message is not None
-    incident = Incidents().take(json.loads(message), NOW_NS)
+    incident = Incidents().apply(json.loads(message), NOW_NS)
     host = verdict.suspects[0].host or ""
     return {
         "notices": isinstance(decide(incident, None, Rules(hold_s=0), (), NOW_NS), Deliver),

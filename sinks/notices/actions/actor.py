@@ -86,12 +86,12 @@ class Actor:
     _said: set[str] = field(default_factory=set)
     _is_away: bool = False
 
-    def take(self, polled: Polled) -> bool:
+    def apply(self, polled: Polled) -> bool:
         """Apply new messages; return whether the plan may change."""
         if polled.is_new_owner:
             self._messages.clear()
         for message in polled.messages:
-            self._take_message(message)
+            self._apply_message(message)
         return polled.is_new_owner or bool(polled.messages)
 
     def try_to_act(self) -> bool:
@@ -127,7 +127,7 @@ class Actor:
         for one, reason in plan.left:
             self._say_once(f"left       {one.host or '(no host)'}: {_WHY_LEFT[reason]}  [{one.message.verdict_id}]")
 
-    def _take_message(self, message: Message) -> None:
+    def _apply_message(self, message: Message) -> None:
         try:
             found = decode_actions(message.value())
         except RecordError as error:
@@ -180,7 +180,7 @@ def run_actor(feed: ActionFeed, actor: Actor, *, is_ending: bool) -> None:
         if is_ending and not polled.is_current and time.monotonic() > began_s + END_S:
             raise ServiceUnavailable(f"the topic actions must be ours and read within {END_S:g} s; got less. Does "
                                      "another consumer of the same group act?")  # fmt: skip
-        next_s = 0.0 if actor.take(polled) else next_s
+        next_s = 0.0 if actor.apply(polled) else next_s
         if not polled.is_current or time.monotonic() < next_s:
             continue
         if is_ending:

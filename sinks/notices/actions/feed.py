@@ -85,7 +85,7 @@ class ActionFeed:
                 self._unread.discard(one.partition() or 0)
             elif error.code() != KafkaError._PARTITION_EOF and (error.fatal() or not error.retriable()):
                 raise service_error(error, self._bootstrap) or ServiceUnavailable(str(error))
-        self._look_for_broker()
+        self._check_broker()
         is_new, self._is_new_owner = self._is_new_owner, False
         return Polled(tuple(messages), self._unread is not None and not self._unread, is_new)
 
@@ -104,7 +104,7 @@ class ActionFeed:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._ask_at_s is None:
             self._ask_at_s = time.monotonic()
 
-    def _look_for_broker(self) -> None:
+    def _check_broker(self) -> None:
         """Ask a broker that may be away: one connection that fails, as over IPv6 first, is no reason to say so.
 
         And where no message waits, nothing else tells that it is back.

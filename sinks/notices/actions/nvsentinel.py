@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
-from confluent_kafka import Message
-
 from irregulars.errors import InputError, RecordError, ServiceRefused, ServiceUnavailable
 from irregulars.messages.judgements import Suspect
 from irregulars.printing import json_text, printable
@@ -122,34 +120,32 @@ def run_health_events(
     while True:
         polled = feed.poll(_POLL_S)
         for message in polled.messages:
-            events = _events(message, cluster, least_probability, is_executed)
-            if events:
-                _deliver(write, events, is_waiting=not is_ending)
+            try:
+                found = decode_actions(message.value())
+            except RecordError as error:
+                reason = printable(error)
+                print(f"irregulars: message at offset {message.offset()} skipped: {reason}", file=sys.stderr)
+            else:
+                now_ns = time.time_ns()
+                events = list(health_events(found, cluster, least_probability, now_ns, is_executed=is_executed))
+                if events:
+                    _deliver(write, events, is_waiting=not is_ending)
             feed.commit(message)
         if is_ending and polled.is_current:
             return
 
 
-def _events(message: Message, cluster: str, least_probability: float, is_executed: bool) -> list[dict[str, Any]]:
-    try:
-        found = decode_actions(message.value())
-    except RecordError as error:
-        print(f"irregulars: message at offset {message.offset()} skipped: {printable(error)}", file=sys.stderr)
-        return []
-    return list(health_events(found, cluster, least_probability, time.time_ns(), is_executed=is_executed))
-
-
 def _deliver(write: Write, events: Sequence[Mapping[str, Any]], *, is_waiting: bool) -> None:
-    is_told = False
+    is_reported = False
     while True:
         try:
             return write(events)
         except ServiceUnavailable as error:
             if not is_waiting:
                 raise
-            if not is_told:
+            if not is_reported:
                 print(f"irregulars: {printable(error)}; trying until it does", file=sys.stderr)
-            is_told = True
+            is_reported = True
             time.sleep(AWAY_S)
 
 
@@ -164,16 +160,12 @@ def open_output(place: str) -> Iterator[Write]:
     elif "://" in place:
         yield _endpoint(place)
     else:
-        with _appended(place) as file:
+        try:
+            descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except (OSError, ValueError) as error:
+            raise InputError(f"--output must be a file that can be written; got {error} ({place!r})") from error
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
             yield lambda events: _print(file, events)
-
-
-def _appended(place: str) -> IO[str]:
-    try:
-        descriptor = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--output must be a file that can be written; got {error} ({place!r})") from error
-    return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
 def _print(file: IO[str], events: Sequence[Mapping[str, Any]]) -> None:
@@ -199,13 +191,8 @@ def _endpoint(url: str) -> Write:
                 answer = pool.request("POST", url, body=body, headers=headers, redirect=False)
             except urllib3.exceptions.HTTPError as error:
                 raise ServiceUnavailable(f"{where} must take events; got {type(error).__name__}") from error
-            _require_taken(answer.status, where)
+            if not 200 <= answer.status < 300:
+                kind = ServiceUnavailable if answer.status == 429 or answer.status >= 500 else ServiceRefused
+                raise kind(f"{where} must take events; got status {answer.status}")
 
     return post
-
-
-def _require_taken(status: int, where: str) -> None:
-    if 200 <= status < 300:
-        return
-    kind = ServiceUnavailable if status == 429 or status >= 500 else ServiceRefused
-    raise kind(f"{where} must take events; got status {status}")

@@ -42,8 +42,6 @@ class AlertmanagerChannel:
         Labels of each alert beside our own.
     expires_s
         Seconds after which an alert that is not told again ends by itself.
-    now
-        The time, seconds since the epoch.
     """
 
     def __init__(

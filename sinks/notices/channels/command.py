@@ -21,15 +21,7 @@ class CommandChannel:
 
     Status 0: it took the notice; the first line of its output, if there is one, is the reference, which comes back in
     ``IRREGULARS_REFERENCE`` with the incident's next notice. `NEVER`: it never will. Any other: it is tried again.
-
-    Parameters
-    ----------
-    name
-        Of the channel.
-    argv
-        Program and arguments.
-    timeout_s
-        Seconds after which it is killed, with all that it started.
+    `timeout_s`: Seconds after which it is killed, with all that it started.
     """
 
     def __init__(self, name: str, argv: Sequence[str], timeout_s: float = 30.0) -> None:

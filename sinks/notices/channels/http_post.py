@@ -71,10 +71,6 @@ class HttpPost:
 
     Parameters
     ----------
-    url
-        Gives the URL.
-    settings
-        How to reach it.
     secrets
         Secrets that no error may hold, beside the URL's path where that is secret.
     is_url_secret

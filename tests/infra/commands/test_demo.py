@@ -53,8 +53,8 @@ def test_a_hang_is_not_told_in_numbers_that_are_not_known() -> None:
 
 def test_a_standstill_is_said_and_how_long_it_lasts() -> None:
     still = _Standstill()
-    assert [still.look(ended, now_s) for ended, now_s in ((0, 0.0), (0, 9.0), (60, 20.0), (60, 22.0))] == [""] * 4
-    assert still.look(60, 27.0).startswith(
+    assert [still.remark(ended, now_s) for ended, now_s in ((0, 0.0), (0, 9.0), (60, 20.0), (60, 22.0))] == [""] * 4
+    assert still.remark(60, 27.0).startswith(
         "no iteration has ended for 7 s, after 60 of them. A job that hangs is ended"
     )
-    assert still.look(61, 28.0) == ""
+    assert still.remark(61, 28.0) == ""

@@ -209,7 +209,7 @@ def told_message() -> str:
     """The record of that notice on the topic ``notices``."""
     notice, _ = notices_of_job()
     ledger = Ledger({"pager": Rules()})
-    ledger.take_alert(notice.alert, 1_800_000_010 * 10**9)
+    ledger.apply_alert(notice.alert, 1_800_000_010 * 10**9)
     due = ledger.next_due("pager", 1_800_000_010 * 10**9)
     assert due is not None
     (told,) = ledger.delivered("pager", due, None, 1_800_000_011 * 10**9)

@@ -9,8 +9,7 @@ import typer
 
 from irregulars.infra.cli import app
 
-WITH_VALUE = ("--set", "--config")
-"""Options before the command's name; each takes a value."""
+WITH_VALUE = ("--set", "--config")  # options before the command's name; each takes a value
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:

@@ -9,14 +9,11 @@ from typing import Any
 Document = dict[str, Any]
 Rule = Callable[[Sequence[Document]], Iterator[str]]
 
-AS_ROOT = {"irregulars-agent"}
-"""Pods that may be root: the folders of the host that the agent writes to are root's."""
+AS_ROOT = {"irregulars-agent"}  # pods that may be root: the folders of the host that the agent writes to are root's
+WITH_TOKEN = {"irregulars-actor"}  # pods that ask Kubernetes for something
 
-WITH_TOKEN = {"irregulars-actor"}
-"""Pods that ask Kubernetes for something."""
-
+# Pods that serve nothing: whether they live says their exit status
 WITHOUT_PAGES = {"irregulars-actor", "irregulars-topics", "irregulars-tables"}
-"""Pods that serve nothing: whether they live says their exit status."""
 
 _PINNED = re.compile(r"(?:@sha256:[0-9a-f]{64}|:\d+\.\d+\.\d+)\Z")
 _SECRET = re.compile(r"PASSWORD|TOKEN|SECRET|CREDENTIAL|_KEY\Z")

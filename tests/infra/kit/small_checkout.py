@@ -13,8 +13,8 @@ import pytest
 from irregulars.infra.kit.locked_install import SOURCES, chosen_lock
 
 ROOT = Path(__file__).resolve().parents[3]
+# What its extras need: one small package each, without dependencies
 PACKAGES = {"worker": "mdurl", "console": "iniconfig"}
-"""What its extras need: one small package each, without dependencies."""
 
 
 def small_checkout(folder: Path) -> Path:

@@ -22,13 +22,13 @@ NOBODY = {
 }  # fmt: skip
 """No service is there: all that a program needs of its own it has imported before it says so."""
 
+# How each program ends in such a place
 SAYS = {
     "worker": "A start waits 1 s for it",
     "console": "console_token_file must be a readable file",
     "act": "--server must be given",
     "agent": "agent's socket must be a path",
 }
-"""How each program ends in such a place."""
 
 
 def started(program: Path, *arguments: str) -> tuple[int, str]:

@@ -20,11 +20,8 @@ from tests.infra.kit.command_lines import parse
 from tests.infra.kit.manifest_rules import RULES, Document, containers, problems, workloads
 from tests.infra.kit.manifests import KUBERNETES, OVERLAYS, named, rendered
 
-VERSIONS = ("1.28", "1.37")
-"""The oldest and the newest Kubernetes whose schema is asked."""
-
-OTHERS = {"PodMonitor"}
-"""Kinds of an operator: Kubernetes' schema does not have them."""
+VERSIONS = ("1.28", "1.37")  # the oldest and the newest Kubernetes whose schema is asked
+OTHERS = {"PodMonitor"}  # kinds of an operator: Kubernetes' schema does not have them
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -15,8 +15,8 @@ from irregulars.sinks.notices.settings import OWN, read_notify_file
 from tests.infra.kit.command_lines import parse
 from tests.infra.kit.units import FOLDER, PROGRAM, ROOT, UNITS, Unit, instances
 
+# Tenths of what ``systemd-analyze security`` calls exposure: 0 is a locked box, 96 a service without any line
 MOST_EXPOSED = 20
-"""Tenths of what ``systemd-analyze security`` calls exposure: 0 is a locked box, 96 a service without any line."""
 
 WORKER = Unit(FOLDER / "irregulars-worker@.service", "9465")
 IDS = [unit.name for unit in instances()]

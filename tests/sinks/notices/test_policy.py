@@ -49,19 +49,19 @@ def mute(until_ns: int, from_ns: int = T0 - HOUR, **patterns: str) -> Mute:
 
 def test_an_incident_opens_changes_and_ends_once() -> None:
     ledger = ledger_of()
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
-    ledger.take_alert(alert(revision=2, event="changed"), T0 + S)
+    ledger.apply_alert(alert(revision=2, event="changed"), T0 + S)
     assert said(tell_all(ledger, T0 + S)) == [("updated", "ticket")]
-    ledger.take_alert(alert(revision=3, event="closed"), T0 + 2 * S)
+    ledger.apply_alert(alert(revision=3, event="closed"), T0 + 2 * S)
     assert said(tell_all(ledger, T0 + 2 * S)) == [("resolved", "ticket")]
     assert tell_all(ledger, T0 + DAY) == []
 
 
 def test_an_incident_that_nobody_was_told_of_has_no_end_to_tell() -> None:
     ledger = ledger_of()
-    ledger.take_alert(alert(), T0)
-    ledger.take_alert(alert(revision=2, event="closed"), T0)
+    ledger.apply_alert(alert(), T0)
+    ledger.apply_alert(alert(revision=2, event="closed"), T0)
     assert tell_all(ledger, T0 + DAY) == []
 
 
@@ -72,12 +72,12 @@ def hang(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("close_reason", ["recovered", "restarted", "finished", "silent"])
 def test_a_hang_is_a_page_until_its_verdict_closes(close_reason: str) -> None:
     ledger = ledger_of(least_severity="page", repeat_s=3600.0)
-    ledger.take_alert(hang(), T0)
+    ledger.apply_alert(hang(), T0)
     assert tell_all(ledger, T0) == []
     assert said(tell_all(ledger, T0 + 60 * S)) == [("opened", "page")]
     events = [event for hour in range(1, 30) for event, _ in said(tell_all(ledger, T0 + hour * HOUR + 60 * S))]
     assert events == ["updated"] * 29  # a channel that would forget it is given it again
-    ledger.take_alert(
+    ledger.apply_alert(
         {**hang(state="closed", close_reason=close_reason), "revision": 2, "event": "closed"}, T0 + 2 * DAY
     )
     assert said(tell_all(ledger, T0 + 2 * DAY)) == [("resolved", "page")]
@@ -86,14 +86,14 @@ def test_a_hang_is_a_page_until_its_verdict_closes(close_reason: str) -> None:
 
 def test_a_hang_is_told_however_little_it_has_lost_when_its_verdict_opens() -> None:
     ledger = ledger_of(hold_s=0.0, least_gpu_hours=1000.0)
-    ledger.take_alert(hang(), T0)
+    ledger.apply_alert(hang(), T0)
     assert said(tell_all(ledger, T0)) == [("opened", "page")]
 
 
 def test_a_hang_that_came_while_muted_is_told_when_the_mute_is_taken_back() -> None:
     ledger = ledger_of(hold_s=0.0)
     ledger.set_mutes([mute(T0 + 2 * HOUR, host="node-3")])
-    ledger.take_alert(hang(), T0)
+    ledger.apply_alert(hang(), T0)
     assert tell_all(ledger, T0) == []
     ledger.set_mutes([])
     assert said(tell_all(ledger, T0 + HOUR)) == [("opened", "page")]
@@ -101,7 +101,7 @@ def test_a_hang_that_came_while_muted_is_told_when_the_mute_is_taken_back() -> N
 
 def test_a_hang_of_a_job_that_has_ended_wakes_nobody() -> None:
     ledger = ledger_of()
-    ledger.take_alert(hang(state="closed", close_reason="finished"), T0)
+    ledger.apply_alert(hang(state="closed", close_reason="finished"), T0)
     assert tell_all(ledger, T0 + HOUR) == []
 
 
@@ -129,7 +129,7 @@ def test_any_order_and_duplication_of_alerts_opens_an_incident_once_and_ends_it_
     """The process tells what is due after some of the alerts, and may be restarted there: its records outlast it."""
     ledger, told, records = ledger_of(hold_s=hold_s), list[Due](), dict[bytes, bytes]()
     for step, (one, came_ns) in enumerate(alerts):
-        ledger.take_alert(one, came_ns)
+        ledger.apply_alert(one, came_ns)
         if stops[step % len(stops)]:
             while (due := ledger.next_due("c", T0 + step * S)) is not None:
                 ledger.intend("c", due, T0 + step * S)
@@ -138,9 +138,9 @@ def test_any_order_and_duplication_of_alerts_opens_an_incident_once_and_ends_it_
                 told.append(due)
             ledger = ledger_of(hold_s=hold_s)
             for value in records.values():
-                ledger.take_delivery(decode_delivery(value))
+                ledger.apply_delivery(decode_delivery(value))
             for seen, seen_ns in alerts[: step + 1]:
-                ledger.take_alert(seen, seen_ns)
+                ledger.apply_alert(seen, seen_ns)
     told += tell_all(ledger, T0 + DAY)
     counts = Counter((one.incident.verdict_id, one.notice.event) for one in told)
     opened = {name for name, event in counts if event == "opened"}
@@ -157,7 +157,7 @@ def test_any_order_and_duplication_of_alerts_opens_an_incident_once_and_ends_it_
 
 def test_a_page_is_told_as_a_ticket_until_it_was_held_long_enough() -> None:
     ledger = ledger_of(hold_s=60.0)
-    ledger.take_alert(alert(severity="page"), T0)
+    ledger.apply_alert(alert(severity="page"), T0)
     assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
     assert tell_all(ledger, T0 + 59 * S) == []
     assert said(tell_all(ledger, T0 + 60 * S)) == [("updated", "page")]
@@ -165,18 +165,18 @@ def test_a_page_is_told_as_a_ticket_until_it_was_held_long_enough() -> None:
 
 def test_an_incident_that_ends_within_the_hold_time_pages_nobody() -> None:
     ledger = ledger_of(hold_s=60.0, least_severity="page")
-    ledger.take_alert(alert(severity="page"), T0)
+    ledger.apply_alert(alert(severity="page"), T0)
     assert tell_all(ledger, T0 + 30 * S) == []
     assert ledger.waiting("c") == {"held": 1}
-    ledger.take_alert(alert(revision=2, event="closed", severity="page"), T0 + 40 * S)
+    ledger.apply_alert(alert(revision=2, event="closed", severity="page"), T0 + 40 * S)
     assert tell_all(ledger, T0 + HOUR) == []
 
 
 def test_the_hold_time_begins_with_the_first_page_of_the_incident() -> None:
     ledger = ledger_of(hold_s=60.0, least_severity="page")
-    ledger.take_alert(alert(), T0)
-    ledger.take_alert(alert(revision=2, event="raised", severity="page"), T0 + 100 * S)
-    ledger.take_alert(alert(revision=3, event="changed", severity="page"), T0 + 130 * S)
+    ledger.apply_alert(alert(), T0)
+    ledger.apply_alert(alert(revision=2, event="raised", severity="page"), T0 + 100 * S)
+    ledger.apply_alert(alert(revision=3, event="changed", severity="page"), T0 + 130 * S)
     assert tell_all(ledger, T0 + 159 * S) == []
     assert said(tell_all(ledger, T0 + 160 * S)) == [("opened", "page")]
 
@@ -190,19 +190,19 @@ def test_the_hold_time_begins_with_the_first_page_of_the_incident() -> None:
 )  # fmt: skip
 def test_a_channel_hears_of_what_costs_enough_and_of_its_jobs(rules: dict[str, Any], is_told: bool) -> None:
     ledger = ledger_of(**rules)
-    ledger.take_alert(alert(lost_s=90.0), T0)  # 25.6 GPU-hours on 1,024 GPUs
+    ledger.apply_alert(alert(lost_s=90.0), T0)  # 25.6 GPU-hours on 1,024 GPUs
     assert bool(tell_all(ledger, T0)) == is_told
 
 
 def test_a_cost_that_nobody_knows_is_no_small_one_and_a_severity_that_nobody_said_is_a_ticket() -> None:
     ledger = ledger_of(least_gpu_hours=26.0)
-    ledger.take_alert({**alert(severity=None), "gpu_hours_lost": None}, T0)
+    ledger.apply_alert({**alert(severity=None), "gpu_hours_lost": None}, T0)
     assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
 
 
 def test_an_alert_is_told_again_before_it_expires_while_it_is_open() -> None:
     ledger = ledger_of(repeat_s=200.0)
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
     assert tell_all(ledger, T0 + 199 * S) == []
     (again,) = tell_all(ledger, T0 + 200 * S)
@@ -224,14 +224,14 @@ def test_an_alert_is_told_again_before_it_expires_while_it_is_open() -> None:
 def test_a_mute_holds_back_what_all_its_patterns_match(patterns: dict[str, str], is_muted: bool) -> None:
     ledger = ledger_of()
     ledger.set_mutes([mute(T0 + HOUR, **patterns)])
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     assert bool(tell_all(ledger, T0)) != is_muted
 
 
 def test_a_muted_incident_that_is_still_open_is_told_afterwards_and_said_to_have_been_muted() -> None:
     ledger = ledger_of()
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     assert tell_all(ledger, T0 + HOUR - S) == []
     (due,) = tell_all(ledger, T0 + HOUR)
     assert due.notice.muted == "muted until 2027-01-15 09:00:00Z by ann: new firmware"
@@ -241,26 +241,26 @@ def test_a_muted_incident_that_is_still_open_is_told_afterwards_and_said_to_have
 def test_a_muted_incident_that_ends_meanwhile_is_never_told() -> None:
     ledger = ledger_of()
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     assert tell_all(ledger, T0) == []
-    ledger.take_alert(alert(revision=2, event="closed"), T0 + S)
+    ledger.apply_alert(alert(revision=2, event="closed"), T0 + S)
     assert tell_all(ledger, T0 + DAY) == []
 
 
 def test_the_end_of_an_incident_that_was_told_is_told_in_spite_of_a_mute() -> None:
     ledger = ledger_of()
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     tell_all(ledger, T0)
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
-    ledger.take_alert(alert(revision=2, event="changed"), T0 + S)
+    ledger.apply_alert(alert(revision=2, event="changed"), T0 + S)
     assert tell_all(ledger, T0 + S) == []
-    ledger.take_alert(alert(revision=3, event="closed"), T0 + 2 * S)
+    ledger.apply_alert(alert(revision=3, event="closed"), T0 + 2 * S)
     assert said(tell_all(ledger, T0 + 2 * S)) == [("resolved", "ticket")]
 
 
 def test_a_mute_makes_no_alert_seem_to_be_over_that_ends_unless_it_is_told_again() -> None:
     ledger = ledger_of(repeat_s=200.0)
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     tell_all(ledger, T0)
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
     assert tell_all(ledger, T0 + 199 * S) == []
@@ -271,7 +271,7 @@ def test_a_mute_makes_no_alert_seem_to_be_over_that_ends_unless_it_is_told_again
 def test_a_mute_that_is_lifted_lets_go_of_what_it_held_back() -> None:
     ledger = ledger_of()
     ledger.set_mutes([mute(T0 + DAY, host="node-3")])
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     assert tell_all(ledger, T0) == []
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
     (due,) = tell_all(ledger, T0 + HOUR)
@@ -281,7 +281,7 @@ def test_a_mute_that_is_lifted_lets_go_of_what_it_held_back() -> None:
 def test_a_mute_that_was_over_before_the_incident_is_not_mentioned() -> None:
     ledger = ledger_of()
     ledger.set_mutes([mute(T0 - S, host="node-3")])
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     (due,) = tell_all(ledger, T0)
     assert due.notice.muted is None
 
@@ -292,9 +292,9 @@ def test_a_mute_that_was_over_before_the_incident_is_not_mentioned() -> None:
 def test_the_third_verdict_on_a_device_within_a_week_is_told_as_such() -> None:
     ledger = ledger_of()
     for number, days in enumerate([-8, -3, 0]):
-        ledger.take_alert(alert(f"v{number}"), T0 + days * DAY)
-    ledger.take_alert(alert("v3", nic="mlx5_2"), T0)
-    ledger.take_alert(alert("v4"), T0 + HOUR)
+        ledger.apply_alert(alert(f"v{number}"), T0 + days * DAY)
+    ledger.apply_alert(alert("v3", nic="mlx5_2"), T0)
+    ledger.apply_alert(alert("v4"), T0 + HOUR)
     found = {one.incident.verdict_id: one.notice for one in tell_all(ledger, T0 + HOUR)}
     assert found["v2"].earlier == ("v1",)
     assert found["v3"].earlier == ()
@@ -306,7 +306,7 @@ def test_the_third_verdict_on_a_device_within_a_week_is_told_as_such() -> None:
 def test_a_device_that_nobody_can_name_is_no_repeat_offender() -> None:
     ledger = ledger_of()
     for number in range(4):
-        ledger.take_alert(alert(f"v{number}", host=None), T0)
+        ledger.apply_alert(alert(f"v{number}", host=None), T0)
     assert [one.notice.earlier for one in tell_all(ledger, T0)] == [()] * 4
 
 
@@ -322,18 +322,18 @@ def next_of(ledger: Ledger, now_ns: int) -> Due:
 @pytest.mark.parametrize(("may_have_arrived", "ends"), [(False, 0), (True, 1)])
 def test_the_end_is_told_to_whom_the_opening_may_have_reached(may_have_arrived: bool, ends: int) -> None:
     ledger = ledger_of()
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     due = next_of(ledger, T0)
     assert ledger.intend("c", due, T0) is not None
     retracted = ledger.postpone("c", due, T0 + S, may_have_arrived=may_have_arrived)
     assert (retracted is None) == may_have_arrived
-    ledger.take_alert(alert(revision=2, event="closed"), T0 + S)
+    ledger.apply_alert(alert(revision=2, event="closed"), T0 + S)
     assert len(tell_all(ledger, T0 + S)) == ends
 
 
 def test_a_later_try_that_surely_failed_makes_nothing_of_an_earlier_one_certain() -> None:
     ledger = ledger_of()
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     due = next_of(ledger, T0)
     ledger.intend("c", due, T0)
     ledger.postpone("c", due, T0, may_have_arrived=True)
@@ -345,19 +345,19 @@ def test_a_later_try_that_surely_failed_makes_nothing_of_an_earlier_one_certain(
 
 def test_a_notice_that_was_refused_is_not_tried_again_and_the_next_one_opens_the_incident() -> None:
     ledger = ledger_of()
-    ledger.take_alert(alert(), T0)
+    ledger.apply_alert(alert(), T0)
     due = next_of(ledger, T0)
     ledger.intend("c", due, T0)
     assert ledger.given_up("c", due, T0, may_have_arrived=False)[0].state == "refused"
     assert tell_all(ledger, T0) == []
-    ledger.take_alert(alert(revision=2, event="raised"), T0)
+    ledger.apply_alert(alert(revision=2, event="raised"), T0)
     assert said(tell_all(ledger, T0)) == [("opened", "ticket")]
 
 
 def test_an_offset_is_settled_when_every_channel_was_told() -> None:
     ledger = Ledger({"a": Rules(), "b": Rules()})
-    ledger.take_alert(alert("v1"), T0, 0, 7)
-    ledger.take_alert(alert("v2"), T0, 0, 8)
+    ledger.apply_alert(alert("v1"), T0, 0, 7)
+    ledger.apply_alert(alert("v2"), T0, 0, 8)
     tell_all(ledger, T0, "a")
     assert ledger.unsettled(0) == 7
     due = ledger.next_due("b", T0)
@@ -371,10 +371,10 @@ def test_an_offset_is_settled_when_every_channel_was_told() -> None:
 
 def test_what_is_over_is_forgotten_and_what_is_open_is_not() -> None:
     ledger = ledger_of()
-    ledger.take_alert(alert("v1"), T0)
-    ledger.take_alert(alert("v2"), T0)
+    ledger.apply_alert(alert("v1"), T0)
+    ledger.apply_alert(alert("v2"), T0)
     tell_all(ledger, T0)
-    ledger.take_alert(alert("v1", 2, "closed"), T0 + S)
+    ledger.apply_alert(alert("v1", 2, "closed"), T0 + S)
     tell_all(ledger, T0 + S)
     (old,) = ledger.forget_old(T0 + 31 * DAY)
     assert (old.verdict_id, old.state) == ("v1", "closed")

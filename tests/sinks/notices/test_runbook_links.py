@@ -19,7 +19,7 @@ URL = "https://docs.example/runbook/"
 
 def told(url: str | None) -> Notice:
     ledger = Ledger({"pager": Rules(runbook_url=url)})
-    ledger.take_alert(json.loads(alert_bytes("v1")), 1_800_000_000 * 10**9)
+    ledger.apply_alert(json.loads(alert_bytes("v1")), 1_800_000_000 * 10**9)
     due = ledger.next_due("pager", 1_800_000_001 * 10**9)
     assert due is not None
     return due.notice

@@ -33,7 +33,7 @@ class Channel:
     def take(self, *alerts: dict[str, Any], at_ns: int = T0) -> None:
         for one in alerts:
             self._alerts.append((one, at_ns))
-            self.ledger.take_alert(one, at_ns, 0, len(self._alerts))
+            self.ledger.apply_alert(one, at_ns, 0, len(self._alerts))
 
     def told(self, now_ns: int) -> list[Due]:
         found = []
@@ -48,9 +48,9 @@ class Channel:
     def restart(self) -> None:
         self.ledger = Ledger({"c": self._rules})
         for one in self.records.values():
-            self.ledger.take_delivery(one)
+            self.ledger.apply_delivery(one)
         for number, (value, at_ns) in enumerate(self._alerts):
-            self.ledger.take_alert(value, at_ns, 0, number + 1)
+            self.ledger.apply_alert(value, at_ns, 0, number + 1)
 
     def _keep(self, records: Sequence[DeliveryRecord]) -> None:
         self.records |= {one.key: one for one in records}

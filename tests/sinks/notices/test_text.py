@@ -63,7 +63,7 @@ def test_words_of_a_newer_worker_are_told_as_they_are_and_an_unknown_severity_as
     change: dict[str, Any], words: str
 ) -> None:
     ledger = Ledger({"c": Rules(hold_s=0.0)})
-    ledger.take_alert(decode_alert(json.dumps({**alert(severity="page"), **change}).encode()), 0)
+    ledger.apply_alert(decode_alert(json.dumps({**alert(severity="page"), **change}).encode()), 0)
     due = ledger.next_due("c", 0)
     assert due is not None
     notice = due.notice

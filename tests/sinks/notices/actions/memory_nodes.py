@@ -18,8 +18,7 @@ class MemoryNodes:
     accused: list[str] = field(default_factory=list)
     undone: frozenset[str] = frozenset()
     calls: list[str] = field(default_factory=list)
-    away: int = 0
-    """How many calls find nobody at home."""
+    away: int = 0  # how many calls find nobody at home
 
     def marked(self) -> Marked:
         self._answer()

@@ -51,7 +51,7 @@ class Scene:
 
     def _take(self, values: list[bytes]) -> None:
         messages = tuple(cast(Message, Received(value)) for value in values)
-        self.actor.take(Polled(messages, is_current=True))
+        self.actor.apply(Polled(messages, is_current=True))
 
 
 def test_without_do_it_nothing_is_touched_and_all_is_said_once() -> None:
@@ -189,6 +189,6 @@ def test_a_new_owner_of_the_topic_forgets_what_it_knew() -> None:
     """It reads all anew: what was deleted meanwhile must not count."""
     scene = Scene("node-1")
     scene.tell(on("node-1"))
-    scene.actor.take(Polled((), is_current=False, is_new_owner=True))
+    scene.actor.apply(Polled((), is_current=False, is_new_owner=True))
     scene.actor.act()
     assert scene.nodes.calls == []
