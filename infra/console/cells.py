@@ -95,10 +95,11 @@ def table_of(answer: Answer, columns: Sequence[str] | None = None) -> Table:
         Which columns, in which order; None: all of them.
     """
     places = [answer.columns.index(one) for one in columns or answer.columns if one in answer.columns]
-    heads = [
-        Head(answer.columns[at], label_of(answer.columns[at]), _is_number([row[at] for row in answer.rows]))
-        for at in places
-    ]
+    heads = []
+    for at in places:
+        kinds = {type(row[at]) for row in answer.rows if row[at] is not None}
+        is_number = bool(kinds) and all(issubclass(kind, int | float) and kind is not bool for kind in kinds)
+        heads.append(Head(answer.columns[at], label_of(answer.columns[at]), is_number))
     named = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     rows = [[cell_of(head.name, row[head.name], row) for head in heads] for row in named]
     return Table(heads, rows, answer.empty)
@@ -212,8 +213,3 @@ _KINDS: Final[Mapping[str, Callable[[Any], str]]] = {
     "state": lambda value: f"badge {value}" if value in ("open", "closed") else "",
     "verdict_id": lambda value: "code",
 }
-
-
-def _is_number(column: Sequence[Any]) -> bool:
-    kinds = {type(value) for value in column if value is not None}
-    return bool(kinds) and all(issubclass(kind, int | float) and kind is not bool for kind in kinds)

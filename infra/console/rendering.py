@@ -96,23 +96,18 @@ _MOST_FIELDS: Final = 20
 
 async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form; of one that comes twice the last."""
+    body = b""
     try:
-        body = await _read_body(request)
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_BYTES:
+                raise HTTPException(413, "This form is too long.")
     except ClientDisconnect:  # the browser went or was too slow: no fault of ours to be logged
         raise HTTPException(408, "This form did not arrive whole.") from None
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
     except ValueError:
         raise HTTPException(400, "This form can't be read.") from None
-
-
-async def _read_body(request: Request) -> bytes:
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MOST_BYTES:
-            raise HTTPException(413, "This form is too long.")
-    return body
 
 
 async def read_own_form(request: Request) -> dict[str, str]:

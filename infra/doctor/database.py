@@ -93,7 +93,11 @@ class _Reading:
         engines = dict(self._rows("tables", "SELECT name, engine_full FROM system.tables "
                                             "WHERE database = currentDatabase()"))  # fmt: skip
         missing, edited = self._migrations(engines)
-        rights = self._rights()
+        grants = {
+            right: self._rows("grants", f"CHECK GRANT {right} ON {self._own.database}.*")
+            for right in ("SELECT", "INSERT")
+        }
+        rights = {right: bool(rows and rows[0][0]) for right, rows in grants.items()}
         disks = self._rows("disks", "SELECT name, free_space, total_space FROM system.disks")
         parts = self._rows("parts", _PARTS)
         is_replicated = any(engine.startswith("Replicated") for engine in engines.values())
@@ -112,7 +116,7 @@ class _Reading:
             missing_tables=tuple(sorted(TABLES.keys() - engines.keys())),
             missing_migrations=missing,
             edited_migrations=edited,
-            rights=rights,
+            rights=None if "grants" in self._unread else rights,
             keeps_days=_keeps(engines, keep_days(settings)),
             disks=[Disk(str(name), int(free), int(total)) for name, free, total in disks] or None,
             parts=(str(parts[0][0]), int(parts[0][1])) if parts else None,
@@ -140,15 +144,6 @@ class _Reading:
         missing = tuple(one.name for one in shipped if one.version not in applied)
         edited = tuple(one.name for one in shipped if applied.get(one.version, one.checksum) != one.checksum)
         return missing, edited
-
-    def _rights(self) -> dict[str, bool] | None:
-        database = self._own.database
-        found = {
-            right: self._rows("grants", f"CHECK GRANT {right} ON {database}.*") for right in ("SELECT", "INSERT")
-        }
-        if "grants" in self._unread:
-            return None
-        return {right: bool(rows and rows[0][0]) for right, rows in found.items()}
 
     def _rows(self, what: str, sql: str) -> list[Any]:
         try:
@@ -271,7 +266,12 @@ def check_database(seen: DatabaseFacts, now_s: float, *, only_reads: bool = Fals
     yield from _schema(seen)
     yield from _grants(seen, ("SELECT",) if only_reads else ("SELECT", "INSERT"))
     if not only_reads:
-        yield _check_reader(seen)
+        if seen.reader is None:
+            yield ok(GROUP, "reader", "none apart: `irregulars sql` reads as the user who writes")
+        elif seen.reader_error is not None:
+            yield finding("problem", GROUP, "reader", seen.reader_error, "reader_refused", user=seen.reader)
+        else:
+            yield ok(GROUP, "reader", f"{seen.reader} may read, and only read")
     yield from _room(seen)
     for table, (found, wanted) in sorted(seen.keeps_days.items()):
         text = f"{table} keeps rows {found}, and the settings say {count(wanted, 'day')}"
@@ -319,14 +319,6 @@ def _grants(seen: DatabaseFacts, needed: Sequence[str]) -> Iterator[Finding]:
         yield finding("problem", GROUP, "grants", text, "grant_missing", user=seen.user, grants=grants)
     else:
         yield ok(GROUP, "grants", f"{seen.user} may read{' and insert' if 'INSERT' in needed else ''}")
-
-
-def _check_reader(seen: DatabaseFacts) -> Finding:
-    if seen.reader is None:
-        return ok(GROUP, "reader", "none apart: `irregulars sql` reads as the user who writes")
-    if seen.reader_error is not None:
-        return finding("problem", GROUP, "reader", seen.reader_error, "reader_refused", user=seen.reader)
-    return ok(GROUP, "reader", f"{seen.reader} may read, and only read")
 
 
 def _room(seen: DatabaseFacts) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from irregulars.infra.doctor.broker import CLOCK_S, clock_finding
-from irregulars.infra.doctor.facts import JobFacts, KafkaFacts, Letter, TopicFacts
+from irregulars.infra.doctor.facts import JobFacts, KafkaFacts, TopicFacts
 from irregulars.infra.doctor.findings import (
     Finding,
     Level,
@@ -178,19 +178,16 @@ def _letters(seen: KafkaFacts) -> Iterator[Finding]:
             "jobs", "dead letters", f"{count(topic.messages, 'message')} kept; none is new, the last was {ago} ago"
         )
         return
-    if _is_all_lost(seen, recent):
+    sent = seen.topics["commops"].recent if "commops" in seen.topics else 0
+    # Only the newest letters were read: the share of operators among them stands for all recent ones.
+    share = sum(one.topic.endswith("commops") for one in recent) / len(recent)
+    if 0 < ALL_LOST * sent <= share * topic.recent:
         text = f"nothing gets through of what was sent in the last {span(RECENT_S)}: {newest.reason}"
         yield finding("problem", "jobs", "dead letters", text, "all_refused")
         return
     where = newest.topic or "nowhere"
     text = f"{topic.recent} in the last {span(RECENT_S)}; the last, {ago} ago, from {where}: {newest.reason}"
     yield finding("warning", "jobs", "dead letters", text, "dead_letters")
-
-
-def _is_all_lost(seen: KafkaFacts, recent: Sequence[Letter]) -> bool:
-    sent = seen.topics["commops"].recent if "commops" in seen.topics else 0
-    share = sum(one.topic.endswith("commops") for one in recent) / len(recent)
-    return 0 < ALL_LOST * sent <= share * seen.topics["deadletter"].recent
 
 
 def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:

@@ -58,7 +58,8 @@ def read_machine(found: LenientSettings) -> MachineFacts:
         None if found.file is None else str(found.file),
         found.refused,
         tuple(_secrets(settings, found)),
-        all(_is_installed(name) for name in _WORKER),
+        # Faust, once imported, has no specification any more.
+        all(name in sys.modules or find_spec(name) is not None for name in _WORKER),
         "" if directory is None else str(directory),
         None if directory is None else _free_bytes(directory),
     )
@@ -88,11 +89,6 @@ def _free_bytes(directory: Path) -> int | None:
     return None
 
 
-def _is_installed(name: str) -> bool:
-    """Return whether a package can be imported. Faust, once imported, has no specification any more."""
-    return name in sys.modules or find_spec(name) is not None
-
-
 GROUP: Final = "machine"
 LEAST_FREE_BYTES: Final = 1 << 30
 """Of the disk of ``data_dir``: a worker keeps little there, an agent's spool 1 GiB by default."""
@@ -110,7 +106,10 @@ def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Findi
     yield from _check_secrets(seen.secrets)
     if not seen.has_worker and role in (None, "worker"):
         yield finding("warning", GROUP, "packages", "what a worker needs is not installed here", "no_extra")
-    yield from _disk(seen)
+    if seen.free_bytes is not None:
+        text = f"{size(seen.free_bytes)} free for data_dir ({seen.data_directory})"
+        is_small = seen.free_bytes < LEAST_FREE_BYTES
+        yield finding("warning", GROUP, "disk", text, "disk_small") if is_small else ok(GROUP, "disk", text)
 
 
 def _check_secrets(files: tuple[SecretFile, ...]) -> Iterator[Finding]:
@@ -129,13 +128,3 @@ def _check_secrets(files: tuple[SecretFile, ...]) -> Iterator[Finding]:
             sound += 1
     if sound:
         yield ok(GROUP, "secrets", f"{count(sound, 'file')} that nobody else can read")
-
-
-def _disk(seen: MachineFacts) -> Iterator[Finding]:
-    if seen.free_bytes is None:
-        return
-    text = f"{size(seen.free_bytes)} free for data_dir ({seen.data_directory})"
-    if seen.free_bytes < LEAST_FREE_BYTES:
-        yield finding("warning", GROUP, "disk", text, "disk_small")
-    else:
-        yield ok(GROUP, "disk", text)

@@ -331,7 +331,11 @@ def _configuration(name: str, topic: TopicFacts, config: Mapping[str, str], grac
     elif "delete" in policy:
         yield from _retention(topic, config, float(wanted["retention.ms"]), grace_s)
     if name in SNAPSHOT_TOPICS:
-        yield from _cleaning(topic, config, wanted)
+        cleaning = ("segment.bytes", "segment.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio")
+        other = [key for key in cleaning if (_number(config.get(key)) or 0.0) > float(wanted[key])]
+        if other:
+            text = f"{topic.name} is cleaned seldom ({', '.join(other)}): its log grows"
+            yield finding("warning", "topics", "cleaning", text, "snapshot_cleaning")
     largest = _number(config.get("max.message.bytes"))
     if largest is not None and largest < float(wanted["max.message.bytes"]):
         text = f"{topic.name} takes messages of {largest:.0f} bytes; ours have up to {wanted['max.message.bytes']}"
@@ -354,14 +358,6 @@ def _retention(topic: TopicFacts, config: Mapping[str, str], wanted_ms: float, g
         yield finding(
             "warning", "topics", "retention", text, "topic_config", topic=topic.name, config="retention.bytes=-1"
         )
-
-
-def _cleaning(topic: TopicFacts, config: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
-    other = [key for key in ("segment.bytes", "segment.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio")
-             if (_number(config.get(key)) or 0.0) > float(wanted[key])]  # fmt: skip
-    if other:
-        text = f"{topic.name} is cleaned seldom ({', '.join(other)}): its log grows"
-        yield finding("warning", "topics", "cleaning", text, "snapshot_cleaning")
 
 
 def _number(text: str | None) -> float | None:
@@ -418,13 +414,10 @@ def _lacking(seen: KafkaFacts, rights: tuple[Right, ...]) -> list[Right]:
             if topic is not None and topic.error == "missing":
                 continue
         else:
-            allowed = _group_operations(groups.get(right.name))
+            group = groups.get(right.name)
+            # A group that was not read (None) is one of a role that is not in question: no right to it is missed.
+            is_hidden = group is not None and group.error == "refused"
+            allowed = frozenset() if is_hidden else None if group is None else group.operations
         if allowed is not None and right.operation not in allowed:
             found.append(right)
     return found
-
-
-def _group_operations(group: GroupFacts | None) -> frozenset[str] | None:
-    if group is None:
-        return None  # not read: a group of a role that is not in question
-    return frozenset() if group.error == "refused" else group.operations

@@ -94,7 +94,14 @@ def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
     yield from _judging(seen)
     yield from _releases(seen, own_release)
     if seen.page is not None and seen.workers is not None and seen.page.group == seen.workers.name:
-        yield _page(seen.page)
+        page = seen.page
+        if page.why_dead is not None:
+            yield finding("problem", GROUP, "this one", f"{page.why_dead} ({page.url}/healthz)", "worker_stuck")
+        elif page.why_not_ready is not None:
+            text = f"{page.why_not_ready} ({page.url}/readyz)"
+            yield finding("warning", GROUP, "this one", text, "worker_not_ready")
+        else:
+            yield ok(GROUP, "this one", f"the worker on this machine is ready ({page.url})")
         if seen.page.notes is not None:
             text = f"{seen.page.notes} ({seen.page.url}/healthz)"
             yield finding("warning", GROUP, "judgements", text, "judgement_slow")
@@ -200,14 +207,6 @@ def _releases(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:
     elif told and found != {own_release}:
         text = f"workers run {told[0]}, and this is {own_release}"
         yield finding("warning", GROUP, "release", text, "releases_differ")
-
-
-def _page(page: WorkerPage) -> Finding:
-    if page.why_dead is not None:
-        return finding("problem", GROUP, "this one", f"{page.why_dead} ({page.url}/healthz)", "worker_stuck")
-    if page.why_not_ready is not None:
-        return finding("warning", GROUP, "this one", f"{page.why_not_ready} ({page.url}/readyz)", "worker_not_ready")
-    return ok(GROUP, "this one", f"the worker on this machine is ready ({page.url})")
 
 
 def _store(page: WorkerPage) -> Iterator[Finding]:

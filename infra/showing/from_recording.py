@@ -41,6 +41,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
     iterations = with_first_ones(verdict, _iterations(judgements, verdict))
     periods = periods_of(verdict, iterations)
     ranks = judgements.rank_iterations
+    newest = {one.verdict_id: one for one in judgements.verdicts if one.verdict_id != verdict.verdict_id}
     bin_ranks = -(-max((a.rank for a in trace.announcements), default=0) // BINS) or 1
     return Found(
         verdict=verdict,
@@ -54,7 +55,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         rates=list(_rates(trace.bandwidth, iterations, periods)),
         rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
         earlier=list(_earlier(judgements, verdict)),
-        others=_others(judgements, verdict),
+        others=[Other(one.verdict_id, one.kind) for one in sorted(newest.values(), key=lambda one: -one.lost_s)],
     )
 
 
@@ -135,11 +136,6 @@ def _spread(rates: Floats) -> tuple[float, float, float]:
     if not len(known):
         return (float("nan"),) * 3
     return float(known.min()), float(np.median(known)), float(known.max())
-
-
-def _others(judgements: Judgements, verdict: Verdict) -> list[Other]:
-    newest = {one.verdict_id: one for one in judgements.verdicts if one.verdict_id != verdict.verdict_id}
-    return [Other(one.verdict_id, one.kind) for one in sorted(newest.values(), key=lambda one: -one.lost_s)]
 
 
 def _earlier(judgements: Judgements, verdict: Verdict) -> Iterator[Earlier]:

@@ -136,9 +136,10 @@ def heat_map(cells: Sequence[Cell], bin_ranks: int, accused: Sequence[int]) -> s
         for one in cells
     ]  # fmt: skip
     for number in bins if tall >= 9 else [one for one in bins if one in own]:
-        mark = "▸ " if number in own else ""
+        mark, first = "▸ " if number in own else "", number * bin_ranks
+        shown = str(first) if bin_ranks == 1 else f"{first}-{first + bin_ranks - 1}"
         y = row_of[number] * tall + tall * 0.5 + 3.5
-        parts.append(_text(_LEFT - 6, y, f"{mark}{_ranks(number, bin_ranks)}", "end", "strong" if mark else "note"))
+        parts.append(_text(_LEFT - 6, y, mark + shown, "end", "strong" if mark else "note"))
     height = len(bins) * tall + _BOTTOM
     parts += [_text(_LEFT, height - 6, f"iteration {columns[0]}"), _text(_WIDTH, height - 6, str(columns[-1]), "end")]
     return _svg(height, f"Time between operators by rank and iteration, {duration(low)} to {duration(high)}", parts)
@@ -177,11 +178,6 @@ def _level(value: float, low: float, high: float) -> int:
     if high <= low:
         return 0
     return max(0, min(_LEVELS - 1, int((value - low) / (high - low) * _LEVELS)))
-
-
-def _ranks(number: int, bin_ranks: int) -> str:
-    first = number * bin_ranks
-    return str(first) if bin_ranks == 1 else f"{first}-{first + bin_ranks - 1}"
 
 
 def chain_chart(texts: Sequence[str]) -> str:
@@ -278,7 +274,9 @@ def _body(screen: Screen) -> Iterator[str]:
         texts = [printable(one) for one in path_texts(reasons, names_of(screen))]
         yield _section("Who waited for whom", chain_chart(texts), head_text(reasons).capitalize())
     yield f"<h2>Evidence</h2><p>{_safe(screen.verdict.evidence)}</p>\n"
-    yield _alternatives(screen)
+    others = alternatives_of(screen.verdict, names_of(screen))
+    if rows := [f"<dt>{_safe(what)}?</dt><dd>{_safe(text)}</dd>" for what, text in others]:
+        yield f"<h2>Or is it …</h2><dl>{''.join(rows)}</dl>\n"
     if screen.cells:
         ranks = screen.verdict.suspects[0].ranks if screen.verdict.suspects else ()
         chart = heat_map(screen.cells, screen.bin_ranks, ranks)
@@ -306,12 +304,6 @@ def _marks(screen: Screen) -> str:
     if not has_marks:
         return f"{times_text(screen)}."
     return f"Red: with this cause; yellow: irregular otherwise; grey: regular; median {text}."
-
-
-def _alternatives(screen: Screen) -> str:
-    found = alternatives_of(screen.verdict, names_of(screen))
-    rows = [f"<dt>{_safe(what)}?</dt><dd>{_safe(text)}</dd>" for what, text in found]
-    return f"<h2>Or is it …</h2><dl>{''.join(rows)}</dl>\n" if rows else ""
 
 
 def _bandwidth(screen: Screen) -> Iterator[str]:

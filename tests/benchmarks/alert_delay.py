@@ -4,7 +4,7 @@
 
 simulates jobs of 1,024 ranks (about 0.27 s and 60,000 operators an iteration), each with a fault, and replays one
 after the other at the pace at which they were recorded, into a broker and a database of its own, with one worker at
-its default settings. What an agent sends is made before the replay (`tests.benchmarks.prepared_load`), since agents
+its default settings. What an agent sends is made before the replay, since agents
 run on the hosts of a job and not beside the worker. Each revision of a verdict says until when it knows the job
 (``time_ns``). The delay is from that moment, as the replay placed it, to the time that Kafka wrote on the message: it
 holds the second within which producers collect a batch. Prints a Markdown table; status 1 if a verdict differs from
@@ -23,13 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -39,11 +39,13 @@ from irregulars.infra.configuration.wiring import agent_settings, monitor_settin
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.messages.judgements import decode_verdict
+from irregulars.producers.publishing.agent import Agent
+from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.trace.directory import Trace, published_ns, read_trace, trace_batches
+from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.apache_kafka.broker import KafkaBroker
-from tests.benchmarks.prepared_load import prepare, send
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import wait_until
 
@@ -235,3 +237,91 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+_LONGEST_WAIT_S: Final = 0.02
+
+
+class Prepared(NamedTuple):
+    """A message, as `Publisher.send` takes it, and when it is sent, seconds since the first."""
+
+    at_s: float
+    topic: str
+    key: bytes
+    value: bytes
+    rows: int
+    attempt: int
+    partition_key: bytes | None
+
+
+class _Clock:
+    """A clock that goes on while its agent waits, and at no other time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class _Recorder(Publisher):
+    """Keeps messages instead of sending them."""
+
+    def __init__(self, settings: AgentSettings, clock: _Clock) -> None:
+        self.messages: list[Prepared] = []
+        self._clock = clock
+        super().__init__(settings)
+
+    def _prepare(self) -> None:
+        pass
+
+    def connect(self, topics: Iterable[str]) -> None:
+        """There is nobody to connect to."""
+
+    def send(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        rows: int = 0,
+        attempt: int = 0,
+        partition_key: bytes | None = None,
+    ) -> None:
+        """Keep it."""
+        self.messages.append(Prepared(self._clock.now_s, topic, key, value, rows, attempt, partition_key))
+
+    def serve(self, wait_s: float = 0.0) -> None:
+        """Let the time pass."""
+        self._clock.now_s += wait_s
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def prepare(trace: Trace, settings: AgentSettings) -> list[Prepared]:
+    """Return what an agent sends that replays a trace at its own pace."""
+    clock = _Clock()
+    recorder = _Recorder(settings, clock)
+
+    def recording(own: AgentSettings) -> Publisher:
+        return recorder
+
+    Agent(TraceSource(trace, 1.0, clock_s=clock), settings, clock_s=clock, make_publisher=recording).run()
+    return recorder.messages
+
+
+def send(messages: Sequence[Prepared], settings: AgentSettings, topics: Sequence[str]) -> tuple[float, float]:
+    """Send them at their times; return when it began and ended, seconds since the epoch."""
+    publisher = Publisher(settings)
+    publisher.connect(topics)
+    began_s = time.time()
+    for message in messages:
+        while (wait_s := began_s + message.at_s - time.time()) > 0:
+            publisher.serve(min(wait_s, _LONGEST_WAIT_S))
+        publisher.send(*message[1:])
+    publisher.flush()
+    publisher.close()
+    return began_s, time.time()

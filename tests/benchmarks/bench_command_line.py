@@ -24,11 +24,7 @@ import numpy as np
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _RECORDING: Final = _ROOT / "tests" / "recordings" / "gloo-slow-nic"
-COMMANDS: Final = {
-    "help": ("--help",),
-    "analyze": ("analyze", str(_RECORDING)),
-    "sql_list": ("sql", "--list"),
-}
+COMMANDS: Final = {"help": ("--help",), "analyze": ("analyze", str(_RECORDING)), "sql_list": ("sql", "--list")}
 
 
 def run(arguments: Sequence[str]) -> tuple[float, float]:

@@ -189,10 +189,7 @@ def slow_learners(train: Rows) -> dict[str, Call]:
     nearest = make_pipeline(StandardScaler(), KNeighborsClassifier(15)).fit(seen.matrix, seen.is_abnormal)
     few = _choose(seen, 8_000)
     machine = make_pipeline(StandardScaler(), SVC(C=10.0)).fit(few.matrix, few.is_abnormal)
-    return {
-        "k-nearest neighbours": _seen(nearest.predict),
-        "SVM": _seen(machine.predict),
-    }
+    return {"k-nearest neighbours": _seen(nearest.predict), "SVM": _seen(machine.predict)}
 
 
 def _above(name: str, limit: float) -> Call:

@@ -92,9 +92,7 @@ def batches_of(load: Load) -> list[Batch]:
                 "size_bytes": random.choice([1e6, 2e6, 4e6, 25e6], load.rows),
                 "iteration": ordinals // 500,
             }
-            header = Header(
-                "commops", JOB, 0, rank, number * load.rows, int(starts_ns.max()), NAMES, group
-            )  # fmt: skip
+            header = Header("commops", JOB, 0, rank, number * load.rows, int(starts_ns.max()), NAMES, group)
             made.append(Batch(header, columns))
     return made
 

@@ -127,7 +127,16 @@ def ask(
     client: Client, database: DemoDatabase, files: Path, question: tuple[str, dict[str, object]], repeats: int
 ) -> Asked:
     """Ask one question cold, then warm."""
-    drop_cached(files)
+    # Drop the files of a folder from the page cache; merges may write and remove files meanwhile.
+    for path in files.rglob("*.bin"):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
     cold_ms, answer, watched = _timed(client, *question)
     before_ms = processor_ms(database)
     warm = [_timed(client, *question)[0] for _ in range(repeats)]
@@ -149,19 +158,6 @@ def _timed(client: Client, name: str, parameters: dict[str, object]) -> tuple[fl
     began_s = time.monotonic()
     answer = run(watched, name, parameters)
     return (time.monotonic() - began_s) * 1e3, answer, watched
-
-
-def drop_cached(folder: Path) -> None:
-    """Drop the files of a folder from the page cache; merges may write and remove files meanwhile."""
-    for path in folder.rglob("*.bin"):
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
 
 
 def stored(client: Client) -> list[Stored]:
@@ -193,7 +189,7 @@ def asked_table(found: Sequence[Asked]) -> str:
     lines = [
         "| question | rows read | cold, ms | warm, ms | processor, ms | result rows | memory, MiB |",
         "|---|--:|--:|--:|--:|--:|--:|",
-    ]  # fmt: skip
+    ]
     for one in found:
         more = {name: value for name, value in one.parameters.items() if name == "first_iteration"}
         label = one.question + (", one job" if one.question == "blamed" and one.parameters else "")

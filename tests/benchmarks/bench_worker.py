@@ -80,12 +80,7 @@ def fill(load: Load) -> int:
     """Announce, send all batches, end; return the bytes of the batches."""
     create_topics(load.bootstrap, load.topics)
     producer = Producer(
-        {
-            "bootstrap.servers": load.bootstrap,
-            **SENDING,
-            "compression.type": load.compression,
-            "linger.ms": 20,
-        }
+        {"bootstrap.servers": load.bootstrap, **SENDING, "compression.type": load.compression, "linger.ms": 20}
     )
     rng = np.random.default_rng(load.seed)
     size_bytes = 0
@@ -226,25 +221,6 @@ def work(load: Load, session_s: float = 10.0) -> int:
     return run_worker(settings, None, monitors)
 
 
-def time_evidence(load: Load, timeout_s: float) -> float:
-    """Seconds from the first evidence message (the announcements) to the last, by the times that Kafka keeps."""
-    reader = LogReader(load.bootstrap, {})
-    name = load.topics.name("evidence")
-    offsets = dict.fromkeys(reader.partitions(name), 0)
-    times_ms: list[int] = []
-    found, deadline = 0, time.monotonic() + timeout_s
-    while found < load.total:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"evidence must hold {load.total} operators within {timeout_s:g} s; got {found}")
-        time.sleep(0.5)
-        for partition, offset in offsets.items():
-            for message in reader.read_tail(name, partition, offset):
-                offsets[partition] = message.offset() + 1
-                times_ms.append(message.timestamp()[1])
-                found += operators_in(message.value())
-    return (max(times_ms) - min(times_ms)) / 1000
-
-
 def operators_in(value: bytes) -> int:
     return sum(int(row.columns["operators"].sum()) for row in decode_evidence(value) if isinstance(row, Evidence))
 
@@ -287,7 +263,22 @@ def measure(load: Load, timeout_s: float) -> dict[str, float]:
     with process("count", load) as child:
         took_s["Faust agent, counting bytes"] = first_json(child, timeout_s)["took_s"]
     with process("work", load):
-        took_s["worker, broker to evidence"] = time_evidence(load, timeout_s)
+        # Seconds from the first evidence message (the announcements) to the last, by the times that Kafka keeps.
+        reader = LogReader(load.bootstrap, {})
+        name = load.topics.name("evidence")
+        offsets = dict.fromkeys(reader.partitions(name), 0)
+        times_ms: list[int] = []
+        found, deadline = 0, time.monotonic() + timeout_s
+        while found < load.total:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"evidence must hold {load.total} operators within {timeout_s:g} s; got {found}")
+            time.sleep(0.5)
+            for partition, offset in offsets.items():
+                for message in reader.read_tail(name, partition, offset):
+                    offsets[partition] = message.offset() + 1
+                    times_ms.append(message.timestamp()[1])
+                    found += operators_in(message.value())
+        took_s["worker, broker to evidence"] = (max(times_ms) - min(times_ms)) / 1000
     return took_s
 
 

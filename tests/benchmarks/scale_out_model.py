@@ -85,11 +85,7 @@ class Costs:
     def broker_cores(self, workers: float) -> float:
         """Cores of brokers for as much as so many workers can read, a core each."""
         message_s = self.broker_message_s + self.broker_more_s * (workers - 1)
-        return (
-            self.broker_idle_ratio
-            + self.broker_worker_ratio * workers
-            + message_s * self.messages_per_s(workers)
-        )  # fmt: skip
+        return self.broker_idle_ratio + self.broker_worker_ratio * workers + message_s * self.messages_per_s(workers)
 
     def workers_on(self, cores: float) -> float:
         """Workers on so many cores, if the brokers get what they need of them."""

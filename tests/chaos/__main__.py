@@ -33,12 +33,11 @@ from irregulars.infra.services.demo_database import DemoDatabase
 from irregulars.kafka.topic_admin import create_topics
 from tests.chaos.account import ALL_JUDGED
 from tests.chaos.clocks import compile_library
-from tests.chaos.cluster import KafkaCluster
 from tests.chaos.disks import disks
 from tests.chaos.faults import FAULTS, port_of, possible
 from tests.chaos.network import Gates
 from tests.chaos.recovery import ProgressWatch
-from tests.chaos.system import System
+from tests.chaos.system import KafkaCluster, System
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PREFIX: Final = "chaos."

@@ -94,9 +94,9 @@ class Account:
         stored = {row["job"]: row["n"] for row in self._rows(
             "SELECT job, count() AS n FROM rank_iterations FINAL GROUP BY job"
         )}  # fmt: skip
-        samples = {row["job"]: row["n"] for row in self._rows(
-            "SELECT job, count() AS n FROM bandwidth FINAL GROUP BY job"
-        )}  # fmt: skip
+        samples = {
+            row["job"]: row["n"] for row in self._rows("SELECT job, count() AS n FROM bandwidth FINAL GROUP BY job")
+        }
         for name, trace in traces.items():
             wanted = sum(one.ranks_reported for one in truth[name].iterations)
             sent = sum(map(len, trace.batches("bandwidth").values()))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from irregulars.infra.configuration.settings import CONFIG_VARIABLE, PREFIX, Settings
 from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.services.loopback import HOST, free_port
+from tests.apache_kafka.broker import KafkaBroker
 from tests.chaos.clocks import Clock
-from tests.chaos.cluster import KafkaCluster
 from tests.chaos.disks import Disk
 from tests.chaos.network import Gate, Gates
 from tests.integration.pipelines import COMMAND, RECORDINGS, Process
@@ -47,16 +51,6 @@ class Job:
         return found
 
 
-def environment_for(checkout: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which another version runs: with those settings alone that it has."""
-    found = {"PYTHONPATH": str(checkout)}
-    listed = subprocess.run(
-        [*COMMAND, "settings"], env={**os.environ, **found}, capture_output=True, text=True, check=True
-    ).stdout
-    known = {f"{PREFIX}{line.split()[0].upper()}" for line in listed.splitlines() if line.strip()}
-    return found | {name: value for name, value in environment.items() if name in {*known, CONFIG_VARIABLE}}
-
-
 @dataclass
 class System:
     """Brokers, a database, workers and jobs; `random` makes all choices.
@@ -86,7 +80,15 @@ class System:
         arguments = ("worker", "--group", GROUP)
         environment = self.settings.to_environment()
         if self.older is not None and self._started % 2:
-            environment = environment_for(self.older, environment)
+            # An environment in which another version runs: with those settings alone that it has.
+            found = {"PYTHONPATH": str(self.older)}
+            listed = subprocess.run(
+                [*COMMAND, "settings"], env={**os.environ, **found}, capture_output=True, text=True, check=True
+            ).stdout
+            known = {f"{PREFIX}{line.split()[0].upper()}" for line in listed.splitlines() if line.strip()}
+            environment = found | {
+                name: value for name, value in environment.items() if name in {*known, CONFIG_VARIABLE}
+            }
         self._started += 1
         clock = Clock(self.folder / f"clock-{self._started}")
         faked = clock.environment(self.clock_library) if self.clock_library else {}
@@ -135,3 +137,79 @@ class System:
         for process in [*self.workers, *(job.process for job in self.jobs)]:
             if process.is_running:
                 process.kill()
+
+
+_CLUSTER_ID: Final = base64.urlsafe_b64encode(uuid.UUID(int=7).bytes).decode().rstrip("=")
+
+
+class Node(KafkaBroker):
+    """One broker of a cluster, and controller as well."""
+
+    def __init__(self, number: int, directory: Path) -> None:
+        super().__init__(directory / f"kafka-{number}", start_timeout_s=90.0)
+        self.number: Final = number
+        self.controller_port: Final = free_port()
+        self.internal_port: Final = free_port()
+        self.port: Final = self._port
+        self._cluster_id = _CLUSTER_ID
+        self.extra: dict[str, str] = {}
+
+    def _own_properties(self) -> dict[str, str]:
+        return self.extra
+
+
+class KafkaCluster:
+    """Brokers that start together.
+
+    Attributes
+    ----------
+    bootstrap
+        For the system under test: through the gates.
+    direct
+        For those who watch it: no fault of the network reaches them.
+    gates
+        Where clients reach each broker.
+    inner_gates
+        Where other brokers reach each, for copies of partitions and as a controller.
+    """
+
+    def __init__(self, count: int, directory: Path, gates: Gates) -> None:
+        self.nodes: Final = [Node(number, directory) for number in range(1, count + 1)]
+        self.gates: Final[list[Gate]] = [gates.open(node.port) for node in self.nodes]
+        self.inner_gates: Final = [
+            (gates.open(node.internal_port), gates.open(node.controller_port)) for node in self.nodes
+        ]
+        voters = [
+            f"{node.number}@{HOST}:{own.port}" for node, (_, own) in zip(self.nodes, self.inner_gates, strict=True)
+        ]
+        copies = str(min(count, 3))
+        for node, gate, (inner, _) in zip(self.nodes, self.gates, self.inner_gates, strict=True):
+            watched = f"{HOST}:{free_port()}"
+            node.extra = {
+                "node.id": str(node.number),
+                "listeners": f"PLAINTEXT://{node.bootstrap},INTERNAL://{HOST}:{node.internal_port},WATCH://{watched},"
+                f"CONTROLLER://{HOST}:{node.controller_port}",
+                "advertised.listeners": f"PLAINTEXT://{HOST}:{gate.port},INTERNAL://{HOST}:{inner.port},"
+                f"WATCH://{watched}",
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,"
+                "WATCH:PLAINTEXT",
+                "inter.broker.listener.name": "INTERNAL",
+                "controller.quorum.voters": ",".join(voters),
+                "offsets.topic.replication.factor": copies,
+                "default.replication.factor": copies,
+                "min.insync.replicas": "2" if count > 2 else "1",
+                "unclean.leader.election.enable": "false",
+            }
+        self.bootstrap: Final = ",".join(f"{HOST}:{gate.port}" for gate in self.gates)
+        watched_at = [node.extra["listeners"].split("WATCH://")[1].split(",")[0] for node in self.nodes]
+        self.direct: Final = ",".join(watched_at)
+
+    def __enter__(self) -> KafkaCluster:
+        with ThreadPoolExecutor(len(self.nodes)) as together:  # one alone has no quorum, and never answers
+            for started in [together.submit(node.start) for node in self.nodes]:
+                started.result()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for node in self.nodes:
+            node.close()

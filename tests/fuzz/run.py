@@ -63,19 +63,6 @@ def _keep(name: str, value: bytes, what: str, found: list[str]) -> bool:
     return True
 
 
-def fuzz_guided(name: str, seconds: float, corpus: Path) -> int:
-    """Fuzz a target in a process of its own, guided by coverage; return its status (0: nothing was found)."""
-    program = "import sys; from tests.fuzz.run import guide; guide(sys.argv[1], sys.argv[2:])"
-    corpus.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(targets()[name].seeds):
-        (corpus / f"seed-{number}").write_bytes(seed)
-    options = [
-        f"-max_total_time={seconds:.0f}", "-max_len=65536", "-rss_limit_mb=1500", f"-timeout={MOST_S:.0f}",
-        f"-artifact_prefix={FINDINGS / name}-", str(corpus),
-    ]  # fmt: skip
-    return subprocess.run([sys.executable, "-c", program, name, *options], check=False).returncode
-
-
 def guide(name: str, options: list[str]) -> None:
     """Run atheris on a target; it ends the process."""
     import atheris  # type: ignore[import-not-found]  # not among our dependencies: whoever fuzzes installs it
@@ -104,7 +91,17 @@ def main() -> int:
     for name in names:
         share_s = chosen.seconds / len(names)
         if chosen.guided:
-            status = fuzz_guided(name, share_s, chosen.guided / name)
+            # Fuzz a target in a process of its own, guided by coverage; return its status (0: nothing was found).
+            corpus = chosen.guided / name
+            program = "import sys; from tests.fuzz.run import guide; guide(sys.argv[1], sys.argv[2:])"
+            corpus.mkdir(parents=True, exist_ok=True)
+            for number, seed in enumerate(targets()[name].seeds):
+                (corpus / f"seed-{number}").write_bytes(seed)
+            options = [
+                f"-max_total_time={share_s:.0f}", "-max_len=65536", "-rss_limit_mb=1500", f"-timeout={MOST_S:.0f}",
+                f"-artifact_prefix={FINDINGS / name}-", str(corpus),
+            ]  # fmt: skip
+            status = subprocess.run([sys.executable, "-c", program, name, *options], check=False).returncode
             print(f"{name:<16} guided, status {status}", flush=True)
             is_clean &= status == 0
             continue

@@ -25,9 +25,9 @@ from typing import Any, Final
 from tests.benchmarks.localization.blameless import draw_blameless, draw_further
 from tests.benchmarks.localization.cases import KINDS, Case, choose_quick, draw_cases
 from tests.benchmarks.localization.field import STRENGTHS, draw_field, draw_healthy_field
-from tests.benchmarks.localization.heavy import HeavyCase
 from tests.benchmarks.localization.processes import AnyCase, Job, run_all
 from tests.benchmarks.localization.report import write_report
+from tests.benchmarks.localization.running import HeavyCase
 from tests.benchmarks.localization.tables import said
 from tests.benchmarks.localization.topologies import SEEDS, SIZES, SPLITS
 
@@ -39,7 +39,18 @@ _SORTED: Final = ("cases", "further", "blameless", "field", "field_healthy")
 
 def main() -> int:
     """Run what the command line says."""
-    options = _options()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--split", choices=SPLITS, default="test", help="default: test")
+    parser.add_argument("--quick", action="store_true", help="a stratified sample at 512 GPUs, some 3 minutes")
+    parser.add_argument("--ranks", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="only these sizes")
+    parser.add_argument("--only", nargs="+", choices=KINDS, help="only these kinds of faults")
+    parser.add_argument("--cases", nargs="+", help="only these cases, by the names that the report gives")
+    help_text = "only these parts of the suite; field, untidy reality, is run where it is named alone"
+    parser.add_argument("--parts", nargs="+", choices=(*_USUAL_PARTS, "field"), default=_USUAL_PARTS, help=help_text)
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
+    parser.add_argument("--delta", type=float, default=1.1, help="δ of the figures; default 1.1")
+    parser.add_argument("--out", type=Path, default=Path("build/localization"), help="default: build/localization")
+    options = parser.parse_args()
     jobs = choose_jobs(options)
     if not jobs:
         print("no case is chosen; see --help", file=sys.stderr)
@@ -147,21 +158,6 @@ def _machine() -> str:
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--split", choices=SPLITS, default="test", help="default: test")
-    parser.add_argument("--quick", action="store_true", help="a stratified sample at 512 GPUs, some 3 minutes")
-    parser.add_argument("--ranks", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="only these sizes")
-    parser.add_argument("--only", nargs="+", choices=KINDS, help="only these kinds of faults")
-    parser.add_argument("--cases", nargs="+", help="only these cases, by the names that the report gives")
-    help_text = "only these parts of the suite; field, untidy reality, is run where it is named alone"
-    parser.add_argument("--parts", nargs="+", choices=(*_USUAL_PARTS, "field"), default=_USUAL_PARTS, help=help_text)
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one for each core")
-    parser.add_argument("--delta", type=float, default=1.1, help="δ of the figures; default 1.1")
-    parser.add_argument("--out", type=Path, default=Path("build/localization"), help="default: build/localization")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -69,11 +69,9 @@ SORTS: Final[dict[str, dict[str, Any]]] = {
     "warm-up": {"warmup_iterations": 8, "warmup_ratio": 0.4, "compile_ms": 3000.0, "connect_ms": 20.0},
     "new workload": {"workload_changes": ((60, 1.3), (130, 0.8), (190, 1.6))},
     "slow phases": {"host_phase_ratio": 0.045, "host_phase_iterations": 25.0},
-    "sequence lengths": {
-        "micro_batch_spread_ratio": 0.12, "micro_batch_tail": 4.0, "replica_spread_ratio": 0.03,
-    },
+    "sequence lengths": {"micro_batch_spread_ratio": 0.12, "micro_batch_tail": 4.0, "replica_spread_ratio": 0.03},
     "pauses": {"pause_probability": 0.002, "pause_tail_index": 1.5},
-}  # fmt: skip
+}
 """What is untidy in healthy jobs of each sort, beside noise, rounding and clocks; ``everything``: the field whole."""
 
 EVERYTHING: Final = "everything"

@@ -14,8 +14,7 @@ from typing import Any
 from tests.benchmarks.localization.blameless import BlamelessCase, run_blameless
 from tests.benchmarks.localization.cases import Case
 from tests.benchmarks.localization.field import FieldCase, HealthyFieldCase, run_field, run_healthy_field
-from tests.benchmarks.localization.heavy import HeavyCase, run_heavy
-from tests.benchmarks.localization.running import common_beginning, run_case
+from tests.benchmarks.localization.running import HeavyCase, common_beginning, run_case, run_heavy
 
 AnyCase = Case | BlamelessCase | HeavyCase | FieldCase | HealthyFieldCase
 Job = tuple[AnyCase, tuple[float, ...]]  # a case, and each δ that it is judged with

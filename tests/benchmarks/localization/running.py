@@ -16,13 +16,15 @@ from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.records import Batch, encode_batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.presets import with_preset
+from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline, OperatorLog, in_one_piece
 from tests.benchmarks.incidents import Incident, Incidents
 from tests.benchmarks.localization.cases import BEFORE, Case
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.scoring import Truth, device_of, score
-from tests.benchmarks.localization.topologies import ITERATIONS, Base
+from tests.benchmarks.localization.topologies import ITERATIONS, SEEDS, Base
 
 _DEVICES: Final = {
     "slow_rank": "gpu", "slow_host": "host", "slow_nic": "nic", "slow_link": "link", "slow_switch": "switch",
@@ -246,4 +248,46 @@ def _described(case: Case, incident: Incident) -> dict[str, Any]:
         "seed": case.seed, "job_seed": incident.settings.seed, "kind": case.kind, "shape": case.shape,
         "excess": case.excess, "measured_excess": [one["excess_ratio"] for one in label["faults"]],
         "spans": case.spans, "faults": [asdict(fault) for fault in faults],
+    }  # fmt: skip
+
+
+_HEAVY_ITERATIONS: Final = 30
+_HEAVY_IRREGULAR: Final = (20, 26)
+_EXCESS: Final = 0.3
+_HEARD_AT_ONCE: Final = 5  # the first hop holds what is not closed yet: two million rows an iteration
+
+
+@dataclass(frozen=True, slots=True)
+class HeavyCase:
+    """The one job of its sort."""
+
+    split: str
+
+    @property
+    def name(self) -> str:
+        """Short name, as `--cases` takes it."""
+        return f"{self.split}/2,048 GPUs, 1,000 operators, a fifth irregular"
+
+    def settings(self) -> SimulatorSettings:
+        """32 × 8 × 8 ranks, 16 micro-batches, 31 tensor parallel operators in each pass."""
+        job = SimulatorSettings(
+            job="heavy", dp=32, pp=8, tp=8, micro_batches=16, tp_operators=29, seed=SEEDS[self.split] + 900,
+            iterations=_HEAVY_ITERATIONS, bandwidth_period_ms=0.0,
+        )  # fmt: skip
+        return with_preset(job, "suite")
+
+
+def run_heavy(case: HeavyCase, delta: float) -> dict[str, Any]:
+    """Run it, judge it, count the bytes."""
+    began_s = time.process_time()
+    first, past = _HEAVY_IRREGULAR
+    incident = Incidents(case.settings()).run(f"slow_rank:rank=777,from={first},to={past},excess={_EXCESS}")
+    truth, simulated_s = truth_of(incident), time.process_time() - began_s
+    hearing = Hearing(incident, (delta,))
+    for part in range(0, _HEAVY_ITERATIONS, _HEARD_AT_ONCE):
+        is_end = part + _HEARD_AT_ONCE >= _HEAVY_ITERATIONS
+        hearing.hear(incident.batches(part, part + _HEARD_AT_ONCE), is_end=is_end)
+    return judged_row(hearing, truth, first) | {
+        "case": case.name, "kind": "slow_rank", "ranks": incident.settings.world_size, "seed": case.settings().seed,
+        "simulated_s": simulated_s,
     }  # fmt: skip

@@ -83,21 +83,17 @@ def test_the_two_clocks_of_a_topology_are_the_only_difference_of_their_shapes() 
 
 def test_faults_act_where_their_shape_says() -> None:
     for case in DEVELOPMENT[:100]:
-        check_spans(case)
-
-
-def check_spans(case: Case) -> None:
-    assert all(0 <= first < past <= case.iterations <= ITERATIONS for first, past in case.spans)
-    match case.shape:
-        case "from_start":
-            assert case.spans == ((0, ITERATIONS),)
-        case "spike":
-            recurs = case.kind in NETWORK_KINDS and not case.base.has_bandwidth
-            assert len(case.spans) == (3 if recurs else 1)
-            assert all(past == first + 1 for first, past in case.spans)
-            firsts = [first for first, _ in case.spans]
-            assert all(later - earlier >= 4 for earlier, later in pairwise(firsts))
-    assert case.shape == "from_start" or case.spans[0][0] >= BEFORE
+        assert all(0 <= first < past <= case.iterations <= ITERATIONS for first, past in case.spans)
+        match case.shape:
+            case "from_start":
+                assert case.spans == ((0, ITERATIONS),)
+            case "spike":
+                recurs = case.kind in NETWORK_KINDS and not case.base.has_bandwidth
+                assert len(case.spans) == (3 if recurs else 1)
+                assert all(past == first + 1 for first, past in case.spans)
+                firsts = [first for first, _ in case.spans]
+                assert all(later - earlier >= 4 for earlier, later in pairwise(firsts))
+        assert case.shape == "from_start" or case.spans[0][0] >= BEFORE
 
 
 def test_drawing_again_gives_the_same() -> None:

@@ -24,7 +24,7 @@ from tests.benchmarks.localization.field import (
     run_field,
     run_healthy_field,
 )
-from tests.benchmarks.localization.field_report import field_sections
+from tests.benchmarks.localization.report import field_sections
 from tests.benchmarks.localization.topologies import SPLITS
 
 ALL = [case for split in SPLITS for case in draw_field(split)]

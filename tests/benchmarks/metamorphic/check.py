@@ -70,7 +70,9 @@ class Check:
     def run(self, names: Sequence[str]) -> Iterator[Outcome]:
         """Judge under each of these changes; raises `InputError` if one is not known."""
         for name in names:
-            require_change(name)
+            # Raise `InputError` if there is no change of this name.
+            if name not in CHANGES:
+                raise InputError(f"change must be one of {', '.join(CHANGES)}; got {name!r}")
         return (self._under(name) for name in names)
 
     def _under(self, name: str) -> Outcome:
@@ -83,9 +85,3 @@ class Check:
         found = charges_of(judge(changed, self._settings), changed.naming)
         gone, new = differences(self.charges, found)
         return Outcome(name, gone=gone, new=new)
-
-
-def require_change(name: str) -> None:
-    """Raise `InputError` if there is no change of this name."""
-    if name not in CHANGES:
-        raise InputError(f"change must be one of {', '.join(CHANGES)}; got {name!r}")

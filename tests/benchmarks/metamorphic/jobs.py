@@ -96,7 +96,7 @@ JOBS: Final[Mapping[str, Job]] = {
     "queued-healthy": Job(_QUEUED),
     "leaders-rank": Job(_LEADERS, f"slow_rank:rank=8,{_SLOW},factor=1.5"),
     "leaders-healthy": Job(_LEADERS, is_off=True),
-}  # fmt: skip
+}
 """By name; the seed is the place in this table."""
 
 

@@ -12,11 +12,11 @@ from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
-from irregulars.producers.trace.directory import Trace, trace_batches
+from irregulars.producers.trace.directory import trace_batches
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline
-from tests.benchmarks.metamorphic.changed import Changed, Delivery, Naming
+from tests.benchmarks.metamorphic.changed import Changed, Naming
 from tests.benchmarks.metamorphic.recording import Recording
 
 _ROUND: Final = 64  # messages after which monitors are drained, as in the worker
@@ -54,17 +54,13 @@ def judge(changed: Changed, settings: JudgeSettings) -> list[Verdict]:
     trace = number_iterations(changed.recording.to_trace()).trace
     if changed.delivery is None:
         return analyze(trace, settings).verdicts
-    return judge_streamed(trace, settings, changed.delivery)
-
-
-def judge_streamed(trace: Trace, settings: JudgeSettings, delivery: Delivery) -> list[Verdict]:
-    """Return the newest revision of each verdict, most training time lost first."""
+    # The newest revision of each verdict, most training time lost first.
     pipeline, newest = LocalPipeline(trace.job, settings), dict[str, Verdict]()
     for announcement in trace.announcements:
         pipeline.take(announcement)
     ends = [Heartbeat(trace.job, trace.attempt, one.rank, {}, "ended", "finished") for one in trace.announcements]
     rounds: Iterator[Sequence[Batch | Heartbeat]] = _rounds(
-        trace_batches(trace, delivery.max_rows, delivery.max_span_s)
+        trace_batches(trace, changed.delivery.max_rows, changed.delivery.max_span_s)
     )
     for some in chain(rounds, [ends]):
         for message in some:

@@ -60,15 +60,13 @@ def touched(before: Recording, after: Recording) -> set[str]:
         if len(old["rank"]) != len(new["rank"]):
             found.add(schema)
             continue
+        # Whether NaN may be in it.
         found |= {
-            f"{schema}.{name}" for name in old if not np.array_equal(old[name], new[name], is_numeric(old[name]))
+            f"{schema}.{name}"
+            for name in old
+            if not np.array_equal(old[name], new[name], old[name].dtype.kind == "f")
         }
     return found | ({"devices"} if before.devices != after.devices else set())
-
-
-def is_numeric(column: np.ndarray) -> bool:
-    """Whether NaN may be in it."""
-    return column.dtype.kind == "f"
 
 
 def texts(recording: Recording, schema: str, *left_out: str) -> list[tuple[Any, ...]]:

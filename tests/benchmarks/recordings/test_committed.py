@@ -17,9 +17,7 @@ from tests.benchmarks.recordings.__main__ import BENCH
 from tests.benchmarks.recordings.judging import label_of, recordings_in
 
 DIRECTORIES = recordings_in(BENCH)
-KINDS = {
-    "slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "none",
-}  # fmt: skip
+KINDS = {"slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "none"}
 FILES = {"bandwidth.parquet", "commops.parquet", "iterations.parquet", "job.json", "label.json"}
 LABEL = {
     "kind", "device", "rank", "peer", "ranks", "host", "switch", "direction", "injected", "iterations", "spans",
@@ -60,22 +58,18 @@ def test_a_recording_is_complete(directory: Path) -> None:
         assert {tuple(batch.columns["iteration"].tolist()) for batch in trace.iterations.values()} == {
             tuple(range(70))
         }
-        _check_shares(directory)
-
-
-def _check_shares(directory: Path) -> None:
-    """Every collective has all its ranks and every send its recv; all ended, and none came before it was sent."""
-    communicators = json.loads((directory / "job.json").read_text(encoding="utf-8"))["communicators"]
-    table = pq.read_table(directory / "commops.parquet")
-    assert table["elapsed_ns"].null_count == table["start_ns"].null_count == 0
-    collectives = table.filter(pc.is_null(table["peer"])).group_by(["communicator", "sequence"])
-    found = collectives.aggregate([("rank", "count_distinct"), ("rank", "count")]).to_pydict()
-    sizes = [len(communicators[name]["ranks"]) for name in found["communicator"]]
-    assert found["rank_count_distinct"] == found["rank_count"] == sizes
-    sent, received = (_one_way(table, *names) for names in (("send", "rank", "peer"), ("recv", "peer", "rank")))
-    assert all(sent[name].equals(received[name]) for name in KEYS)
-    arrived_ns = pc.add(received["start_ns"], received["elapsed_ns"])
-    assert pc.all(pc.greater_equal(pc.add(arrived_ns, CLOCKS_NS), sent["start_ns"])).as_py() is not False
+        # Every collective has all its ranks and every send its recv; all ended, and none came before it was sent.
+        communicators = json.loads((directory / "job.json").read_text(encoding="utf-8"))["communicators"]
+        table = pq.read_table(directory / "commops.parquet")
+        assert table["elapsed_ns"].null_count == table["start_ns"].null_count == 0
+        collectives = table.filter(pc.is_null(table["peer"])).group_by(["communicator", "sequence"])
+        found = collectives.aggregate([("rank", "count_distinct"), ("rank", "count")]).to_pydict()
+        sizes = [len(communicators[name]["ranks"]) for name in found["communicator"]]
+        assert found["rank_count_distinct"] == found["rank_count"] == sizes
+        sent, received = (_one_way(table, *names) for names in (("send", "rank", "peer"), ("recv", "peer", "rank")))
+        assert all(sent[name].equals(received[name]) for name in KEYS)
+        arrived_ns = pc.add(received["start_ns"], received["elapsed_ns"])
+        assert pc.all(pc.greater_equal(pc.add(arrived_ns, CLOCKS_NS), sent["start_ns"])).as_py() is not False
 
 
 def _one_way(table: pa.Table, operator: str, source: str, destination: str) -> pa.Table:

@@ -18,7 +18,7 @@ from irregulars.sinks.connection import DatabaseSettings, connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
 from tests.infra.console.browser import chromium
 from tests.infra.console.filled import fill, moved_to
-from tests.infra.console.running import RunningConsole, running_console
+from tests.infra.console.visits import RunningConsole, running_console
 from tests.sinks.recorded_jobs import rows_of_recording
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from starlette.datastructures import Headers
 from irregulars.errors import InputError
 from irregulars.infra.console.access import CONTENT_POLICY, LEAST_TOKEN, is_from_here, is_open_to_others, make_policy
 from irregulars.infra.console.server import Certificate, ConsoleSettings, config_of, listen_on, make_app
-from tests.infra.console.served_apps import serving
-from tests.infra.console.visits import NOWHERE, PAGE, Visit, text_of, visit
+from tests.infra.console.visits import NOWHERE, PAGE, Visit, serving, text_of, visit
 from tests.integration.certificates import Authority
 
 HERE = "/questions"  # a page that asks no service anything
@@ -32,10 +31,7 @@ def stranger() -> Iterator[Visit]:
 
 
 def token_in(folder: Path, token: str = "a token that nobody guesses") -> Path:
-    path = folder / "token"
-    path.write_text(token + "\n")
-    path.chmod(0o600)
-    return path
+    return file_with(folder, token + "\n")
 
 
 # --- tokens and cookies ---------------------------------------------------------------------------------------------

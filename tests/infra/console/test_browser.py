@@ -15,7 +15,7 @@ from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import fill, moved_to, while_it_lasts
-from tests.infra.console.running import RunningConsole, running_console
+from tests.infra.console.visits import RunningConsole, running_console
 from tests.integration.pipelines import drop
 from tests.sinks.recorded_jobs import rows_of_recording
 

@@ -20,7 +20,7 @@ from irregulars.sinks.protocol import Rows
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import moved_to
-from tests.infra.console.running import RunningConsole, running_console
+from tests.infra.console.visits import RunningConsole, running_console
 from tests.integration.pipelines import drop
 from tests.sinks.recorded_jobs import rows_of_recording
 

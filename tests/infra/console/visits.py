@@ -5,18 +5,20 @@ from __future__ import annotations
 import html
 import re
 import socket
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import uvicorn
 
 from irregulars.infra.console.access import AccessPolicy, make_policy
 from irregulars.infra.console.kafka import KafkaAddress
 from irregulars.infra.console.server import ConsoleSettings, config_of, listen_on, make_app
 from irregulars.sinks.connection import DatabaseSettings
-from tests.infra.console.served_apps import serving
 
 NOWHERE = DatabaseSettings("http://127.0.0.1:1", "nobody", "", "none")
 """A database that does not answer: port 1 refuses at once."""
@@ -79,3 +81,45 @@ def visit_of(settings: ConsoleSettings, listening: socket.socket, policy: Access
 def text_of(answer: httpx.Response) -> str:
     """Return what people read of a page, blanks run together."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", answer.text)).split())
+
+
+_START_S = 60.0
+
+
+@contextmanager
+def serving(config: uvicorn.Config, listening: socket.socket) -> Iterator[str]:
+    """Serve on a socket that listens; yields the address."""
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + _START_S
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.started
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningConsole:
+    """Where it listens, and the token that lets in."""
+
+    url: str
+    token: str
+
+    @property
+    def link(self) -> str:
+        """The link that logs in."""
+        return f"{self.url}/login#{self.token}"
+
+
+@contextmanager
+def running_console(
+    database: DatabaseSettings, kafka: KafkaAddress | None = None, *, takes_feedback: bool = False
+) -> Iterator[RunningConsole]:
+    """Serve a console on a free port of this machine until the block ends."""
+    with visit(database, kafka, takes_feedback=takes_feedback) as found:
+        yield RunningConsole(str(found.client.base_url).rstrip("/"), found.token)

@@ -163,7 +163,10 @@ class _Iteration:
                     self.rows.write(op.rows[q], self.t[q], finish, moved)
                 self.t[q] = finish
         elif isinstance(op, Pause):
-            self._pause(s, op)
+            extra = op.seconds * np.exp(self.rng.normal(0, 0.12, self.layout.lanes))
+            if op.first_replica_only:
+                extra = np.where(self.layout.replica == 0, extra, 0.02 * extra)
+            self.t[s] = self.t[s] + extra
 
     def _collective(self, number: int, s: int, op: Collective) -> None:
         members = self.layout.groups[op.kind]
@@ -223,12 +226,6 @@ class _Iteration:
             self.rows.write(message.send_rows, ready, finish, moved)
             self.rows.write(message.recv_rows, received, finish, moved)
         return finish, moved
-
-    def _pause(self, s: int, op: Pause) -> None:
-        extra = op.seconds * np.exp(self.rng.normal(0, 0.12, self.layout.lanes))
-        if op.first_replica_only:
-            extra = np.where(self.layout.replica == 0, extra, 0.02 * extra)
-        self.t[s] = self.t[s] + extra
 
     def outcome(self) -> Outcome:
         """What came of all steps."""

@@ -76,7 +76,11 @@ class Job:
 
     def calibrate(self, fault: Fault, twin: Run, pace: float) -> None:
         """Give the fault the strength at which its effect is what was drawn, or as near as it gets."""
-        some = self._sampled(fault)
+        # A few training iterations that the fault is on in.
+        on = np.flatnonzero(fault.active).tolist()
+        training = [i for i in on if self.engine.scenario.phase[i] == "train"]
+        count = 10 if fault.mode == "replica" else 4
+        some = training[:: max(1, len(training) // count)][:count] or on[:1]
         usual = float(sum(twin.times()[i] for i in some))
         computes = float(np.mean([len(work) for work in self.programs["train"].compute_work]))
 
@@ -106,10 +110,3 @@ class Job:
             strength = min(guess, most)
         self.engine.forget_fault()
         fault.apply(best[1], self.engine.fabric, pace, computes)
-
-    def _sampled(self, fault: Fault) -> list[int]:
-        """A few training iterations that the fault is on in."""
-        on = np.flatnonzero(fault.active).tolist()
-        training = [i for i in on if self.engine.scenario.phase[i] == "train"]
-        count = 10 if fault.mode == "replica" else 4
-        return training[:: max(1, len(training) // count)][:count] or on[:1]

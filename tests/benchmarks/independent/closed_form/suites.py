@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.independent.closed_form.arrays import Flags, Floats, choose
+from tests.benchmarks.independent.closed_form.arrays import Flags, Floats, autoregressive, choose, log_uniform
 from tests.benchmarks.independent.closed_form.engine import Engine, Rows
 from tests.benchmarks.independent.closed_form.faults import FAULTS, draw_fault
 from tests.benchmarks.independent.closed_form.measurement import Measurement, draw_measurement
-from tests.benchmarks.independent.closed_form.nuisances import HEALTHY, draw_scenario
 from tests.benchmarks.independent.closed_form.operations import Shape
 from tests.benchmarks.independent.closed_form.program import Program
-from tests.benchmarks.independent.closed_form.rivals import rivals
 from tests.benchmarks.independent.closed_form.running import Job, Run
-from tests.benchmarks.independent.closed_form.scenario import Fault
+from tests.benchmarks.independent.closed_form.scenario import Fault, Scenario
 from tests.benchmarks.independent.closed_form.schedules import build
 from tests.benchmarks.independent.closed_form.shapes import ROWS, draw_layout, draw_shape
 from tests.benchmarks.independent.closed_form.topology import Fabric
@@ -79,20 +78,7 @@ def make(suite: str, seed: int, number: int, out: Path) -> tuple[str, Label]:
     kinds = [k for k in FAULTS if not (suite == "ddp" and k in ("link", "stage"))]
     what = choose(rng, kinds) if faulty else None
     healthy = None if faulty else choose(rng, HEALTHY)
-    drawn = _draw(rng, suite, what, healthy)
-    run = drawn.twin if what is None else _run_faulty(rng, drawn, what)
-    run.history[:0] = drawn.before
-    elapsed = drawn.pace * drawn.job.iterations
-    measurement = draw_measurement(rng, suite, drawn.fabric, run.fault, elapsed)
-    if run.fault is not None and run.fault.mode == "hang":
-        measurement.recorded_until = _draw_end(rng, run)
-    label = _label(drawn, run, healthy, measurement)
-    label["rows"] = write(out / name, run, drawn.fabric, measurement, label, rng)
-    return name, label
-
-
-def _draw(rng: np.random.Generator, suite: str, what: str | None, healthy: str | None) -> _Drawn:
-    """A job, in which such a fault is possible, and how it runs without."""
+    # A job, in which such a fault is possible, and how it runs without.
     layout, fabric = draw_layout(rng, suite, what)
     most = 60 if suite in ("dims", "large") else 120
     iterations = 40 if layout.size >= 4096 else int(rng.integers(40, most + 1))
@@ -110,7 +96,16 @@ def _draw(rng: np.random.Generator, suite: str, what: str | None, healthy: str |
     clock = rng.uniform(0, 0.002, (layout.pp, layout.lanes)) + 1.0
     job = Job(engine, programs, iterations, clock)
     before = [job.set_up(pace)] if suite != "tidy" and rng.random() < 0.3 else []
-    return _Drawn(suite, fabric, shape, job, nuisances, before, job.run())
+    drawn = _Drawn(suite, fabric, shape, job, nuisances, before, job.run())
+    run = drawn.twin if what is None else _run_faulty(rng, drawn, what)
+    run.history[:0] = drawn.before
+    elapsed = drawn.pace * drawn.job.iterations
+    measurement = draw_measurement(rng, suite, drawn.fabric, run.fault, elapsed)
+    if run.fault is not None and run.fault.mode == "hang":
+        measurement.recorded_until = _draw_end(rng, run)
+    label = _label(drawn, run, healthy, measurement)
+    label["rows"] = write(out / name, run, drawn.fabric, measurement, label, rng)
+    return name, label
 
 
 def _run_faulty(rng: np.random.Generator, drawn: _Drawn, what: str) -> Run:
@@ -165,7 +160,13 @@ def _label_fault(label: Label, drawn: _Drawn, run: Run, fault: Fault, measuremen
     if fault.mode == "hang":
         label["effect"] = None
     else:
-        label["effect"] = effect = _effect(drawn, run, fault)
+        # Duration over the twin's while the fault is on: settled iterations if there are, else those there are.
+        over = fault.active & drawn.settled
+        if not over.any():
+            over = fault.active & drawn.training
+        if not over.any():
+            over = fault.active
+        label["effect"] = effect = float(run.times()[over].mean() / drawn.twin.times()[over].mean())
         on = [i + first for i in np.flatnonzero(fault.active).tolist()]
         label["on"] = on if fault.onset == "fluctuating" else None
         if effect - 1 < 0.08:
@@ -185,16 +186,6 @@ def _label_fault(label: Label, drawn: _Drawn, run: Run, fault: Fault, measuremen
         label["host"] = f"node-{fabric.host[fault.ranks[0]]}"
         label["nic"] = f"mlx5_{fabric.nic_index[fault.ranks[0]]}"
     return why
-
-
-def _effect(drawn: _Drawn, run: Run, fault: Fault) -> float:
-    """Duration over the twin's while the fault is on: settled iterations if there are, else those there are."""
-    over = fault.active & drawn.settled
-    if not over.any():
-        over = fault.active & drawn.training
-    if not over.any():
-        over = fault.active
-    return float(run.times()[over].mean() / drawn.twin.times()[over].mean())
 
 
 def _label_job(drawn: _Drawn, measurement: Measurement) -> Label:
@@ -240,3 +231,170 @@ def _untellable(drawn: _Drawn, fault: Fault, measurement: Measurement) -> list[s
         if "host" not in measurement.device_keys:
             why.append("hosts are not known")
     return why
+
+
+HEALTHY = (
+    "clean",
+    "stalls",
+    "checkpoints",
+    "evaluation",
+    "warm-up",
+    "new workload",
+    "host phases",
+    "sequence lengths",
+)
+MESSY = {"tidy": 0.1, "untidy": 0.5, "ddp": 0.3, "dims": 0.3, "large": 0.25}
+
+
+def draw_scenario(
+    rng: np.random.Generator, suite: str, fabric: Fabric, iterations: int, pace: float, healthy: str | None
+) -> tuple[Scenario, list[str]]:
+    """Nuisances and their names; `healthy` is what a healthy job is about, None for a job with a fault."""
+    scenario = _draw_usual(rng, suite, fabric, iterations, pace)
+    if suite != "tidy":
+        shrink = min(1, 256 / fabric.layout.size)  # more ranks must not make an iteration's worst moment worse
+        scenario.data_sigma = choose(rng, (0, 0, 0.01, 0.03, 0.06))
+        scenario.op_sigma = rng.uniform(0.005, 0.03)
+        scenario.op_tail = choose(rng, (0, 0, 2e-5, 1e-4)) * shrink
+        scenario.tail_share = choose(rng, (0, 0, 1e-4, 1e-3)) * shrink
+    chance = MESSY[suite] * 0.5
+    about = {h: healthy == h or (healthy != "clean" and rng.random() < chance) for h in HEALTHY}
+    if suite == "tidy" and healthy is None:
+        about = dict.fromkeys(HEALTHY, False) | {"warm-up": rng.random() < 0.3}
+    if about["stalls"]:
+        _add_stalls(rng, scenario, iterations, pace)
+    if about["host phases"]:
+        scenario.host_phase = _host_phases(rng, iterations, fabric.hosts, rng.uniform(0.05, 0.25))
+    if about["warm-up"]:
+        for i in range(int(rng.integers(1, 5))):
+            scenario.warm[i] = pace * rng.uniform(0.3, 3.0) / (1 + i)
+    if about["new workload"]:
+        first = int(iterations * rng.uniform(0.25, 0.75))
+        scenario.common[first:] *= choose(rng, (0.75, 0.85, 1.15, 1.25, 1.4))
+    if about["sequence lengths"]:
+        wave = autoregressive(rng, iterations, choose(rng, (0, 0.5, 0.9)), rng.uniform(0.06, 0.12))
+        scenario.common *= np.exp(np.clip(wave, -0.2, 0.2))
+    for what, phase in (("evaluation", "eval"), ("checkpoints", "checkpoint")):
+        if about[what]:
+            every = int(rng.integers(12, 26))
+            for i in range(int(rng.integers(5, every)), iterations, every):
+                scenario.phase[i] = phase
+    return scenario, [h for h in HEALTHY[1:] if about[h]]
+
+
+def _draw_usual(rng: np.random.Generator, suite: str, fabric: Fabric, iterations: int, pace: float) -> Scenario:
+    """The differences and the jitter that every job has."""
+    layout, tidy = fabric.layout, suite == "tidy"
+    host = rng.normal(0, 0.004, fabric.hosts)[fabric.host]
+    rank_factor = np.clip(1 + host + rng.normal(0, rng.uniform(0.004, 0.012), layout.size), 0.96, 1.04)
+    stages: Floats = rng.normal(0, 0.006 if tidy else 0.015, layout.pp)
+    stage_factor: Floats = 1 + (stages if tidy else np.clip(stages, -0.05, 0.05))
+    if layout.pp > 1 and rng.random() < 0.5:
+        stage_factor[-1] *= 1 + rng.uniform(0, 0.05)  # the head of the model
+    sigma = rng.uniform(0.009, 0.018) if tidy else log_uniform(rng, 0.005, 0.03)
+    scenario = Scenario(
+        layout=layout,
+        fabric=fabric,
+        phase=["train"] * iterations,
+        common=1 + autoregressive(rng, iterations, 0.3, sigma),
+        rank_factor=rank_factor,
+        stage_factor=stage_factor,
+        host_phase=np.ones((iterations, fabric.hosts)),
+        warm=np.zeros(iterations),
+        gap=pace * rng.uniform(0.002, 0.02),
+    )
+    scenario.rank_sigma, scenario.op_sigma = rng.uniform(0.001, 0.004), rng.uniform(0.003, 0.012)
+    scenario.transfer_sigma = rng.uniform(0.01, 0.04) if tidy else rng.uniform(0.02, 0.12)
+    return scenario
+
+
+def _add_stalls(rng: np.random.Generator, scenario: Scenario, iterations: int, pace: float) -> None:
+    size = scenario.layout.size
+    for i in np.flatnonzero(rng.random(iterations) < rng.uniform(0.04, 0.15)).tolist():
+        if rng.random() < 0.3:
+            scenario.network_stalls[i] = (rng.random() * 0.999, pace * log_uniform(rng, 0.05, 0.5))
+        else:
+            scenario.stalls[i] = [
+                (int(rng.integers(size)), rng.random() * 0.999, pace * log_uniform(rng, 0.05, 0.6))
+                for _ in range(int(rng.integers(1, 3)))
+            ]
+
+
+def _host_phases(rng: np.random.Generator, iterations: int, hosts: int, share: float) -> Floats:
+    """Hosts that are a few per cent slower for 5 to 25 iterations; `share` of the time in mean."""
+    factor = np.ones((iterations, hosts))
+    for h in range(hosts):
+        for _ in range(rng.poisson(share * iterations / 14)):
+            first = int(rng.integers(-10, iterations))
+            length = int(rng.integers(5, 25))
+            factor[max(first, 0) : max(first + length, 0), h] = 1 + rng.uniform(0.03, 0.06)
+    return factor
+
+
+Pairs = set[tuple[int, int]]  # stages that send to one another
+Entity = tuple[str, int, int]  # a group (kind, stage, number) or a path ("p", rank, rank)
+
+
+def _signature(fabric: Fabric, nics: Iterable[int], direction: str, logged: Flags, pairs: Pairs) -> frozenset[Entity]:
+    """Transfers that slow NICs slow and the log can show: groups, and directed pairs of stages' lanes."""
+    layout = fabric.layout
+    lanes = layout.lanes
+    found: set[Entity] = set()
+    for rank in np.flatnonzero(np.isin(fabric.nic, list(nics))).tolist():
+        stage, lane = divmod(rank, lanes)
+        for kind in layout.groups:
+            if fabric.plan[kind].crosses:
+                group = int(layout.lane_group[kind][lane])
+                members = layout.groups[kind][group] + stage * lanes
+                if logged[members].any():
+                    found.add((kind, stage, group))
+        for x, y in pairs:
+            for mine, way in ((x, "tx"), (y, "rx")):
+                if mine == stage and direction in ("both", way):
+                    a, b = lane + x * lanes, lane + y * lanes
+                    if fabric.host[a] != fabric.host[b] and (logged[a] or logged[b]):
+                        found.add(("p", a, b))
+    return frozenset(found)
+
+
+def _touched(fabric: Fabric, entities: Iterable[Entity]) -> set[int]:
+    """Ranks that take part in the transfers."""
+    touched: set[int] = set()
+    for kind, first, second in entities:
+        if kind == "p":
+            touched.update((first, second))
+        else:
+            members = fabric.layout.groups[kind][second] + first * fabric.layout.lanes
+            touched.update(members.tolist())
+    return touched
+
+
+def rivals(fabric: Fabric, fault: Fault, logged: Flags, pairs: Pairs) -> list[str] | None:
+    """Other devices that slow just the same transfers, which no log can tell apart; None: no transfer shows it."""
+    own: set[int] = set()
+    is_link = fault.kind == "slow_link"
+    if is_link:
+        lanes = fabric.layout.lanes
+        a, b = fault.ranks_in_order
+        ways = [(a, b), (b, a)] if fault.direction == "both" else [(a, b)]
+        mine = frozenset(("p", x, y) for x, y in ways if (x // lanes, y // lanes) in pairs)
+    else:
+        assert fault.nics is not None
+        own = {int(n) for n in fault.nics}
+        mine = _signature(fabric, own, fault.direction, logged, pairs)
+    if not mine:
+        return None
+    # A rival shares every transfer, hence any few show all devices that can be one.
+    touched = _touched(fabric, list(mine)[:3])
+    found = []
+    for nic in sorted({int(fabric.nic[r]) for r in touched}):
+        directions = () if own == {nic} else ("both", "tx", "rx")
+        if any(_signature(fabric, [nic], direction, logged, pairs) == mine for direction in directions):
+            found.append(f"nic {nic}")
+    for switch in sorted({int(fabric.switch[r]) for r in touched}):
+        nics = set(np.unique(fabric.nic[fabric.switch == switch]).tolist())
+        if nics != own and _signature(fabric, nics, "both", logged, pairs) == mine:
+            found.append(f"switch {switch}")
+    if not is_link and all(e[0] == "p" for e in mine) and len({tuple(sorted(e[1:])) for e in mine}) == 1:
+        found.append("link")
+    return found

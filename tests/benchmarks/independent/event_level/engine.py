@@ -246,7 +246,21 @@ class Engine:
                 self.transfers[key] = transfer
             transfer.open.append((kernel, place))
             if ends is not None:
-                self._meet(transfer, key, kernel, place)
+                # One side of a send and recv has arrived.
+                are_both_here = len(transfer.open) == 2
+                if are_both_here or transfer.state == "sent":
+                    del self.transfers[key]
+                if transfer.state == "waiting":
+                    is_eager = kernel.shares[place].operator == "send" and transfer.size <= self.job.eager
+                    if are_both_here or is_eager:
+                        self._begin(transfer, kernel.iteration)
+                    # With gloo, the sender is through as soon as its bytes are in the operating system.
+                    if are_both_here and self.job.buffered and transfer.size <= self.job.buffered:
+                        sender = next(end for end in transfer.open if end[0].shares[end[1]].operator == "send")
+                        transfer.open.remove(sender)
+                        self._at(self.now + 3e-5 + transfer.size / 6e9, self._end_share, *sender)
+                elif transfer.state == "sent":  # eager bytes were here before the recv
+                    self._at(self.now + 4e-6, self._end_share, kernel, place)
             elif len(transfer.open) == len(self.job.members[share.communicator]):
                 del self.transfers[key]
                 self._begin(transfer, kernel.iteration)
@@ -255,23 +269,6 @@ class Engine:
         if not self.job.elastic:
             return share.size
         return share.size * self._noise.data[kernel.iteration][self.job.replica[kernel.rank.number]][share.data]
-
-    def _meet(self, transfer: Transfer, key: tuple[int, Pair | None, int], kernel: Kernel, place: int) -> None:
-        """One side of a send and recv has arrived."""
-        are_both_here = len(transfer.open) == 2
-        if are_both_here or transfer.state == "sent":
-            del self.transfers[key]
-        if transfer.state == "waiting":
-            is_eager = kernel.shares[place].operator == "send" and transfer.size <= self.job.eager
-            if are_both_here or is_eager:
-                self._begin(transfer, kernel.iteration)
-            # With gloo, the sender is through as soon as its bytes are in the operating system.
-            if are_both_here and self.job.buffered and transfer.size <= self.job.buffered:
-                sender = next(end for end in transfer.open if end[0].shares[end[1]].operator == "send")
-                transfer.open.remove(sender)
-                self._at(self.now + 3e-5 + transfer.size / 6e9, self._end_share, *sender)
-        elif transfer.state == "sent":  # eager bytes were here before the recv
-            self._at(self.now + 4e-6, self._end_share, kernel, place)
 
     def _begin(self, transfer: Transfer, iteration: int) -> None:
         """All have arrived: latency first, then bytes."""

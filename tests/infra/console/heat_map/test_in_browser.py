@@ -13,7 +13,7 @@ from irregulars.infra.console.heat_map import reading
 from irregulars.sinks.connection import connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
 from tests.infra.console.browser import chromium, chromium_path
-from tests.infra.console.running import RunningConsole, running_console
+from tests.infra.console.visits import RunningConsole, running_console
 from tests.integration.test_clickhouse import Server, own_database
 
 if TYPE_CHECKING:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -13,11 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import uvicorn
+from starlette.applications import Starlette
 
+from irregulars.infra.console.database import ConsoleDatabase
 from irregulars.infra.console.heat_map import reading
 from irregulars.infra.console.heat_map.levels import HEADER
+from irregulars.infra.console.heat_map.routes import heat_map_routes
+from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
-from tests.infra.console.heat_map.served import served
+from tests.infra.console.visits import serving
 from tests.integration.test_clickhouse import Server, own_database, store
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -307,3 +314,17 @@ def test_an_attempt_of_too_many_digits_is_refused(ask: Ask) -> None:
         answer = ask.client.get(f"/api/jobs/x/{'9' * digits}/heat-map")
         assert answer.status_code == 400
         assert "attempt must be a number" in answer.json()["error"]
+
+
+@contextmanager
+def served(settings: DatabaseSettings) -> Iterator[httpx.Client]:
+    """Serve until the block ends; yields a client that knows where."""
+    database = ConsoleDatabase(settings)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        app = Starlette(routes=heat_map_routes(database))
+        config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", lifespan="off")
+        try:
+            with serving(config, listening) as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+                yield client
+        finally:
+            database.close()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.benchmarks.localization.statistics import brier, calibration_error, reliability, wilson
+from tests.benchmarks.localization.tables import brier, calibration_error, reliability, wilson
 
 answers = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50)
 

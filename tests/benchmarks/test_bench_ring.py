@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.benchmarks.chunked_ring import Ring
+from tests.benchmarks.bench_ring import Ring
 
 FAST, SLOW = 1e9, 0.25e9
 MB = 1e6
