@@ -27,8 +27,8 @@ class Publishing:
 
     def __init__(self, settings: AgentSettings) -> None:
         self.rank, self.stopping, self.troubles = Rank(0), threading.Event(), list[Exception]()
-        way_out = Kafka(settings.bootstrap, settings.topics, self.troubles.append)
-        self._thread = threading.Thread(target=way_out.run, args=(self.rank.source, self._wait))
+        exporter = Kafka(settings.bootstrap, settings.topics, self.troubles.append)
+        self._thread = threading.Thread(target=exporter.run, args=(self.rank.source, self._wait))
         self._thread.start()
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.records import Batch
+from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.sources import Record, Source
 from irregulars.producers.trace.directory import Trace
 from irregulars.producers.trace.source import TraceSource
@@ -37,14 +37,6 @@ class Spoiled:
 
     def close(self) -> None:
         self.good.close()
-
-
-class _OnBatches(Spoiled):
-    def change(self, record: Record) -> Sequence[Any]:
-        return [self.spoil(record) if isinstance(record, Batch) else record]
-
-    def spoil(self, batch: Batch) -> Batch:
-        raise NotImplementedError
 
 
 class Blocks(Spoiled):
@@ -76,40 +68,6 @@ class NeverAnnounces(Spoiled):
 class AnnouncesOtherSources(Spoiled):
     def change(self, record: Record) -> Sequence[Any]:
         return [replace(record, sources=("bandwidth",)) if isinstance(record, Announcement) else record]
-
-
-class MissesAColumn(_OnBatches):
-    def spoil(self, batch: Batch) -> Batch:
-        return Batch(batch.header, dict(list(batch.columns.items())[:-1]))
-
-
-class HasUnequalColumns(_OnBatches):
-    def spoil(self, batch: Batch) -> Batch:
-        columns = dict(batch.columns)
-        name = next(iter(columns))
-        return Batch(batch.header, columns | {name: columns[name][:-1]})
-
-
-class HasCodesWithoutNames(_OnBatches):
-    def spoil(self, batch: Batch) -> Batch:
-        return Batch(replace(batch.header, names=()), batch.columns)
-
-
-class MiscountsRows(_OnBatches):
-    def spoil(self, batch: Batch) -> Batch:
-        return Batch(replace(batch.header, rows_before=0), batch.columns)
-
-
-class PromisesTooMuch(_OnBatches):
-    def spoil(self, batch: Batch) -> Batch:
-        watermark_ns = (batch.header.watermark_ns or 0) + 10**9
-        return Batch(replace(batch.header, watermark_ns=watermark_ns), batch.columns)
-
-
-class TakesBackItsWatermark(_OnBatches):
-    def spoil(self, batch: Batch) -> Batch:
-        watermark_ns = 10**9 - batch.header.rows_before
-        return Batch(replace(batch.header, watermark_ns=watermark_ns), batch.columns)
 
 
 class ReusesItsArrays(Spoiled):
@@ -148,28 +106,25 @@ class ResumesTooLate(Spoiled):
             self.good.poll(1)
 
 
-class ResumesWithOtherRows(_OnBatches):
-    def __init__(self, trace: Trace, position: str | None) -> None:
-        super().__init__(trace, position)
-        self.is_resumed = position is not None
-
-    def spoil(self, batch: Batch) -> Batch:
-        if not self.is_resumed or batch.header.schema != "commops":
-            return batch
-        return Batch(batch.header, {**batch.columns, "sequence": batch.columns["sequence"] + 1})
-
-
-class DiffersEachTime(_OnBatches):
-    opened = count()
+class ResumesWithOtherRows(Spoiled):
+    column = "sequence"
 
     def __init__(self, trace: Trace, position: str | None) -> None:
         super().__init__(trace, position)
-        self.number = next(self.opened)
+        self.added = int(position is not None)
 
-    def spoil(self, batch: Batch) -> Batch:
-        if batch.header.schema != "commops":
-            return batch
-        return Batch(batch.header, {**batch.columns, "size_bytes": batch.columns["size_bytes"] + self.number})
+    def change(self, record: Record) -> Sequence[Any]:
+        if not isinstance(record, Batch) or record.header.schema != "commops":
+            return [record]
+        return [Batch(record.header, {**record.columns, self.column: record.columns[self.column] + self.added})]
+
+
+class DiffersEachTime(ResumesWithOtherRows):
+    column, opened = "size_bytes", count()
+
+    def __init__(self, trace: Trace, position: str | None) -> None:
+        super().__init__(trace, position)
+        self.added = next(self.opened)
 
 
 class GoesOnAfterItsEnd(Spoiled):
@@ -186,6 +141,33 @@ class CannotCloseTwice(Spoiled):
         self.is_closed = True
 
 
+def spoiling(name: str, spoil: Callable[[Batch], Batch]) -> type[Spoiled]:
+    """A source whose batches are spoilt, each for itself."""
+
+    class Made(Spoiled):
+        def change(self, record: Record) -> Sequence[Any]:
+            return [spoil(record) if isinstance(record, Batch) else record]
+
+    Made.__name__ = name
+    return Made
+
+
+def unequal(batch: Batch) -> Batch:
+    name, column = next(iter(batch.columns.items()))
+    return Batch(batch.header, {**batch.columns, name: column[:-1]})
+
+
+def with_header(**values: Any) -> Callable[[Batch], Batch]:
+    return lambda batch: Batch(replace(batch.header, **values), batch.columns)
+
+
+def with_watermark(watermark_ns: Callable[[Header], int]) -> Callable[[Batch], Batch]:
+    return lambda batch: with_header(watermark_ns=watermark_ns(batch.header))(batch)
+
+
+HasUnequalColumns = spoiling("HasUnequalColumns", unequal)
+HasCodesWithoutNames = spoiling("HasCodesWithoutNames", with_header(names=()))
+
 BAD_SOURCES: Mapping[type[Spoiled], str] = {
     Blocks: r"poll must never block; got \d\.\d\d s or more for each of 3 polls",
     GivesNone: "poll must give a sequence, .* got None",
@@ -193,12 +175,20 @@ BAD_SOURCES: Mapping[type[Spoiled], str] = {
     GivesSomethingElse: "poll must give announcements, batches and heartbeats; got dict",
     NeverAnnounces: r"rank \d must be announced before its first batch",
     AnnouncesOtherSources: r"batch must be of an announced source \('bandwidth',\); got '(commops|iterations)'",
-    MissesAColumn: "columns must be",
+    spoiling(
+        "MissesAColumn", lambda batch: Batch(batch.header, dict(list(batch.columns.items())[:-1]))
+    ): "columns must be",
     HasUnequalColumns: "columns must have one length above 0; got",
     HasCodesWithoutNames: "batch must encode as",
-    MiscountsRows: r"rows_before must be [1-9]\d*, the rows polled before; got 0",
-    PromisesTooMuch: r"event times must be above the watermark \d+",
-    TakesBackItsWatermark: r"watermark_ns must not fall below \d+; got",
+    spoiling(
+        "MiscountsRows", with_header(rows_before=0)
+    ): r"rows_before must be [1-9]\d*, the rows polled before; got 0",
+    spoiling(
+        "PromisesTooMuch", with_watermark(lambda header: (header.watermark_ns or 0) + 10**9)
+    ): r"event times must be above the watermark \d+",
+    spoiling(
+        "TakesBackItsWatermark", with_watermark(lambda header: 10**9 - header.rows_before)
+    ): r"watermark_ns must not fall below \d+; got",
     ReusesItsArrays: "batches must not change after they were polled",
     ForgetsItsPosition: "position must be one text",
     HasAMovingPosition: "position must be one text",

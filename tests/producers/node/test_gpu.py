@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import logging
 import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from irregulars.producers.node.device_source import HealthSample, Samples
 from irregulars.producers.node.gpu import Gpu, GpuGone, GpuReading, Reader, pynvml
 from irregulars.producers.node.gpu_feed import GpuFeed, count_gpus
 from irregulars.producers.node.roster import Owner, Roster
+from tests.producers.node.conftest import lines, wait_for
 from tests.producers.node.nvml_stub import NvmlStub
 
 ROOT = Path(__file__).parents[3]
@@ -23,8 +26,10 @@ LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 FORBIDDEN = pynvml.NVML_ERROR_NO_PERMISSION
 
 
-def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    return [text for text in caplog.messages if f"event={event} " in text]
+def read(index: int = 0, times: int = 1) -> list[GpuReading]:
+    """Readings of a GPU, one behind the other."""
+    with closing(Gpu(index)) as gpu:
+        return [gpu.read() for _ in range(times)]
 
 
 def test_state_is_read_with_its_units(nvml: NvmlStub) -> None:
@@ -43,9 +48,7 @@ def test_state_is_read_with_its_units(nvml: NvmlStub) -> None:
 
 def test_without_an_energy_counter_the_power_of_the_moment_is_taken(nvml: NvmlStub) -> None:
     nvml.set(0, power=312_500)
-    gpu = Gpu(0)
-    assert gpu.read().health["power_w"] == 312.5
-    gpu.close()
+    assert read()[0].health["power_w"] == 312.5
 
 
 def test_new_ecc_errors_are_told_and_a_reset_begins_anew(nvml: NvmlStub) -> None:
@@ -62,10 +65,8 @@ def test_new_ecc_errors_are_told_and_a_reset_begins_anew(nvml: NvmlStub) -> None
 
 def test_gpm_gives_means_of_the_time_between_two_looks(nvml: NvmlStub) -> None:
     nvml.set(0, gpm=1, gpm_02=87.5, gpm_20=1000, gpm_21=500, gpm_61=20_000, gpm_60=10_000)
-    gpu = Gpu(0)
-    assert gpu.read().rates == {}, "the first look ends no interval"
-    reading = gpu.read()
-    gpu.close()
+    first, reading = read(times=2)
+    assert first.rates == {}, "the first look ends no interval"
     assert reading.health["sm_active_ratio"] == 0.875
     mib = 1 << 20
     assert [row[1:] for row in reading.rates["pcie"]] == [(1000 * mib, 500 * mib)]
@@ -74,10 +75,7 @@ def test_gpm_gives_means_of_the_time_between_two_looks(nvml: NvmlStub) -> None:
 
 def test_a_metric_that_gpm_lacks_is_left_out_and_the_rest_stays(nvml: NvmlStub) -> None:
     nvml.set(0, gpm=1, gpm_20=1000, gpm_21=500)
-    gpu = Gpu(0)
-    gpu.read()
-    reading = gpu.read()
-    gpu.close()
+    _, reading = read(times=2)
     assert set(reading.rates) == {"pcie"}
     assert "sm_active_ratio" not in reading.health
 
@@ -98,9 +96,7 @@ def test_without_gpm_byte_counters_are_read(nvml: NvmlStub) -> None:
 
 def test_without_counters_nvmls_own_twenty_milliseconds_are_a_sample_of_that_length(nvml: NvmlStub) -> None:
     nvml.set(0, pcie_tx=3_000, pcie_rx=2_000)
-    gpu = Gpu(0)
-    rows = gpu.read().rates["pcie"]
-    gpu.close()
+    rows = read()[0].rates["pcie"]
     assert [math.isnan(row[1]) for row in rows] == [True, False, True]
     assert (rows[1][1], rows[2][2]) == (3_000_000, 2_000_000)
     assert rows[0][0] <= rows[1][0] <= rows[2][0]
@@ -110,9 +106,7 @@ def test_a_counter_without_permission_is_named_once_and_the_rest_goes_on(
     nvml: NvmlStub, caplog: pytest.LogCaptureFixture
 ) -> None:
     nvml.set(0, sm_clock=1000, reasons=4, fail_reasons=FORBIDDEN)
-    gpu = Gpu(0)
-    readings = [gpu.read() for _ in range(3)]
-    gpu.close()
+    readings = read(times=3)
     assert [reading.health["sm_clock_mhz"] for reading in readings] == [1000] * 3
     assert not any("throttle_reasons" in reading.health for reading in readings)
     named = [line for line in lines(caplog, "gpu_counter_missing") if "counter=throttle_reasons" in line]
@@ -145,13 +139,6 @@ def roster(gpus: dict[int, Owner]) -> Roster:
     for index, owner in gpus.items():
         made.assign(owner, index, None)
     return made
-
-
-def wait_for(found: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not found():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 class Taken:
@@ -250,8 +237,6 @@ print(json.dumps([gpu.uuid, reading.rates, reading.health]))
 
 @pytest.mark.gpu
 def test_a_real_gpu_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    import json
-
     done = subprocess.run([sys.executable, "-c", REAL], cwd=ROOT, capture_output=True, text=True, timeout=120)
     if done.returncode == 77:
         pytest.skip("a GPU and NVIDIA's driver must be there; none is")
@@ -268,19 +253,15 @@ def test_a_real_gpu_answers(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_reading_holds_nothing_that_was_not_said(nvml: NvmlStub, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    gpu = Gpu(0)
-    reading: GpuReading = gpu.read()
-    gpu.close()
+    (reading,) = read()
     assert reading.health == {}
     assert [path for path, rows in reading.rates.items() if rows] == []
 
 
 def test_all_bits_set_is_no_count_and_told_once_until_it_has_passed(caplog: pytest.LogCaptureFixture) -> None:
     answers = iter([5, 2**64 - 1, 2**64 - 1, 7, 2**64 - 1])
-    read = Reader("gpu0", "ecc_corrected", lambda: next(answers))
-    assert [read() for _ in range(5)] == [5, None, None, 7, None]
+    reader = Reader("gpu0", "ecc_corrected", lambda: next(answers))
+    assert [reader() for _ in range(5)] == [5, None, None, 7, None]
     reason = f"reason='no such number: {2**64 - 1}'"
-    assert (
-        lines(caplog, "gpu_counter_missing")
-        == [f"event=gpu_counter_missing device=gpu0 counter=ecc_corrected {reason}"] * 2
-    )
+    line = f"event=gpu_counter_missing device=gpu0 counter=ecc_corrected {reason}"
+    assert lines(caplog, "gpu_counter_missing") == [line] * 2

@@ -3,38 +3,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from irregulars.producers.node.counters import UNREADABLE
-from irregulars.producers.node.device_source import Samples
 from irregulars.producers.node.nic_feed import NicFeed, NicSampler, Tick
 from irregulars.producers.node.roster import Owner, Roster
 from irregulars.producers.node.sysfs import Nic, find_nic
+from tests.producers.node.conftest import lines, wait_for
 from tests.producers.node.sysfs_trees import Sysfs
 
 FIRST, SECOND = Owner("job", 0, 1), Owner("job", 0, 4)
-
-
-def wait_for(found: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not found():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-
-
-def messages(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    return [text for text in caplog.messages if f"event={event} " in text]
-
-
-@pytest.fixture
-def sysfs(tmp_path: Path) -> Sysfs:
-    return Sysfs(tmp_path)
 
 
 @pytest.fixture
@@ -89,8 +71,8 @@ def test_a_counter_that_breaks_is_named_once_and_the_others_go_on(
     lost = next(values for names, values in reads.ticks if len(names) == 2 and UNREADABLE in values)
     assert lost[1:3] == [UNREADABLE, UNREADABLE]
     assert lost[4:] == [0, 0]
-    assert len(messages(caplog, "nic_unreadable")) == 1
-    assert "device=mlx5_0" in messages(caplog, "nic_unreadable")[0]
+    assert len(lines(caplog, "nic_unreadable")) == 1
+    assert "device=mlx5_0" in lines(caplog, "nic_unreadable")[0]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -99,8 +81,8 @@ def test_a_counter_without_permission_is_named(
 ) -> None:
     (sysfs.rdma("mlx5_0") / "port_xmit_data").chmod(0)
     sampler.watch(nics(sysfs, "mlx5_0"))
-    wait_for(lambda: bool(messages(caplog, "nic_unreadable")))
-    assert messages(caplog, "nic_unreadable")[0].endswith("reason='Permission denied'")
+    wait_for(lambda: bool(lines(caplog, "nic_unreadable")))
+    assert lines(caplog, "nic_unreadable")[0].endswith("reason='Permission denied'")
 
 
 def test_a_nic_that_cannot_be_opened_is_named_once_and_the_others_are_read(
@@ -114,7 +96,7 @@ def test_a_nic_that_cannot_be_opened_is_named_once_and_the_others_are_read(
     reads = Reads(sampler)
     wait_for(lambda: reads.last()[0] != () and len(reads.ticks) > 20)
     assert {names for names, _ in reads.ticks} == {("mlx5_1",)}
-    [line] = messages(caplog, "nic_unreadable")
+    [line] = lines(caplog, "nic_unreadable")
     assert line.endswith("reason='No such file or directory'")
 
 
@@ -124,8 +106,12 @@ def test_a_nic_that_can_be_opened_and_not_read_leaves_no_descriptor_behind(
     counter = sysfs.rdma("mlx5_0") / "port_rcv_data"
     counter.write_text("")  # opens, and is no number: as the counters of some cards whose link is down
     sampler.watch(nics(sysfs, "mlx5_0"))
-    wait_for(lambda: bool(messages(caplog, "nic_unreadable")))
-    assert str(counter) not in open_files()
+    wait_for(lambda: bool(lines(caplog, "nic_unreadable")))
+    open_files = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            open_files.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    assert str(counter) not in open_files
 
 
 def test_a_slow_sampler_ends_long_before_its_next_read() -> None:
@@ -133,15 +119,6 @@ def test_a_slow_sampler_ends_long_before_its_next_read() -> None:
     closing = threading.Thread(target=slow.close, daemon=True)
     closing.start()
     wait_for(lambda: not closing.is_alive())
-
-
-def open_files() -> set[str]:
-    """Paths of what this process has open."""
-    found = set()
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself
-            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return found
 
 
 class Script:
@@ -163,16 +140,20 @@ class Script:
         self.closes += 1
 
 
-def feed(sysfs: Sysfs, roster: Roster, script: Script) -> NicFeed:
-    return NicFeed(roster, partial(find_nic, sysfs=sysfs.root), script)
+def feed(sysfs: Sysfs, owners: dict[str, Owner]) -> tuple[NicFeed, Roster, Script]:
+    """A feed of NICs that ranks have, and that are watched from now on."""
+    roster, script = Roster("host"), Script()
+    for name, owner in owners.items():
+        sysfs.rdma(name)
+        roster.assign(owner, None, name)
+    made = NicFeed(roster, partial(find_nic, sysfs=sysfs.root), script)
+    assert made.take() == []
+    return made, roster, script
 
 
 def test_a_nic_that_several_ranks_share_is_one_device(sysfs: Sysfs) -> None:
-    sysfs.rdma("mlx5_0")
-    roster, script = Roster("host"), Script()
-    for owner in (FIRST, SECOND):
-        roster.assign(owner, None, "mlx5_0")
-    made = feed(sysfs, roster, script)
+    made, roster, script = feed(sysfs, {"mlx5_0": FIRST})
+    roster.assign(SECOND, None, "mlx5_0")
     assert made.take() == []
     assert script.watched == ["mlx5_0"]
     script.ticks = [(("mlx5_0",), [at * 10**7, at * 1000, 0]) for at in range(4)]
@@ -182,15 +163,11 @@ def test_a_nic_that_several_ranks_share_is_one_device(sysfs: Sysfs) -> None:
 
 
 def test_a_nic_comes_and_another_goes(sysfs: Sysfs) -> None:
-    sysfs.rdma("mlx5_0")
     sysfs.rdma("mlx5_1")
-    roster, script = Roster("host"), Script()
-    roster.assign(FIRST, None, "mlx5_0")
-    made = feed(sysfs, roster, script)
-    made.take()
+    made, roster, script = feed(sysfs, {"mlx5_0": FIRST})
     script.ticks = [(("mlx5_0",), [1, 0, 0]), (("mlx5_0",), [10**7 + 1, 10, 0])]
     roster.assign(SECOND, None, "mlx5_1")
-    found: list[Samples] = made.take()
+    found = made.take()
     assert script.watched == ["mlx5_0", "mlx5_1"]
     script.ticks = [(("mlx5_0", "mlx5_1"), [2 * 10**7 + 1, 20, 0, 2 * 10**7, 5, 5])]
     found += made.take()
@@ -202,32 +179,25 @@ def test_a_nic_comes_and_another_goes(sysfs: Sysfs) -> None:
 
 
 def test_a_nic_that_nobody_has_is_named_once(sysfs: Sysfs, caplog: pytest.LogCaptureFixture) -> None:
-    roster, script = Roster("host"), Script()
-    roster.assign(FIRST, None, "mlx5_9")
-    made = feed(sysfs, roster, script)
-    made.take()
-    roster.assign(SECOND, None, "mlx5_8")
-    made.take()
-    assert [text.split()[1] for text in messages(caplog, "nic_missing")] == ["device=mlx5_9", "device=mlx5_8"]
+    made, roster, _ = feed(sysfs, {})
+    for owner, name in ((FIRST, "mlx5_9"), (SECOND, "mlx5_8")):
+        roster.assign(owner, None, name)
+        made.take()
+    assert [text.split()[1] for text in lines(caplog, "nic_missing")] == ["device=mlx5_9", "device=mlx5_8"]
 
 
 @pytest.mark.parametrize("count", [-1, -(2**40), 2**64, 10**23])
 def test_a_count_that_no_counter_has_is_unknown_and_named_once(
     sysfs: Sysfs, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    roster, script = Roster("host"), Script()
-    for name, owner in (("mlx5_0", FIRST), ("mlx5_1", SECOND)):
-        sysfs.rdma(name)
-        roster.assign(owner, None, name)
-    made = feed(sysfs, roster, script)
-    made.take()
+    made, _, script = feed(sysfs, {"mlx5_0": FIRST, "mlx5_1": SECOND})
     names, values = ("mlx5_0", "mlx5_1"), [[at * 10**7, at * 10, 0, at * 10**7, at * 10, 0] for at in range(4)]
     values[1][4] = values[2][4] = count
     script.ticks = [(names, one) for one in values]
     whole, broken = made.take()
     np.testing.assert_allclose(whole.rates[:, 0], [4000.0] * 3)
     assert np.isnan(broken.rates[:, 0]).all()
-    assert messages(caplog, "nic_unreadable") == [
+    assert lines(caplog, "nic_unreadable") == [
         f"event=nic_unreadable device=mlx5_1 reason='a counter must be below 2^64; got {count}'"
     ]
 

@@ -1,16 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from irregulars.producers.node.sysfs import PciPlace, find_gpus, find_nic, find_nics, nearest_nics, place_of
 from tests.producers.node.sysfs_trees import Sysfs
-
-
-@pytest.fixture
-def sysfs(tmp_path: Path) -> Sysfs:
-    return Sysfs(tmp_path)
 
 
 def nearest(sysfs: Sysfs) -> dict[int, str]:
@@ -48,11 +41,8 @@ def test_gpus_are_numbered_by_address_as_nvml_does(sysfs: Sysfs) -> None:
         sysfs.gpu("0000:00:01.0", address)
     sysfs.pci("0000:00:02.0", "0000:01:00.0", vendor="0x8086", kind="0x030000")  # somebody else's graphics
     sysfs.pci("0000:00:02.0", "0000:02:00.0", vendor="0x10de", kind="0x068000")  # an NVSwitch
-    assert [place.path[-1] for place in find_gpus(sysfs.root).values()] == [
-        "0000:18:00.0",
-        "0000:9a:00.0",
-        "0001:03:00.0",
-    ]
+    found = [place.path[-1] for place in find_gpus(sysfs.root).values()]
+    assert found == ["0000:18:00.0", "0000:9a:00.0", "0001:03:00.0"]
 
 
 def test_no_nic_and_no_gpu_are_no_error(sysfs: Sysfs) -> None:

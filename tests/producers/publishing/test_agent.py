@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,39 +90,8 @@ def test_a_broker_that_is_not_there_is_waited_for_within_bounds(trace: Trace, no
     assert source.position() == "announcements=0 rows=0"
 
 
-class Restarted:
-    """A job whose processes were killed and started again, several times: none of them said that it ended."""
-
-    def __init__(self, attempts: int) -> None:
-        self._waiting = [Announcement("job", n, rank, 2, 2, ()) for n in range(attempts) for rank in range(2)]
-
-    def poll(self, max_records: int) -> Sequence[Record]:
-        given, self._waiting = self._waiting[:max_records], self._waiting[max_records:]
-        return given
-
-    def position(self) -> str:
-        return ""
-
-    @property
-    def is_exhausted(self) -> bool:
-        return not self._waiting
-
-    def close(self) -> None:
-        return
-
-
-def test_no_heartbeats_are_sent_of_attempts_before_the_newest(nowhere: str, tmp_path: Path) -> None:
-    spool = SpoolSettings(tmp_path, final_s=0.0)
-    settings = AgentSettings(nowhere)
-    Agent(Restarted(5), settings, make_publisher=lambda own: SpoolingPublisher(own, spool), ends_ranks=False).run()
-    kept = Spool(tmp_path, 1 << 30, lambda _: None).take()
-    assert kept is not None
-    beats = [decode_heartbeat(message.value) for message in kept[1] if message.topic == "heartbeats"]
-    assert [(one.attempt, one.rank) for one in beats] == [(4, 0), (4, 1)]
-
-
 class Steps:
-    """Gives the records of one step after the other."""
+    """Gives the records of one step after the other, and no end of a rank."""
 
     def __init__(self, *steps: Sequence[Record]) -> None:
         self._steps = list(steps)
@@ -138,6 +108,25 @@ class Steps:
 
     def close(self) -> None:
         return
+
+
+def test_no_heartbeats_are_sent_of_attempts_before_the_newest(nowhere: str, tmp_path: Path) -> None:
+    """As of a job whose processes were killed and started again several times."""
+    spool = SpoolSettings(tmp_path, final_s=0.0)
+    source = Steps([Announcement("job", attempt, rank, 2, 2, ()) for attempt in range(5) for rank in range(2)])
+    make = partial(SpoolingPublisher, spool=spool)
+    Agent(source, AgentSettings(nowhere), make_publisher=make, ends_ranks=False).run()
+    kept = Spool(tmp_path, 1 << 30, lambda _: None).take()
+    assert kept is not None
+    beats = [decode_heartbeat(message.value) for message in kept[1] if message.topic == "heartbeats"]
+    assert [(one.attempt, one.rank) for one in beats] == [(4, 0), (4, 1)]
+
+
+def test_a_name_that_no_message_can_carry_is_refused_in_one_line(nowhere: str, tmp_path: Path) -> None:
+    source, spool = Steps([Announcement("j" * 70_000, 0, 0, 2, 2, ())]), SpoolSettings(tmp_path, final_s=0.0)
+    agent = Agent(source, AgentSettings(nowhere), make_publisher=partial(SpoolingPublisher, spool=spool))
+    with pytest.raises(InputError, match=r"^name of the job must be below 4096 bytes; got 70002$"):
+        agent.run()
 
 
 class Keeps(Publisher):
@@ -157,17 +146,20 @@ class Keeps(Publisher):
         return
 
 
-def beats_of(source: Steps) -> list[Heartbeat]:
-    """What is said of ranks before the agent's last word; a heartbeat is due after each record and empty step."""
+ANNOUNCED = Announcement("job", 0, 0, 1, 1, (), sources=("bandwidth",))
+
+
+def beats_of(*steps: Sequence[Record]) -> list[SourceProgress]:
+    """Progress in the heartbeats before the agent's last; one is due after each record and empty step."""
     seconds = itertools.count()
     settings = AgentSettings("127.0.0.1:1", heartbeat_s=0.5)
     kept = Keeps(settings)
-    agent = Agent(
-        source, settings, clock_s=lambda: float(next(seconds)), make_publisher=lambda _: kept, idle_s=0.0,
-        ends_ranks=False,
-    )  # fmt: skip
-    agent.run()
-    return [decode_heartbeat(value) for topic, value in kept.sent if topic == "heartbeats"][:-1]
+    clock_s, make = (lambda: float(next(seconds))), (lambda _: kept)
+    source = Steps([ANNOUNCED], *steps)
+    Agent(source, settings, clock_s=clock_s, make_publisher=make, idle_s=0.0, ends_ranks=False).run()
+    beats = [decode_heartbeat(value) for topic, value in kept.sent if topic == "heartbeats"][:-1]
+    assert all(one.sources.keys() == {"bandwidth"} for one in beats)
+    return [one.sources["bandwidth"] for one in beats]
 
 
 def samples(first: int) -> Batch:
@@ -180,27 +172,14 @@ def samples(first: int) -> Batch:
 
 
 def test_a_heartbeat_that_says_no_more_than_the_batches_is_left_out() -> None:
-    announcement = Announcement("job", 0, 0, 1, 1, (), sources=("bandwidth",))
-    told = beats_of(Steps([announcement], [samples(0)], [samples(2)], [samples(4)]))
-    assert [dict(one.sources) for one in told] == [{"bandwidth": SourceProgress(0)}]
+    assert beats_of([samples(0)], [samples(2)], [samples(4)]) == [SourceProgress(0)]
 
 
 def test_what_only_a_heartbeat_can_say_is_said_at_once() -> None:
-    announcement = Announcement("job", 0, 0, 1, 1, (), sources=("bandwidth",))
     lost = Heartbeat("job", 0, 0, {"bandwidth": SourceProgress(2, 9, lost_rows=5)})
-    told = beats_of(Steps([announcement], [samples(0)], [lost], [samples(2)], []))
-    assert [one.sources["bandwidth"] for one in told] == [SourceProgress(0), SourceProgress(2, 9, lost_rows=5)]
+    expected = [SourceProgress(0), SourceProgress(2, 9, lost_rows=5)]
+    assert beats_of([samples(0)], [lost], [samples(2)], []) == expected
 
 
 def test_a_rank_that_says_nothing_new_is_heard_of_each_tenth_time() -> None:
-    announcement = Announcement("job", 0, 0, 1, 1, (), sources=("bandwidth",))
-    told = beats_of(Steps([announcement], *[[]] * 20))
-    assert len(told) == 3
-
-
-def test_a_name_that_no_message_can_carry_is_refused_in_one_line(nowhere: str, tmp_path: Path) -> None:
-    source, spool = Restarted(1), SpoolSettings(tmp_path, final_s=0.0)
-    source._waiting = [Announcement("j" * 70_000, 0, 0, 2, 2, ())]
-    agent = Agent(source, AgentSettings(nowhere), make_publisher=lambda own: SpoolingPublisher(own, spool))
-    with pytest.raises(InputError, match=r"^name of the job must be below 4096 bytes; got 70002$"):
-        agent.run()
+    assert len(beats_of(*[[]] * 20)) == 3

@@ -101,9 +101,10 @@ def take(source: SocketSource, count: int) -> list[Record]:
         [encode_frame(batch())],
         [encode_frame(ANNOUNCED), encode_frame(batch(rank=1))],
         [struct.pack("<cI", b"A", 2**32 - 1)],
+        [b"GET / HTTP/1.1\r\n\r\n"],
     ],
     ids=["deep end", "huge count", "true as count", "no count", "deep announcement", "long name", "large one",
-         "members without end", "step of none", "rows of nobody", "rows of another", "huge frame"],
+         "members without end", "step of none", "rows of nobody", "rows of another", "huge frame", "browser"],
 )  # fmt: skip
 def test_a_peer_that_sends_what_can_t_be_used_is_closed_and_the_others_go_on(
     tmp_path: Path, frames: list[bytes], caplog: pytest.LogCaptureFixture
@@ -138,6 +139,23 @@ def test_a_file_at_the_sockets_path_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"path where we can make one; got a file that is no socket.*/s\)"):
         SocketSource(tmp_path / "s")
     assert (tmp_path / "s").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "text"),
+    [
+        ("s", 660, r"^mode must be permissions, 0o600 to 0o777; got 0o1224 \(socket /.*\)$"),  # not meant as octal
+        ("missing/s", 0o600, r"^agent's socket must be a path where we can make one; got .*"),
+    ],
+)
+def test_a_socket_that_can_t_be_made_is_told_in_one_line(tmp_path: Path, name: str, mode: int, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        SocketSource(tmp_path / name, mode=mode)
+
+
+def test_others_may_be_let_in(tmp_path: Path) -> None:
+    with closing(SocketSource(tmp_path / "s", mode=0o660)):
+        assert (tmp_path / "s").stat().st_mode & 0o777 == 0o660
 
 
 def test_a_socket_on_which_another_agent_listens_is_left_to_it(tmp_path: Path) -> None:

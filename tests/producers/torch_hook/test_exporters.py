@@ -1,13 +1,13 @@
-"""Ways out of the training process, without torch: a trace directory, and the agent's socket."""
+"""Exporters of the training process, without torch: a trace directory, and the agent's socket."""
 
 from __future__ import annotations
 
 import itertools
-import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,27 @@ ITERATIONS = 5
 
 
 def ended(seconds: float) -> bool:
-    """The `wait` of an exit whose session was stopped."""
+    """The `wait` of an exporter whose session was stopped."""
     return True
+
+
+def write_until_killed(
+    rank: Rank, directory: Path, polls: int, act: Callable[[int], None] = lambda poll: None
+) -> None:
+    """Write a trace directory; the rank is killed after some polls, and acts before each."""
+    numbers = itertools.count()
+
+    def wait(seconds: float) -> bool:
+        number = next(numbers)
+        if number == polls:
+            raise KeyboardInterrupt
+        act(number)
+        time.sleep(0.03)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        TraceDirectory(directory, open_s=0.0).run(rank.source, wait)
+    assert assemble(directory) == 1
 
 
 def receive(source: SocketSource, most: int = 1_000) -> list[Record]:
@@ -71,22 +90,15 @@ def test_what_a_killed_rank_left_half_written_is_assembled_by_hand(tmp_path: Pat
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_of_a_killed_rank_it_is_known_in_which_operator_it_hung(tmp_path: Path, goes_on: bool) -> None:
-    rank, looks = Rank(0), itertools.count()
+    rank = Rank(0)
     rank.train(ITERATIONS)
     rank.operate(ITERATIONS, is_ended=False)
 
-    def be_killed_soon(seconds: float) -> bool:
-        look = next(looks)
-        if look == 4:
-            raise KeyboardInterrupt
-        if look == 2 and goes_on:
+    def go_on(poll: int) -> None:
+        if poll == 2 and goes_on:
             rank.hook.ring.finish(ITERATIONS, time.monotonic_ns())
-        time.sleep(0.03)
-        return False
 
-    with pytest.raises(KeyboardInterrupt):
-        TraceDirectory(tmp_path, open_s=0.0).run(rank.source, be_killed_soon)
-    assert assemble(tmp_path) == 1
+    write_until_killed(rank, tmp_path, 4, go_on)
     columns = read_trace(tmp_path).commops[0].columns
     assert columns["sequence"].tolist() == list(range(1, ITERATIONS + 2))
     assert np.isnan(columns["elapsed_ns"]).tolist() == [False] * ITERATIONS + [not goes_on]
@@ -113,20 +125,11 @@ def test_rows_dropped_by_a_full_ring_are_counted_in_the_trace(tmp_path: Path) ->
 
 
 def test_rows_that_a_killed_rank_had_dropped_are_counted_too(tmp_path: Path) -> None:
-    rank, looks = Rank(0), itertools.count()
+    rank = Rank(0)
     rank.train(1)
     for _ in range(100):
         rank.operate(0)
-
-    def be_killed_soon(seconds: float) -> bool:
-        if next(looks) == 2:
-            raise KeyboardInterrupt
-        time.sleep(0.03)
-        return False
-
-    with pytest.raises(KeyboardInterrupt):
-        TraceDirectory(tmp_path).run(rank.source, be_killed_soon)
-    assert assemble(tmp_path) == 1
+    write_until_killed(rank, tmp_path, 2)
     (announced,) = read_trace(tmp_path).announcements
     assert announced.lost_rows == rank.source.lost_rows > 0
 
@@ -139,8 +142,8 @@ def test_the_agent_receives_what_each_rank_sends(tmp_path: Path) -> None:
     for number in range(2):
         rank = Rank(number)
         rank.train(ITERATIONS)
-        way_out = AgentSocket(path, lambda error: pytest.fail(str(error)))
-        threads.append(threading.Thread(target=way_out.run, args=(rank.source, ended)))
+        exporter = AgentSocket(path, lambda error: pytest.fail(str(error)))
+        threads.append(threading.Thread(target=exporter.run, args=(rank.source, ended)))
         threads[-1].start()
     received = receive(source, most=3)
     for thread in threads:
@@ -190,35 +193,6 @@ def test_a_rank_finds_an_agent_that_was_restarted(tmp_path: Path) -> None:
     sender.join(DEADLINE_S)
     second.close()
     assert isinstance(received[0], Announcement)
-
-
-def test_a_stranger_on_the_socket_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
-    path = tmp_path / "agent.sock"
-    source = SocketSource(path, ranks=1)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
-        stranger.connect(str(path))
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        rank = Rank(0)
-        rank.train(ITERATIONS)
-        AgentSocket(path, lambda error: pytest.fail(str(error))).run(rank.source, ended)
-        assert any(isinstance(one, Batch) for one in receive(source))
-    source.close()
-
-
-def test_others_may_be_let_in(tmp_path: Path) -> None:
-    source = SocketSource(tmp_path / "agent.sock", mode=0o660)
-    assert (tmp_path / "agent.sock").stat().st_mode & 0o777 == 0o660
-    source.close()
-
-
-def test_a_mode_that_was_not_meant_as_octal_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^mode must be permissions, 0o600 to 0o777; got 0o1224 \(socket /.*\)$"):
-        SocketSource(tmp_path / "agent.sock", mode=660)
-
-
-def test_a_socket_that_can_t_be_made_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^agent's socket must be a path where we can make one; got .*"):
-        SocketSource(tmp_path / "missing" / "agent.sock")
 
 
 def test_parts_of_foreign_names_are_left_alone_and_a_misspelt_directory_is_not_made(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
+"""Whether the machine has GPUs, and the id of a start, on which the ranks of a training job agree."""
+
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from irregulars.producers.torch_hook.identity import machine_has_gpus
+from irregulars.producers.torch_hook.identity import agreed_start, machine_has_gpus
 
 
 @pytest.mark.parametrize(
@@ -21,3 +26,39 @@ def test_gpus_are_seen_by_their_device_files(tmp_path: Path, names: tuple[str, .
     for name in names:
         (tmp_path / name).touch()
     assert machine_has_gpus(tmp_path) is has_gpus
+
+
+SCRIPT = """
+import os
+from torch import distributed
+from irregulars.producers.torch_hook.identity import agreed_start
+distributed.init_process_group("gloo")
+count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+rank = distributed.get_rank()
+start = agreed_start(count, rank)
+again, other = agreed_start(count, rank), agreed_start(count + 7, rank)
+is_right = again == (start.id, True) and other.id != start.id and not (start.is_again or other.is_again)
+print("start", count, start.id, is_right, flush=True)
+distributed.barrier()
+raise SystemExit(count == 0)
+"""
+
+
+def test_ranks_agree_and_a_restart_by_torchrun_has_another_id(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=3 --max-restarts=1".split()
+    # In the store that torchrun shares with its ranks, gloo meets its own addresses of the start before.
+    own_store = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = subprocess.run(
+        [*torchrun, "train.py"], cwd=tmp_path, env=own_store, capture_output=True, text=True, timeout=300, check=False
+    )
+    told = sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("start "))
+    assert [count for count, *_ in told] == ["0"] * 3 + ["1"] * 3, done.stderr
+    assert {stays for *_, stays in told} == {"True"}
+    ids = [{start for count, start, _ in told if count == number} for number in "01"]
+    assert [len(one) for one in ids] == [1, 1]
+    assert ids[0] != ids[1]
+
+
+def test_without_a_process_group_there_is_no_id() -> None:
+    assert agreed_start(0, 0) == (None, False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER
-from irregulars.producers.torch_hook.source import STUCK_S
+from irregulars.producers.torch_hook.identity import Start
+from irregulars.producers.torch_hook.source import STUCK_S, measure_offset
 from tests.producers.torch_hook.sources import Rank
 
 
@@ -24,6 +25,14 @@ def drain(rank: Rank) -> list[Record]:
     while not rank.source.is_exhausted:
         records += rank.source.poll(2)
     return records
+
+
+def announcements(records: Sequence[Record]) -> list[Announcement]:
+    return [one for one in records if isinstance(one, Announcement)]
+
+
+def batches(records: Sequence[Record]) -> list[Batch]:
+    return [one for one in records if isinstance(one, Batch)]
 
 
 def test_nothing_is_said_before_the_first_iteration_has_ended() -> None:
@@ -53,8 +62,8 @@ def test_a_group_made_later_is_announced_too() -> None:
     rank.train(1)
     rank.source.poll(100)
     rank.groups.add("1", [0], 2, "mesh_dp", 2)
-    announced = [one for one in drain(rank) if isinstance(one, Announcement)]
-    assert [[one.id for one in announcement.communicators] for announcement in announced] == [["world", "ranks-0"]]
+    (announced,) = announcements(drain(rank))
+    assert [one.id for one in announced.communicators] == ["world", "ranks-0"]
 
 
 def test_what_a_full_ring_dropped_is_told_at_once_and_once() -> None:
@@ -73,7 +82,7 @@ def test_an_operator_that_never_ended_comes_last_without_a_length() -> None:
     rank = Rank(0)
     rank.train(1)
     rank.operate(UNKNOWN, is_ended=False)
-    columns = [one for one in drain(rank) if isinstance(one, Batch) and one.header.schema == "commops"][-1].columns
+    columns = [one for one in batches(drain(rank)) if one.header.schema == "commops"][-1].columns
     assert np.isnan(columns["elapsed_ns"][-1])
     assert columns["start_ns"][-1] != UNKNOWN
 
@@ -85,16 +94,15 @@ def test_an_operator_that_is_open_for_long_is_told_once_and_again_when_it_has_en
     issued_ns = time.monotonic_ns() - round(1.1e9 * STUCK_S)
     ordinal = rank.hook.ring.add(issued_ns, 4, 1, 100, NO_PEER, 0, 0)
     rank.operate(1, is_ended=False)  # open too, and not for long
-    told = [one for _ in range(3) for one in rank.source.poll(1000) if isinstance(one, Batch)]
+    told = [one for _ in range(3) for one in batches(rank.source.poll(1000))]
     (open_row,) = rows_of_sequence(told, 100)
     assert np.isnan(open_row["elapsed_ns"])
     assert rows_of_sequence(told, 2) == []
     rank.hook.ring.finish(ordinal, time.monotonic_ns() - 50_000_000)
-    (ended,) = rows_of_sequence([one for one in rank.source.poll(1000) if isinstance(one, Batch)], 100)
+    (ended,) = rows_of_sequence(batches(rank.source.poll(1000)), 100)
     assert ended["elapsed_ns"] == pytest.approx(1.1e9 * STUCK_S, rel=0.1)
-    assert {name: ended[name] for name in ("start_ns", "iteration", "peer")} == {
-        name: open_row[name] for name in ("start_ns", "iteration", "peer")
-    }
+    for name in ("start_ns", "iteration", "peer"):
+        assert ended[name] == open_row[name]
 
 
 def test_an_operator_that_is_still_open_is_told_to_whoever_is_fed_anew() -> None:
@@ -104,7 +112,7 @@ def test_an_operator_that_is_still_open_is_told_to_whoever_is_fed_anew() -> None
     rank.hook.ring.add(time.monotonic_ns() - round(1.1e9 * STUCK_S), 4, 1, 100, NO_PEER, 0, 0)
     rank.source.poll(1000)
     rank.source.start_over()
-    told = [one for _ in range(3) for one in rank.source.poll(1000) if isinstance(one, Batch)]
+    told = [one for _ in range(3) for one in batches(rank.source.poll(1000))]
     assert len(rows_of_sequence(told, 100)) == 1
 
 
@@ -120,3 +128,98 @@ def test_a_rank_without_a_process_group_ends_without_a_word() -> None:
     rank = Rank(0)
     rank.source._world_of = lambda: None
     assert drain(rank) == []
+
+
+def test_all_that_a_rank_sends_bears_the_id_that_it_asked_for_once() -> None:
+    ids = iter([Start("a"), Start("b")])
+    rank = Rank(0, start=lambda rank: next(ids))
+    rank.train(2)
+    records = drain(rank)
+    assert {type(one) for one in records} == {Announcement, Batch}
+    assert {one.header.start if isinstance(one, Batch) else one.start for one in records} == {"a"}
+
+
+def test_a_process_that_comes_up_as_a_rank_that_another_one_was_says_since_when() -> None:
+    began_ns = time.time_ns()
+    rank = Rank(0, start=lambda rank: Start("a", is_again=True))
+    rank.train(2)
+    records = drain(rank)
+    (since_ns,) = {one.header.since_ns if isinstance(one, Batch) else one.since_ns for one in records}
+    assert since_ns is not None
+    assert began_ns <= since_ns <= time.time_ns()
+
+
+@pytest.mark.parametrize("starts", [("a", "a"), (None, None), ("a", "b")])
+def test_a_process_that_goes_on_elsewhere_announces_it_with_rows_that_count_from_0(
+    starts: tuple[str | None, str | None],
+) -> None:
+    asked = []
+
+    def ask(number: int) -> Start:
+        asked.append(number)
+        return Start(starts[len(asked) - 1], is_again=starts == ("a", "a") and len(asked) > 1)
+
+    rank = Rank(1, start=ask)
+    rank.train(3)
+    time.sleep(0.03)  # a row is given when it has ended for 20 ms
+    before = rank.source.poll(1000)
+    rank.groups.start_over()
+    rank.place = None
+    assert not announcements(rank.source.poll(1000))
+    rank.groups.add("0", (0,), 1, "default_pg", 2)
+    assert not announcements(rank.source.poll(1000)), "torch does not know the new rank yet"
+    rank.place = (0, 1)
+    rank.train(2)
+    rank.source.end()
+    announcement, *rest = rank.source.poll(1000)
+    assert isinstance(announcement, Announcement)
+    assert asked == [1, 0]
+    assert (announcement.rank, announcement.world_size, announcement.start) == (0, 1, starts[1])
+    assert [one.id for one in announcement.communicators] == ["world"]
+    assert (announcement.since_ns == rank.groups.since_ns) is (starts != ("a", "b"))
+    own = [one.header for one in batches(rest)]
+    assert {(one.rank, one.start, one.since_ns, one.rows_before) for one in own} == {
+        (0, starts[1], announcement.since_ns, 0)
+    }
+    assert {one.schema for one in own} == {"commops", "iterations"}
+    assert sum(map(len, batches(before))) == 6
+
+
+OFFSET_NS = 1_700_000_000_000_000_000
+
+
+class Clock:
+    """A clock that is read through two functions; the process is held up before some of the readings."""
+
+    def __init__(self, *held_up_ns: int) -> None:
+        self._now_ns = 0
+        self._held_up: Iterator[int] = iter(held_up_ns)
+
+    def monotonic_ns(self) -> int:
+        self._now_ns += 50 + next(self._held_up, 0)
+        return self._now_ns
+
+    def wall_ns(self) -> int:
+        return self.monotonic_ns() + OFFSET_NS
+
+
+def error_ns(clock: Clock) -> int:
+    return abs(measure_offset(clock.wall_ns, clock.monotonic_ns).offset_ns - OFFSET_NS)
+
+
+def test_an_undisturbed_reading_is_taken_at_once() -> None:
+    clock = Clock()
+    assert error_ns(clock) == 0
+    assert clock.monotonic_ns() == 4 * 50
+
+
+def test_a_process_held_up_between_two_readings_measures_again() -> None:
+    assert error_ns(Clock(0, 14_000_000)) == 0
+    assert error_ns(Clock(0, 0, 14_000_000, 0, 3_000_000)) == 0
+
+
+def test_where_every_reading_is_disturbed_the_least_disturbed_counts_and_says_so() -> None:
+    held_up = [0, 2_000_000, 0] * 7 + [0, 400_000, 0]
+    found = measure_offset((clock := Clock(*held_up)).wall_ns, clock.monotonic_ns)
+    assert found.width_ns == 400_100
+    assert abs(found.offset_ns - OFFSET_NS) <= found.width_ns / 2

@@ -41,14 +41,8 @@ def native_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("c++") is None:
         pytest.skip("a C++ compiler must be installed to build the native hook; it is not")
     directory = tmp_path_factory.mktemp("native")
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "irregulars.producers.torch_hook.hooks.native_library",
-        str(directory),
-    ]
+    module = "irregulars.producers.torch_hook.hooks.native_library"
+    command = [sys.executable, "-W", "ignore", "-m", module, str(directory)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if "no collective hooks" in done.stderr:
         pytest.skip(f"this torch has no collective hooks: {done.stderr.strip()}")
