@@ -631,5 +631,5 @@ def test_a_directory_that_can_t_be_reached_is_told_in_one_line(tmp_path: Path) -
 
 def test_parts_of_a_run_that_was_killed_are_told_how_to_be_put_together(tmp_path: Path) -> None:
     (tmp_path / "trace dir" / "parts").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"got parts/.*leaving\.trace_parts '.*trace dir'$"):
+    with pytest.raises(InputError, match=r"got parts/.*torch_hook\.trace_parts '.*trace dir'$"):
         read_trace(tmp_path / "trace dir")
