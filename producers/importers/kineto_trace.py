@@ -283,13 +283,18 @@ class TraceParser:
                 _count(skipped, "sends and recvs whose other end is not in the trace")
                 continue
             issued_ns = issued_ns if issued_ns is not None else launch[0] if launch is not None else kernel.start_ns
+            size_bytes, count = math.nan, kernel.arguments.get("In msg nelems")
+            if note is not None:
+                size_bytes = note.size_bytes
+            elif _is_time(count):
+                size_bytes = count * bytes_of_type(kernel.arguments.get("dtype"))
             yield Call(
                 group=group,
                 lane=f"stream {kernel.arguments.get('stream')}",
                 operator=operator,
                 start_ns=kernel.start_ns + self._base_ns,
                 elapsed_ns=kernel.elapsed_ns,
-                size_bytes=_size_of_kernel(kernel.arguments) if note is None else note.size_bytes,
+                size_bytes=size_bytes,
                 issued_ns=issued_ns + self._base_ns,
                 peer=peer,
             )
@@ -386,11 +391,6 @@ def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) 
         return None
     description = arguments.get("Process Group Description")
     return ProcessGroup(name[:200], description[:200] if isinstance(description, str) else "", ranks)
-
-
-def _size_of_kernel(arguments: Mapping[str, Any]) -> float:
-    count = arguments.get("In msg nelems")
-    return count * bytes_of_type(arguments.get("dtype")) if _is_time(count) else math.nan
 
 
 def _peer_of_call(arguments: Mapping[str, Any]) -> int:

@@ -49,12 +49,9 @@ def load_plain(value: bytes) -> Any:
                 return machine.result()
             machine.run(opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, UnicodeError) as error:
-        raise InputError(f"must be a complete pickle of plain data; got: {_line(error)}") from None
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise InputError(f"must be a complete pickle of plain data; got: {reason}") from None
     raise InputError("must be a complete pickle of plain data; got no end")
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
 
 
 class _Machine:
@@ -73,7 +70,9 @@ class _Machine:
         if name in _PUSHED:
             self._stack.append(argument)
         elif name in _INTEGERS:
-            self._push_integer(argument)
+            if not isinstance(argument, int) or argument.bit_length() > MAX_INTEGER_BITS:
+                raise ValueError(f"an integer of more than {MAX_INTEGER_BITS} bits")
+            self._stack.append(argument)
         elif name in _CONSTANTS:
             self._stack.append(_CONSTANTS[name]())
         elif name in ("BINGET", "LONG_BINGET", "GET"):
@@ -85,16 +84,12 @@ class _Machine:
         elif name not in _IGNORED:
             self._build(name)
 
-    def _push_integer(self, value: Any) -> None:
-        if not isinstance(value, int) or value.bit_length() > MAX_INTEGER_BITS:
-            raise ValueError(f"an integer of more than {MAX_INTEGER_BITS} bits")
-        self._stack.append(value)
-
     def _build(self, name: str) -> None:
         if name == "MARK":
             self._stack.append(_MARK)
         elif name in _TUPLES:
-            self._push_tuple(_TUPLES[name])
+            values = [self._pop() for _ in range(_TUPLES[name])]
+            self._stack.append(tuple(reversed(values)))
         elif name in ("TUPLE", "LIST", "DICT"):
             values = self._after_mark()
             self._stack.append(tuple(values) if name == "TUPLE" else values if name == "LIST" else _pairs(values))
@@ -106,10 +101,6 @@ class _Machine:
             self._of(dict).update(_pairs(values))
         else:
             raise ValueError(f"the instruction {name}, which builds more than plain data")
-
-    def _push_tuple(self, count: int) -> None:
-        values = [self._pop() for _ in range(count)]
-        self._stack.append(tuple(reversed(values)))
 
     def _pop(self) -> Any:
         value = self._stack.pop()

@@ -167,7 +167,8 @@ def read_answer(value: bytes) -> Answer:
     listed = told.get("communicators")
     if not isinstance(listed, list):
         raise InputError(f"RAS answer must have a list of communicators; got {str(listed)[:80]!r}")
-    if sum(_members(one) for one in listed) > MOST_MEMBERS:
+    parts = (one.get(name) for one in listed if isinstance(one, dict) for name in ("ranks", "missing_ranks"))
+    if sum(len(part) for part in parts if isinstance(part, list)) > MOST_MEMBERS:
         raise InputError(f"communicators of a RAS answer must have at most {MOST_MEMBERS} ranks together; got more")
     found = [_communicator(one) for one in listed]
     usable = [one for one in found if one is not None]
@@ -198,11 +199,6 @@ def _load(value: bytes) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise InputError(f"RAS answer must be a JSON object; got {value[:60]!r}")
     return told
-
-
-def _members(told: Any) -> int:
-    parts = (told.get(name) for name in ("ranks", "missing_ranks")) if isinstance(told, dict) else ()
-    return sum(len(part) for part in parts if isinstance(part, list))
 
 
 def _communicator(told: Any) -> tuple[str, RasCommunicator] | None:

@@ -80,11 +80,20 @@ class Faults:
             return NO_EFFECTS
         strengths = [(fault, *self._strength(n, fault, iteration)) for n, fault in active]
         uneven = [(n, fault) for n, fault in active if fault.kind == "uneven_data"]
+        work_factor, stall_ns = np.ones(self._topology.world_size), np.zeros(self._topology.world_size)
+        slow_devices = []
+        for fault, factor, add_ms in strengths:
+            if fault.kind in ("slow_rank", "slow_host", "slow_stage"):
+                work_factor[fault_ranks(fault, self._topology)] *= factor
+            if fault.kind in ("slow_rank", "slow_host"):
+                stall_ns[fault_ranks(fault, self._topology)] += add_ms * NS_PER_MS
+            if fault.kind in _DEVICES:
+                slow_devices.append((_DEVICES[fault.kind], _device(fault, self._topology), factor, add_ms))
         return Effects(
-            work_factor=self._work_factor(strengths),
-            stall_ns=self._stall_ns(strengths),
+            work_factor=work_factor,
+            stall_ns=stall_ns,
             load=self._load(uneven, iteration) if uneven else None,
-            network=self._network(strengths),
+            network=state_of(self._topology, slow_devices) if slow_devices else None,
             hangs=tuple(fault for _, fault in active if fault.kind == "hang"),
         )
 
@@ -97,20 +106,6 @@ class Faults:
             return fault.factor, fault.add_ms
         return 1 + (fault.factor - 1) * part, fault.add_ms * part
 
-    def _work_factor(self, strengths: Sequence[tuple[Fault, float, float]]) -> Floats:
-        result = np.ones(self._topology.world_size)
-        for fault, factor, _ in strengths:
-            if fault.kind in ("slow_rank", "slow_host", "slow_stage"):
-                result[fault_ranks(fault, self._topology)] *= factor
-        return result
-
-    def _stall_ns(self, strengths: Sequence[tuple[Fault, float, float]]) -> Floats:
-        result = np.zeros(self._topology.world_size)
-        for fault, _, add_ms in strengths:
-            if fault.kind in ("slow_rank", "slow_host"):
-                result[fault_ranks(fault, self._topology)] += add_ms * NS_PER_MS
-        return result
-
     def _load(self, uneven: Sequence[tuple[int, Fault]], iteration: int) -> Floats:
         settings = self._topology.settings
         load = np.ones((settings.replicas, settings.micro_batches))
@@ -119,14 +114,6 @@ class Faults:
             generator = fault_generator(settings, number, iteration)
             load *= generator.lognormal(-(sigma**2) / 2, sigma, load.shape)
         return load
-
-    def _network(self, strengths: Sequence[tuple[Fault, float, float]]) -> NetworkState | None:
-        slow = [
-            (_DEVICES[fault.kind], _device(fault, self._topology), factor, add_ms)
-            for fault, factor, add_ms in strengths
-            if fault.kind in _DEVICES
-        ]
-        return state_of(self._topology, slow) if slow else None
 
 
 def fault_ranks(fault: Fault, topology: Topology) -> Ints:

@@ -126,7 +126,7 @@ class Fault:
                 return replace(self, spread=strength)
 
     def part(self, iteration: int) -> float:
-        """Which part of its strength it has in an iteration, by its shape; a fluctuating one draws it.
+        """Return the part of its strength in an iteration, by its shape; a fluctuating one draws it.
 
         >>> fault = parse_fault("slow_rank:rank=1,from=5,factor=2,shape=ramp,over=4")
         >>> [fault.part(iteration) for iteration in (5, 6, 8, 9)]
@@ -142,11 +142,11 @@ class Fault:
                 return 1.0
 
     def is_active(self, iteration: int) -> bool:
-        """Say whether the fault acts in this iteration."""
+        """Whether the fault acts in this iteration."""
         return self.first <= iteration and (self.past is None or iteration < self.past)
 
     def iterations(self, run_iterations: int) -> tuple[int, int]:
-        """Half-open range in which it acts, in a run of so many iterations."""
+        """Return the half-open range in which it acts, in a run of `run_iterations`."""
         return self.first, run_iterations if self.past is None else min(self.past, run_iterations)
 
 
@@ -205,7 +205,7 @@ def _pairs(rest: str, text: str) -> dict[str, str]:
 
 
 def _check_keys(kind: str, values: Mapping[str, str], text: str) -> None:
-    known = _known_keys(kind)
+    known = (*_PLACES[kind], *(_HANG if kind == "hang" else (*_STRENGTHS[kind], *_TIMES, *_EXCESS)))
     for key in values:
         if key not in known:
             raise InputError(f"a setting of {kind} must be one of {', '.join(known)}; got {key!r} (fault {text!r})"
@@ -221,12 +221,6 @@ def _check_keys(kind: str, values: Mapping[str, str], text: str) -> None:
         )
     if given and "excess" in values:
         raise InputError(f"excess must stand without {' and '.join(given)}; got both (fault {text!r})")
-
-
-def _known_keys(kind: str) -> tuple[str, ...]:
-    if kind == "hang":
-        return (*_PLACES[kind], *_HANG)
-    return (*_PLACES[kind], *_STRENGTHS[kind], *_TIMES, *_EXCESS)
 
 
 def _sought(kind: str, values: Mapping[str, str], text: str) -> str:

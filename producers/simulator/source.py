@@ -84,7 +84,10 @@ class Simulation:
         iterations_at_most = max(max_rows // len(self._engine.plan.rows.step), 1)
         runs: list[Run] = []
         while not self._is_over:
-            runs.append(self._advance())
+            runs.append(self._engine.advance())
+            self._last = runs[-1]
+            if self._sampler:
+                self._sampler.add(runs[-1])
             span_ns = runs[-1].last_ns - float(runs[0].start_ns.min())
             if self._is_over or len(runs) >= iterations_at_most or span_ns >= max_span_s * NS_PER_S:
                 yield Part(self._start_ns + round(runs[-1].last_ns), self._engine.iteration, self._batches(runs))
@@ -94,23 +97,15 @@ class Simulation:
     def _is_over(self) -> bool:
         return self._engine.iteration >= self._settings.iterations or self._engine.is_hung
 
-    def _advance(self) -> Run:
-        run = self._last = self._engine.advance()
-        if self._sampler:
-            self._sampler.add(run)
-        return run
-
     def _batches(self, runs: list[Run]) -> Iterator[Batch]:
         yield from self._rows.commops(runs)
         if self._sampler:
-            yield from self._rows.bandwidth(self._sampler.take(self._sampled_ns(runs[-1])))
+            # Counters are final up to then: the next iteration may begin on a rank before this one ends on all.
+            final_ns = float(runs[-1].end_ns.min())
+            if self._is_over:  # to the first sample after the end, on each NIC
+                final_ns = runs[-1].last_ns + 2 * self._settings.bandwidth_period_ms * NS_PER_MS
+            yield from self._rows.bandwidth(self._sampler.take(final_ns))
         yield from self._rows.iterations(runs)
-
-    def _sampled_ns(self, run: Run) -> float:
-        """Return when counters are final: the next iteration may begin on a rank before this one ends on all."""
-        if self._is_over:  # to the first sample after the end, on each NIC
-            return run.last_ns + 2 * self._settings.bandwidth_period_ms * NS_PER_MS
-        return float(run.end_ns.min())
 
 
 _BATCH_SPAN_S: Final = 1.0

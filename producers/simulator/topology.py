@@ -105,11 +105,19 @@ class Groups:
     """
 
     def __init__(self, settings: SimulatorSettings, grid: Ints) -> None:
-        self._found: list[Communicator] = []
+        found: list[Communicator] = []
         self.numbers: dict[str, Ints] = {}
         for group in VARYING:
-            self.numbers[group] = self._add(settings, grid, group)
-        self.communicators = tuple(self._found)
+            numbers = self.numbers[group] = np.full(grid.size, -1)
+            if not has_group(settings, group):
+                continue
+            members = np.sort(along(grid, group), axis=1)
+            numbers[members] = len(found) + np.arange(len(members))[:, None]
+            found += [
+                Communicator(name, _KINDS.get(group, group), tuple(ranks))
+                for name, ranks in zip(_names(settings, group), members.tolist(), strict=True)
+            ]
+        self.communicators = tuple(found)
 
     def of_rank(self, rank: int) -> list[int]:
         """Numbers of the communicators that a rank is in; the order is that of its batches' `names`."""
@@ -120,22 +128,9 @@ class Groups:
         exists = np.stack(list(self.numbers.values())) >= 0
         return dict(zip(self.numbers, np.cumsum(exists, axis=0) - 1, strict=True))
 
-    def _add(self, settings: SimulatorSettings, grid: Ints, group: str) -> Ints:
-        numbers = np.full(grid.size, -1)
-        if not has_group(settings, group):
-            return numbers
-        members = np.sort(along(grid, group), axis=1)
-        first = len(self._found)
-        numbers[members] = first + np.arange(len(members))[:, None]
-        self._found += [
-            Communicator(name, _KINDS.get(group, group), tuple(ranks))
-            for name, ranks in zip(_names(settings, group), members.tolist(), strict=True)
-        ]
-        return numbers
-
 
 def _names(settings: SimulatorSettings, group: str) -> list[str]:
-    """Name each group by the coordinates that its ranks share; those of dimensions that are not used are left out."""
+    """Return a name of each group: the coordinates that its ranks share, without unused dimensions."""
     fixed = [axis for axis in AXES if axis not in VARYING[group]]
     places = product(*(range(getattr(settings, axis)) for axis in fixed))
     shown = [axis in _ALWAYS_NAMED or getattr(settings, axis) > 1 for axis in fixed]

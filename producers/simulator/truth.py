@@ -281,13 +281,10 @@ def _measured(fault: Fault, healthy_s: Floats, measured_s: Floats, warm_from: in
     if not (len(healthy_s[span]) and np.isfinite(measured_s[span]).all()):
         return {"excess_ratio": 0.0, "hard": True}
     excess = float(measured_s[span].mean() / healthy_s[span].mean() - 1)
-    return {"excess_ratio": excess, "hard": excess < _noise_ratio(healthy_s)}
-
-
-def _noise_ratio(times_s: Floats) -> float:
-    """Spread of healthy iterations from one to the next: neither a drift nor a few long ones are part of it."""
-    steps_s = np.abs(np.diff(times_s))
-    return float(_STD_OF_MEDIAN_STEP * np.median(steps_s) / np.median(times_s)) if len(steps_s) else 0.0
+    # Spread of healthy iterations from one to the next: neither a drift nor a few long ones are part of it.
+    steps_s = np.abs(np.diff(healthy_s))
+    noise_ratio = float(_STD_OF_MEDIAN_STEP * np.median(steps_s) / np.median(healthy_s)) if len(steps_s) else 0.0
+    return {"excess_ratio": excess, "hard": excess < noise_ratio}
 
 
 def _run(settings: SimulatorSettings) -> tuple[Floats, float | None]:

@@ -81,7 +81,9 @@ class Untidiness:
         self._settings = topology.settings
         self._host = topology.host
         self._rank_factor = self._draw_ranks()
-        self._host_factor = self._draw_hosts(int(topology.host[-1]) + 1)
+        hosts = int(topology.host[-1]) + 1
+        spells, phases = self._draw_spells(hosts), self._draw_phases(hosts)
+        self._host_factor = spells if phases is None else phases if spells is None else spells * phases
         self._popularity = self._draw_experts()
 
     def work_factor(self, iteration: int) -> Floats | None:
@@ -158,10 +160,6 @@ class Untidiness:
         drawn = untidiness_generator(self._settings, _RANKS).standard_normal(self._settings.world_size)
         # Acceptance tests sort out slower GPUs.
         return np.asarray(1 + ratio * np.clip(drawn, -_SLOWEST_RANK_STDS, _SLOWEST_RANK_STDS))
-
-    def _draw_hosts(self, hosts: int) -> Floats | None:
-        spells, phases = self._draw_spells(hosts), self._draw_phases(hosts)
-        return spells if phases is None else phases if spells is None else spells * phases
 
     def _draw_phases(self, hosts: int) -> Floats | None:
         settings = self._settings

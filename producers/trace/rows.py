@@ -196,7 +196,9 @@ class _Check:
         for row in np.flatnonzero(is_new)[:MOST_REASONS].tolist():
             value = shown(_value(self._table, name, row))
             place = f" ({beside} {shown(_value(self._table, beside, row))})" if beside else ""
-            self._reasons.append((_row_number(self._table, row), f"{name} must be {rule}; got {value}{place}"))
+            numbers = self._table.row_numbers
+            number = self._table.rows_before + row + 1 if numbers is None else int(numbers[row])
+            self._reasons.append((number, f"{name} must be {rule}; got {value}{place}"))
 
     def rows(
         self,
@@ -240,10 +242,6 @@ def _check_peers(check: _Check, job: JobFile, is_p2p: np.ndarray, ordinal: np.nd
 def _at(first_of_rank: np.ndarray, rank: np.ndarray) -> np.ndarray:
     # Rejected rows have ranks out of range; their value does not matter.
     return first_of_rank[np.clip(rank, 0, len(first_of_rank) - 1)]
-
-
-def _row_number(table: TableFile, row: int) -> int:
-    return table.rows_before + row + 1 if table.row_numbers is None else int(table.row_numbers[row])
 
 
 def _value(table: TableFile, name: str, row: int) -> object:
