@@ -5,9 +5,11 @@ These functions wait for the broker: call them in a thread.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -24,6 +26,9 @@ from irregulars.kafka.scattered_reading import (
     bounds_of,
     offset_of,
 )
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class OffsetsOfRank(Protocol):
@@ -244,3 +249,26 @@ class LogReader:
         place.offset = max(low, place.offset)
         self._consumer.assign([place])
         return place.offset < end
+
+
+class ReadingThread:
+    """One reader with the thread that it belongs to: several may ask it, and are answered one after the other.
+
+    Parameters
+    ----------
+    name
+        Of the thread.
+    """
+
+    def __init__(self, reader: LogReader, name: str) -> None:
+        self.reader: Final = reader
+        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{name}")
+
+    async def run(self, work: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+        """Do `work`, which uses the reader, behind all that was asked before."""
+        return await asyncio.wrap_future(self._thread.submit(work, *arguments, **options))
+
+    def close(self) -> None:
+        """Let go of thread and connection, without waiting for a broker that does not answer."""
+        self._thread.submit(self.reader.close)
+        self._thread.shutdown(wait=False)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from irregulars.errors import TopicMismatch
+from irregulars.errors import ServiceUnavailable, TopicMismatch
 from irregulars.kafka.broker import open_admin, service_error
 from irregulars.kafka.topics import WORKER_TOPICS, TopicSettings
 
@@ -87,6 +87,8 @@ class TopicIds:
     def _id_of(self, future: Future[Any]) -> str | None:
         try:
             return str(future.result(self._timeout_s).topic_id)
+        except TimeoutError as error:
+            raise ServiceUnavailable(f"Kafka at {self._bootstrap} must tell ids of topics; it did not") from error
         except KafkaException as error:
             code = error.args[0].code()
             if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED) or code in _WITHOUT:

@@ -1,4 +1,4 @@
-"""A partition that is assigned and never read again: a known fault of Faust and aiokafka (faust issue 629).
+"""A partition that is assigned and never read again: a known fault of Faust (its issue 629).
 
 After a rebalance, or for no visible reason, nothing is fetched any more from one partition, or its messages are
 fetched and never handed over, while all others go on; no error is raised. It shows in our position, which stays

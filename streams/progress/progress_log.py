@@ -6,12 +6,10 @@ stands on the bus, and again every few seconds, so that whoever starts needs not
 
 from __future__ import annotations
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.log_reader import ReadingThread
 from irregulars.kafka.outbox import Outbox
 from irregulars.streams.snapshots.records import Offsets
 from irregulars.version import VERSION
@@ -24,15 +22,14 @@ class ProgressLog:
     ----------
     topic
         Full name.
-    reader
-        For this log alone: it is used in a thread of its own.
+    reading
+        Follows the topic.
     """
 
-    def __init__(self, topic: str, reader: LogReader, outbox: Outbox) -> None:
+    def __init__(self, topic: str, reading: ReadingThread, outbox: Outbox) -> None:
         self._topic: Final = topic
-        self._reader: Final = reader
+        self._reading: Final = reading
         self._outbox: Final = outbox
-        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-progress")
         self._read_to: int | None = None
         self._told: dict[int, Offsets] = {}
 
@@ -44,23 +41,18 @@ class ProgressLog:
 
     async def read(self) -> dict[int, Offsets]:
         """Return how far each partition has been read, as far as it was told by now."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._follow)
+        return await self._reading.run(self._follow)
 
     def _follow(self) -> dict[int, Offsets]:
-        end = self._reader.end_offset(self._topic, 0)
+        end = self._reading.reader.end_offset(self._topic, 0)
         if self._read_to is None or self._read_to > end:  # at the start, or the log was cut
             self._read_to, self._told = end, {}
-        for message in self._reader.read_tail(self._topic, 0, self._read_to):
+        for message in self._reading.reader.read_tail(self._topic, 0, self._read_to):
             self._read_to = (message.offset() or 0) + 1
             found = _decode(message.value())
             if found is not None:
                 self._told[found[0]] = found[1]
         return dict(self._told)
-
-    def close(self) -> None:
-        """Let go of thread and connection, without waiting for a broker that does not answer."""
-        self._thread.submit(self._reader.close)
-        self._thread.shutdown(wait=False)
 
 
 def _decode(value: bytes | None) -> tuple[int, Offsets] | None:

@@ -6,15 +6,13 @@ judges.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable, TopicMismatch
-from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.log_reader import ReadingThread
 
 LOG: Final = logging.getLogger("irregulars.worker")
 WORDS_S: Final = 2.0
@@ -63,9 +61,9 @@ class WordLog(Generic[W]):
     topic
         Full name.
     name
-        Without the prefix; names the thread and the line of the log that says why nothing is read.
-    reader
-        For this log alone: it is used in a thread of its own.
+        Without the prefix; names the line of the log that says why nothing is read.
+    reading
+        Reads the topic.
     decode
         Makes a word of a message's value; raises `RecordError`.
 
@@ -75,13 +73,12 @@ class WordLog(Generic[W]):
         The words that were read so far; another object once more have come.
     """
 
-    def __init__(self, topic: str, name: str, reader: LogReader, decode: Callable[[bytes | None], W]) -> None:
+    def __init__(self, topic: str, name: str, reading: ReadingThread, decode: Callable[[bytes | None], W]) -> None:
         self.known: ReadWords[W] = ReadWords()
         self._topic: Final = topic
         self._name: Final = name
-        self._reader: Final = reader
+        self._reading: Final = reading
         self._decode: Final = decode
-        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{name}")
         self._trouble = ""
 
     async def read(self) -> tuple[W, ...]:
@@ -93,17 +90,12 @@ class WordLog(Generic[W]):
             If the broker does not send it: then the thresholds by which to judge are not known.
         """
         before = len(self.known.words)
-        self.known = await asyncio.get_running_loop().run_in_executor(self._thread, self._follow)
+        self.known = await self._reading.run(self._follow)
         return self.known.words[before:]
-
-    def close(self) -> None:
-        """Let go of thread and connection, without waiting for a broker that does not answer."""
-        self._thread.submit(self._reader.close)
-        self._thread.shutdown(wait=False)
 
     def _follow(self) -> ReadWords[W]:
         try:
-            if not self._reader.partitions(self._topic):
+            if not self._reading.reader.partitions(self._topic):
                 raise TopicMismatch(
                     f"topic must exist, and we must be allowed to read it; got none named {self._topic}. Make it: "
                     "irregulars topics create; with ACLs also: irregulars topics grant worker User:NAME"
@@ -120,11 +112,11 @@ class WordLog(Generic[W]):
         return found
 
     def _read(self, known: ReadWords[W]) -> ReadWords[W]:
-        _, end = self._reader.bounds(self._topic, 0)
+        _, end = self._reading.reader.bounds(self._topic, 0)
         if end <= known.revision:
             return known
         words: list[W] = []
-        for message in self._reader.messages(self._topic, 0, known.revision, end):
+        for message in self._reading.reader.messages(self._topic, 0, known.revision, end):
             if message.value() is None:  # someone erased it by hand
                 continue
             try:

@@ -21,6 +21,7 @@ from irregulars.messages.evidence import decode_evidence
 from irregulars.messages.judgements import Judgements, Verdict, bounded, encode_verdict
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
+from irregulars.streams.faust_driver.message_blocks import Record as Message
 from irregulars.streams.health.judges import Judges
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
@@ -36,7 +37,7 @@ from irregulars.streams.stages.job_work import (
     hear_starts,
 )
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
-from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
+from irregulars.streams.stages.stage import Services, Stage, unreadable
 from irregulars.streams.telemetry.log_lines import log_job, log_verdict
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -116,52 +117,45 @@ class JobStage(Stage[JobMonitorLike]):
         So are the verdicts on these jobs that were sent: none is sent twice. Other jobs skip what is in their states,
         or what was judged before they ended.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._restorer, self._topics.begin_anew, state.partition, keys, stored)
+        return await self.services.reading.run(self._topics.begin_anew, state.partition, keys, stored)
 
     async def begin_first(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> PositionRecord:
         """Learn what was told before, should the states be lost and the evidence be there: it comes again."""
-        loop = asyncio.get_running_loop()
-        anew = await loop.run_in_executor(
-            self._restorer, self._topics.begin_anew, state.partition, frozenset[bytes](), stored
-        )
+        anew = await self.services.reading.run(self._topics.begin_anew, state.partition, frozenset(), stored)
         return anew if anew.told.anew else stored
 
     async def prepare(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
         published = self._published[state] = PublishedVerdicts(stored.told, state.tracked.keys())
-        loop, topics = asyncio.get_running_loop(), self._topics
-        self._ends[state] = await loop.run_in_executor(
-            self._restorer, topics.read_results, state.partition, stored.ends, published
-        )
-        end = await loop.run_in_executor(self._restorer, topics.evidence_end, state.partition)
+        run, topics = self.services.reading.run, self._topics
+        self._ends[state] = await run(topics.read_results, state.partition, stored.ends, published)
+        end = await run(topics.evidence_end, state.partition)
         self._evidence_ends[state] = end
         if len(published):
             LOG.info("event=sent_before partition=%d verdicts=%d", state.partition, len(published))
 
-    async def process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
+    async def process(self, state: PartitionState[JobMonitorLike], topic: str, message: Message) -> None:
         """Queue one evidence message for its job's monitor, or bury it."""
-        message = event.message
-        tracked = state.tracked.get(message.key)
+        key = message.key or b""  # a message without a key is no evidence, as decoding it finds
+        tracked = state.tracked.get(key)
         if tracked is not None and message.offset <= max(tracked.seen.get(topic, -1), self._work(tracked).queued):
-            state.take(topic, message.offset, event)
+            state.take(topic, message.offset)
             return
         try:
             rows = _decode(message.key, message.value)
         except Exception as error:
-            await self.bury(state, topic, event, unreadable(error))
+            await self.bury(state, topic, message, unreadable(error))
             return
         published = self._published[state]
-        if tracked is None and published.is_over(message.key, message.offset):
-            state.take(topic, message.offset, event)
+        if tracked is None and published.is_over(key, message.offset):
+            state.take(topic, message.offset)
             return
         if tracked is None:
-            tracked = state.tracked[message.key] = Tracked(message.key, self._make(message.key.decode()))
-            log_job("appeared", message.key.decode(), partition=state.partition)
-        state.take(topic, message.offset, event)
-        if published.is_first(message.key):
-            job, loop = message.key.decode(), asyncio.get_running_loop()
-            rows = [*await loop.run_in_executor(self._restorer, self._topics.announced, job, rows), *rows]
+            tracked = state.tracked[key] = Tracked(key, self._make(key.decode()))
+            log_job("appeared", key.decode(), partition=state.partition)
+        state.take(topic, message.offset)
+        if published.is_first(key):
+            rows = [*await self.services.reading.run(self._topics.announced, key.decode(), rows), *rows]
         self.services.counters.took_evidence(topic, rows)
         self._queue(state, tracked, message, rows)
         await self._wait_for_room(state, tracked)
@@ -196,8 +190,7 @@ class JobStage(Stage[JobMonitorLike]):
                 self._start(state, tracked)
 
     def close(self) -> None:
-        """Let go of threads and connections, without waiting for a broker that does not answer."""
-        super().close()
+        """Let go of what judges and its connection, without waiting for a broker that does not answer."""
         self._spans.give_up()
         self._judges.close(self._close_spans)
 
@@ -232,9 +225,9 @@ class JobStage(Stage[JobMonitorLike]):
 
     async def _read_left(self, state: PartitionState[JobMonitorLike], work: JobWork) -> None:
         """Put the first of the messages that were left to Kafka into the inbox."""
-        offsets, loop = list(itertools.islice(work.left, _MAX_QUEUED)), asyncio.get_running_loop()
+        offsets = list(itertools.islice(work.left, _MAX_QUEUED))
         try:
-            found = await loop.run_in_executor(self._restorer, self._topics.evidence_at, state.partition, offsets)
+            found = await self.services.reading.run(self._topics.evidence_at, state.partition, offsets)
         except ServiceUnavailable:  # the watch tells of a broker that is away
             await asyncio.sleep(_AGAIN_S)
             return
@@ -343,9 +336,9 @@ class JobStage(Stage[JobMonitorLike]):
         self.services.counters.gave_up(self.hop)
         if not self.holds(state):
             return
-        job, rows, loop = tracked.key.decode(), () if message is None else message.rows, asyncio.get_running_loop()
+        job, rows = tracked.key.decode(), () if message is None else message.rows
         tracked.monitor = self._make(job)
-        announced = await loop.run_in_executor(self._restorer, self._topics.announced, job, rows)
+        announced = await self.services.reading.run(self._topics.announced, job, rows)
         tracked.given_up = tracked.given_up._replace(start=start_of([*announced, *rows]) or 0)
         if message is not None:
             await self.services.dead_letters.bury(message, reason)
@@ -356,7 +349,7 @@ class JobStage(Stage[JobMonitorLike]):
             self.faults.raised(self.hop, tracked.key, error)
             tracked.monitor = self._make(job)
         await self.services.outbox.barrier()
-        told = await loop.run_in_executor(self._restorer, self._topics.told_of, state.partition, tracked.key)
+        told = await self.services.reading.run(self._topics.told_of, state.partition, tracked.key)
         self._published[state].begin_anew(tracked.key, told)
         await self.store_begun_over(state, tracked)
         if message is not None:

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
-from aiokafka.partitioner import murmur2
 from confluent_kafka import Message
 
 from irregulars.errors import RecordError
 from irregulars.kafka.log_reader import LogReader
-from irregulars.kafka.topics import DAY_MS, TopicSettings
+from irregulars.kafka.topics import DAY_MS, TopicSettings, partition_of
 from irregulars.messages.announcements import Announcement, code_of_start, decode_announcement
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Verdict, decode_verdict
@@ -137,7 +136,7 @@ class JobTopics:
 
 def place(job: str, partitions: int) -> int:
     """Return the partition of ``evidence`` where a job's rows are: what every producer's partitioner computes."""
-    return int((murmur2(job.encode()) & 0x7FFFFFFF) % partitions)
+    return partition_of(job.encode(), partitions)
 
 
 def _places(ends: Ends) -> Iterator[tuple[str, int, int]]:

@@ -1,27 +1,22 @@
-"""What a worker holds of one assigned partition: monitors, how far each has read, and events not yet acknowledged.
+"""What a worker holds of one assigned partition: monitors, and how far each has read.
 
-Plain bookkeeping, without Kafka. Three promises make recovery exact:
+Plain bookkeeping, without Kafka. Two promises make recovery exact:
 
 * a monitor is never fed a message at or below the offset that it has seen (`Tracked.has_seen`);
-* `PartitionState.position` never passes a message that is in no monitor yet (it waits in an inbox, or is parked);
-* `PartitionState.release` hands out only events below a position, for which the caller has a stored snapshot, and of
-  many only some: to acknowledge one is to acknowledge all before it.
+* `PartitionState.position` never passes a message that is in no monitor yet (it waits in an inbox, or is parked).
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from irregulars.streams.health.monitor_faults import NOT_GIVEN_UP, GivenUp
 from irregulars.streams.snapshots.records import Offsets as Offsets  # theirs and ours: others take it from here
 
 M = TypeVar("M")
-_MOST_EVENTS: Final = 512
-"""Events of a topic that are kept until a snapshot covers them. While the database is away none does, for hours."""
 
 
 @dataclass(eq=False)
@@ -71,7 +66,6 @@ class PartitionState(Generic[M]):
         self.stored_position: Offsets = dict(positions)
         self._next: Offsets = dict(positions)
         self._unfinished: dict[str, dict[int, None]] = {}  # offsets ascending, as they were taken
-        self._events: dict[str, deque[tuple[int, Any]]] = {}
 
     def go_on_at(self, positions: Mapping[str, int]) -> None:
         """Read on from elsewhere; call it before anything was taken."""
@@ -90,13 +84,9 @@ class PartitionState(Generic[M]):
         """Return the offset of the next message of a topic."""
         return self._next.get(topic, 0)
 
-    def take(self, topic: str, offset: int, event: Any) -> None:
-        """Note that a message was read, and keep its event until `release`."""
+    def take(self, topic: str, offset: int) -> None:
+        """Note that a message was read."""
         self._next[topic] = max(offset + 1, self._next.get(topic, 0))
-        events = self._events.setdefault(topic, deque())
-        events.append((offset, event))
-        if len(events) > _MOST_EVENTS:  # acknowledging one speaks for all before it, so every second one will do
-            self._events[topic] = deque(one for place, one in enumerate(events) if place % 2 == 0)
 
     def skip_to(self, topic: str, offset: int) -> None:
         """Note that no message stands between what was read and this offset."""
@@ -120,13 +110,6 @@ class PartitionState(Generic[M]):
             if offsets:
                 positions[topic] = min(next(iter(offsets)), positions[topic])
         return positions
-
-    def release(self, position: Mapping[str, int]) -> Iterator[Any]:
-        """Forget and yield the events below `position`; call it when the snapshot that covers them is stored."""
-        self.stored_position = dict(position)
-        for topic, events in self._events.items():
-            while events and events[0][0] < position.get(topic, 0):
-                yield events.popleft()[1]
 
     @property
     def is_changed(self) -> bool:

@@ -17,6 +17,7 @@ from irregulars.messages.bundles import Bundle
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
+from irregulars.streams.faust_driver.message_blocks import Record as Message
 from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
 from irregulars.streams.progress.progress_log import ProgressLog
@@ -37,7 +38,7 @@ from irregulars.streams.stages.rank_work import (
     State,
     TrackedRanks,
 )
-from irregulars.streams.stages.stage import LOG, Event, Services, Stage, unreadable
+from irregulars.streams.stages.stage import LOG, Services, Stage, unreadable
 from irregulars.streams.telemetry.log_lines import log_over
 
 T = TypeVar("T")
@@ -103,9 +104,8 @@ class RankStage(Stage[RankMonitorLike]):
         What they sent before may be two days of operators. Without their announcements, which were read long ago, all
         that they send from here on would be that of unknown ranks.
         """
-        loop = asyncio.get_running_loop()
         topic = self.services.settings.topics.name("jobs")
-        messages = await loop.run_in_executor(self._restorer, self.reader.read_tail, topic, state.partition)
+        messages = await self.services.reading.run(self.reader.read_tail, topic, state.partition)
         newest = {message.key(): message for message in messages}
         for message in newest.values():
             if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
@@ -129,9 +129,9 @@ class RankStage(Stage[RankMonitorLike]):
             self.faults.raised(self.hop, key, error)
             state.tracked.pop(key, None)
 
-    async def take(self, topic: str, events: Sequence[Event]) -> None:
-        """Take in events of one topic, and send evidence early where much has gathered."""
-        await super().take(topic, events)
+    async def take(self, topic: str, messages: Sequence[Message]) -> None:
+        """Take in messages of one topic, and send evidence early where much has gathered."""
+        await super().take(topic, messages)
         states = list(self.states.values())
         works = [self._work(state) for state in states]
         if sum(one.rows for one in works) >= _MOST_ROWS or sum(one.messages for one in works) >= _MOST_MESSAGES:
@@ -140,21 +140,20 @@ class RankStage(Stage[RankMonitorLike]):
             if len(self._work(state).samples) >= _MOST_SAMPLES:
                 await self._settle_rest(state)
 
-    async def process(self, state: State, topic: str, event: Event) -> None:
+    async def process(self, state: State, topic: str, message: Message) -> None:
         """Feed one message to the monitor of its ranks, park it, or bury it."""
-        message = event.message
-        tracked = state.tracked.get(message.key)  # the key of an announcement may be another
+        tracked = state.tracked.get(message.key or b"")  # the key of an announcement may be another
         if (tracked is not None and tracked.has_seen(topic, message.offset)) or _is_tombstone(topic, message):
-            state.take(topic, message.offset, event)
+            state.take(topic, message.offset)
             return
         try:
             record = decode(topic, message.key, message.value)
         except Exception as error:
-            await self.bury(state, topic, event, unreadable(error))
+            await self.bury(state, topic, message, unreadable(error))
             return
         if topic == "commops":  # the second hop reads it again if its iteration is irregular
-            self.services.recent.add(message.partition, message.offset, message.value)
-        state.take(topic, message.offset, event)
+            self.services.recent.add(message.partition, message.offset, message.value or b"")
+        state.take(topic, message.offset)
         if isinstance(record, Announcement):
             await self._take_announcement(state, message, record)
         elif tracked is None:
@@ -247,8 +246,8 @@ class RankStage(Stage[RankMonitorLike]):
             return
 
     async def _read_again(self, topic: str, partition: int, offsets: Sequence[int]) -> Sequence[Batch]:
-        read = partial(read_samples, self.reader, self.services.settings.topics, topic, partition, offsets)
-        batches, missing = await asyncio.get_running_loop().run_in_executor(self._restorer, read)
+        topics, run = self.services.settings.topics, self.services.reading.run
+        batches, missing = await run(read_samples, self.reader, topics, topic, partition, offsets)
         if missing:
             LOG.warning("event=samples_deleted topic=%s partition=%d messages=%d", topic, partition, missing)
         return batches

@@ -1,8 +1,8 @@
-"""What both hops share: restoring partitions, and the snapshot cycle that makes acknowledgement safe.
+"""What both hops share: restoring partitions, and the snapshot cycle from which a worker goes on.
 
 A cycle of one partition, in this order: (1) note the position up to which everything is in a monitor; (2) send what
 the monitors drained, and take their states; (3) wait until results are stored and acknowledged; (4) write the states,
-and after them the position; (5) wait for the acknowledgement; (6) acknowledge the Faust events below the position.
+and after them the position; (5) wait for the acknowledgement; (6) commit the position, for those who watch the group.
 Messages that arrive meanwhile are in a state or not; those that are will be skipped by offset after a restart.
 
 A state that can't be read (an older or newer version wrote it, or it is damaged) does not stop a worker, which would
@@ -16,18 +16,18 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import IrregularsError, RecordError, SendingGivenUp
-from irregulars.kafka.dead_letters import DeadLetters, InputMessage
-from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.log_reader import ReadingThread
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.scattered_reading import RecentMessages
 from irregulars.kafka.topic_ids import require_same_topics
+from irregulars.streams.faust_driver.message_blocks import Record
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.health.watchdog import Watchdog, WorkGivenUp
 from irregulars.streams.snapshots.records import (
@@ -71,25 +71,27 @@ class Snapshottable(Protocol):
         """Return what restores it, for `irregulars.state_codec`."""
 
 
-class Event(Protocol):
-    """What we use of a Faust event."""
-
-    message: Any
-    value: Any
-
-
 M = TypeVar("M", bound=Snapshottable)
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What stages work with; one set per worker process."""
+    """What stages work with; one set per worker process.
+
+    Parameters
+    ----------
+    reading
+        For both stages: restoring, and what is read again.
+    commit
+        Lets the group know how far a partition's snapshot is; offsets by topic, named without prefix.
+    """
 
     settings: WorkerSettings
     outbox: Outbox
+    reading: ReadingThread
     dead_letters: DeadLetters
     sink: SinkWriter
-    acknowledge: Callable[[Event], Any]
+    commit: Callable[[int, Offsets], Any]
     fail: Callable[[BaseException], None]
     continuity: Continuity
     counters: Counters = field(default_factory=Counters)
@@ -110,11 +112,9 @@ class Stage(ABC, Generic[M]):
         self.forget_s = services.settings.forget_s
         self.states: dict[int, PartitionState[M]] = {}
         settings = services.settings
-        self.reader = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
+        self.reader: Final = services.reading.reader
         self.log = SnapshotLog(settings.topics.name(self.snapshot_topic), self.reader, services.outbox)
         self._writers: WeakKeyDictionary[PartitionState[M], SnapshotWriter] = WeakKeyDictionary()
-        # One thread for restoring: a reader belongs to one thread, and rebalances may follow one another quickly.
-        self._restorer = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{self.hop}-restore")
         self._writing = asyncio.Lock()
         self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
         self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
@@ -134,7 +134,7 @@ class Stage(ABC, Generic[M]):
         """Let the monitors of these keys, whose states can't be read, begin anew; return where to go on reading."""
 
     @abstractmethod
-    async def process(self, state: PartitionState[M], topic: str, event: Event) -> None:
+    async def process(self, state: PartitionState[M], topic: str, message: Record) -> None:
         """Take in one message; call ``state.take`` once it is in a monitor, begun, or sent to the dead letters."""
 
     @abstractmethod
@@ -209,8 +209,7 @@ class Stage(ABC, Generic[M]):
 
     async def _restore_one(self, partition: int, generation: int) -> PartitionState[M]:
         began_s = time.monotonic()
-        loop = asyncio.get_running_loop()
-        stored = await loop.run_in_executor(self._restorer, self.log.read, partition)
+        stored = await self.services.reading.run(self.log.read, partition)
         require_same_topics(stored.position.topic_ids, self._ids, self.services.settings.topics)
         state = await self._restored(stored, partition, generation)
         _log_restored(self.hop, state, stored.read_bytes, began_s)
@@ -219,7 +218,7 @@ class Stage(ABC, Generic[M]):
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
         # In the thread: a large job's state takes seconds, in which the broker must hear of us.
-        tracked, refused = await asyncio.get_running_loop().run_in_executor(self._restorer, self._revive, stored)
+        tracked, refused = await self.services.reading.run(self._revive, stored)
         position = stored.position
         writer = self.log.writer(partition, stored)
         state: PartitionState[M] = PartitionState(partition, generation, writer.epoch, position.positions)
@@ -279,25 +278,20 @@ class Stage(ABC, Generic[M]):
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    async def take(self, topic: str, events: Sequence[Event]) -> None:
-        """Take in events of one topic (named without prefix), in their order."""
-        for event in events:
-            message = event.message
+    async def take(self, topic: str, messages: Sequence[Record]) -> None:
+        """Take in messages of one topic (named without prefix), in their order."""
+        for message in messages:
             state = self.states.get(message.partition)
             # Faust may still hand over what it had buffered before a rebalance: it will be read again.
             if state is None or message.generation_id != state.generation:
                 continue
-            if not await self.services.continuity.is_next(state, topic, message.offset):
-                self.services.acknowledge(event)  # it comes again, or came before
-            elif self.holds(state):
-                await self.process(state, topic, event)
-                message.value = event.value = None  # held until the snapshot, when only the offset is of use
+            if await self.services.continuity.is_next(state, topic, message.offset) and self.holds(state):
+                await self.process(state, topic, message)  # else it comes again, or came before
 
-    async def bury(self, state: PartitionState[M], topic: str, event: Event, reason: str) -> None:
+    async def bury(self, state: PartitionState[M], topic: str, message: Record, reason: str) -> None:
         """Send an unusable message to the dead letters."""
-        message: InputMessage = event.message
         await self.services.dead_letters.bury(message, reason)
-        state.take(topic, message.offset, event)
+        state.take(topic, message.offset)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -362,7 +356,8 @@ class Stage(ABC, Generic[M]):
             await self.services.outbox.barrier()
         await self._settle_writer(state)
         if self.holds(state):
-            self._acknowledge(state, position)
+            state.stored_position = dict(position)
+            self.services.commit(state.partition, position)
         return waited_s
 
     async def _write(self, state: PartitionState[M], drafts: Mapping[bytes, Draft], record: PositionRecord) -> None:
@@ -378,8 +373,7 @@ class Stage(ABC, Generic[M]):
         writer = self._writers[state]
         found = writer.settle()
         if found is not None:  # rare: a worker that was suspended for longer than its session, and woke up
-            loop = asyncio.get_running_loop()
-            epoch = await loop.run_in_executor(self._restorer, self.log.highest_epoch, state.partition, found)
+            epoch = await self.services.reading.run(self.log.highest_epoch, state.partition, found)
             writer.excuse(epoch)
             LOG.warning(
                 "event=others_write hop=%s partition=%d epoch=%d highest=%d",
@@ -409,10 +403,6 @@ class Stage(ABC, Generic[M]):
             self.faults.failed(self.hop, tracked, error)
             return None
 
-    def _acknowledge(self, state: PartitionState[M], position: Offsets) -> None:
-        for event in state.release(position):
-            self.services.acknowledge(event)
-
     def _forget_ended(self, state: PartitionState[M]) -> list[bytes]:
         """Drop monitors that ended or fell silent long ago, if a restart would not read again what they have seen."""
         now_s = time.monotonic()
@@ -430,11 +420,6 @@ class Stage(ABC, Generic[M]):
         if silent:
             LOG.info("event=forgotten hop=%s partition=%d monitors=%d", self.hop, state.partition, silent)
         return old
-
-    def close(self) -> None:
-        """Let go of threads and connections, without waiting for a broker that does not answer."""
-        self._restorer.submit(self.reader.close)
-        self._restorer.shutdown(wait=False)
 
 
 def unreadable(error: Exception) -> str:

@@ -17,9 +17,8 @@ def logging_config(level: str) -> dict[str, Any]:
     Parameters
     ----------
     level
-        Of our own lines, one of `LEVELS`; those of Faust begin at a warning, or with ``debug`` at info. aiokafka's,
-        of which each tells once more that a broker is away, are shown with ``debug`` only; so is that Faust's commit,
-        which nothing depends on, took longer than its interval.
+        Of our own lines, one of `LEVELS`; those of Faust begin at a warning, or with ``debug`` at info. That one of
+        its timers was late, on which nothing depends, is shown with ``debug`` only.
     """
     others = "INFO" if level == "debug" else "WARNING"
     return {
@@ -36,17 +35,13 @@ def logging_config(level: str) -> dict[str, Any]:
         "root": {"level": others, "handlers": ["stderr"]},
         "loggers": {
             "irregulars": {"level": LEVELS[level]},
-            "aiokafka": {"level": "INFO" if level == "debug" else "CRITICAL"},
             "mode.timers": {"level": "INFO" if level == "debug" else "ERROR"},
         },
     }
 
 
 class SparingFilter(logging.Filter):
-    """Lets others' lines through once in `_QUIET_S`, by their text before values are put in.
-
-    While a broker is away aiokafka writes some forty lines a second.
-    """
+    """Lets others' lines through once in `_QUIET_S`, by their text before values are put in."""
 
     def __init__(self) -> None:
         super().__init__()

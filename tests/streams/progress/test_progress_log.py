@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from irregulars.kafka.log_reader import ReadingThread
 from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
 from irregulars.streams.stages.rank_stage import RankStage
@@ -50,7 +51,8 @@ def topic() -> Topic:
 
 
 def log_on(topic: Topic) -> ProgressLog:
-    return ProgressLog("progress", topic, topic)  # type: ignore[arg-type]  # all that is used of reader and outbox
+    reading = ReadingThread(topic, "progress")  # type: ignore[arg-type]  # all that is used of reader and outbox
+    return ProgressLog("progress", reading, topic)  # type: ignore[arg-type]
 
 
 def read(log: ProgressLog) -> dict[int, Offsets]:
@@ -103,7 +105,7 @@ class Steps:
     async def _settle_rows(self, states: Sequence[PartitionState[Any]]) -> None:
         self.done.append("rows sent")
         for state in states:
-            state.take("commops", 4, None)  # read meanwhile: its evidence is not among what was sent
+            state.take("commops", 4)  # read meanwhile: its evidence is not among what was sent
 
     async def barrier(self) -> None:
         self.done.append("acknowledged")

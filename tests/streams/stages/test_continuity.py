@@ -47,7 +47,7 @@ class Reader:
         async def take() -> None:
             for offset in offsets:
                 if await self.continuity.is_next(self.state, TOPIC, offset):
-                    self.state.take(TOPIC, offset, None)
+                    self.state.take(TOPIC, offset)
                     self.taken.append(offset)
 
         asyncio.run(take())

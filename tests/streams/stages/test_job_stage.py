@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.kafka.outbox import Outbox
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.threshold_changes import ThresholdChange
@@ -35,7 +36,9 @@ def services() -> Iterator[Services]:
     outbox = Outbox(NOWHERE, {})
     dead_letters = DeadLetters(outbox, settings.topics)
     sink = SinkWriter(None, dead_letters)
-    yield Services(settings, outbox, dead_letters, sink, lambda _: None, pytest.fail, no_messages_between())
+    reading = ReadingThread(LogReader(NOWHERE, {}), "reading")
+    yield Services(settings, outbox, reading, dead_letters, sink, print, pytest.fail, no_messages_between())
+    reading.close()
     sink.close()
     outbox.close()
 
@@ -120,4 +123,3 @@ def test_monitors_of_both_hops_go_by_the_changes_that_were_read(services: Servic
     log.known = ReadWords(3, (*log.known.words, ThresholdChange("t", {"silence_s": None}, "ann", "noise", 0)))
     assert asyncio.run(silences()) == (600.0, 600.0)
     stage.close()
-    ranks.close()

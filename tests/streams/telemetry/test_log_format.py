@@ -16,7 +16,7 @@ def record(name: str, text: str, at_s: float) -> logging.LogRecord:
 
 def test_others_repeat_themselves_once_in_ten_seconds() -> None:
     sparing = SparingFilter()
-    shown = [at_s for at_s in range(25) if sparing.filter(record("aiokafka", "no %s %d", 100.0 + at_s))]
+    shown = [at_s for at_s in range(25) if sparing.filter(record("faust", "no %s %d", 100.0 + at_s))]
     assert shown == [0, 10, 20]
 
 

@@ -44,11 +44,11 @@ def test_every_metric_is_there_from_the_start_and_counts_from_zero(worker: Worke
 
 def test_lag_is_what_is_not_in_a_monitor_and_of_evidence_what_is_not_judged(worker: Worker) -> None:
     ranks: PartitionState[None] = PartitionState(2, 1, 1, {"commops": 10})
-    ranks.take("commops", 14, None)
+    ranks.take("commops", 14)
     ranks.begin("commops", 14)  # parked: its rank was not announced yet
     ranks.tracked[b"j/0"] = Tracked(b"j/0", None)
     jobs: PartitionState[None] = PartitionState(2, 1, 1, {"evidence": 4})
-    jobs.take("evidence", 4, None)
+    jobs.take("evidence", 4)
     jobs.begin("evidence", 4)  # waits for its job's monitor
     worker.rank.states[2], worker.job.states[2] = ranks, jobs
     worker.observer.saw_ends({2: {"commops": 20, "evidence": 6}, 3: {"commops": 99, "evidence": 9}})
@@ -94,7 +94,7 @@ def test_a_worker_that_becomes_stuck_says_so_once_and_answers_503(
         assert refusal.value.code == 503
         assert b"commops/0" in refusal.value.read()
         refusal.value.close()
-        worker.rank.states[0].take("commops", 19, None)
+        worker.rank.states[0].take("commops", 19)
         worker.look()
         with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
             assert answer.read() == b"ok\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 MOST_MESSAGES: Final = 64
 MOST_BYTES: Final = 1 << 20
@@ -39,40 +39,6 @@ class Record:
     def size_bytes(self) -> int:
         """Of key and value."""
         return len(self.key or b"") + len(self.value or b"")
-
-
-class Acknowledgeable(Protocol):
-    """A Faust event."""
-
-    def ack(self) -> Any:
-        """Say that it has been dealt with."""
-
-
-@dataclass(slots=True)
-class RecordEvent:
-    """A message of a block, as the stages take it.
-
-    Parameters
-    ----------
-    block
-        The event of the whole block, with the last of its messages; it is acknowledged with that one.
-    """
-
-    message: Record
-    value: bytes | None
-    block: Acknowledgeable | None = None
-
-    def ack(self) -> None:
-        """Say that this message and all before it in the block have been dealt with."""
-        if self.block is not None:
-            self.block.ack()
-
-
-def events_of(block: Sequence[Record], event: Acknowledgeable) -> list[RecordEvent]:
-    """Return the messages of a block as events of their own; `event` is the block's."""
-    events = [RecordEvent(record, record.value) for record in block]
-    events[-1].block = event
-    return events
 
 
 def cut_blocks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:

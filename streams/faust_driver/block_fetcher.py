@@ -1,9 +1,7 @@
 """Fetches the messages of assigned partitions with librdkafka, in a thread beside the event loop.
 
-aiokafka, with which Faust fetches, copies each byte five times in Python, under the lock that all threads of a worker
-share: that took a third of its time. And while the broker holds a fetch of the partitions in which nothing is new
-(Faust lets it for 1.5 s), aiokafka fetches no other. librdkafka does it in C, with every partition in each of its
-fetches. Who has which partitions stays with Faust and its consumer group; this only reads where it is told to.
+librdkafka fetches in C, without the lock that all threads of a worker share, and with every partition in each of its
+fetches. Who has which partitions is for `GroupMember` to know; this only reads where it is told to.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from irregulars.kafka.broker import client_config
 from irregulars.kafka.login_password import new_consumer
-from irregulars.streams.faust_client.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
+from irregulars.streams.faust_driver.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
 
 LOG: Final = logging.getLogger("irregulars.worker")
 Place = tuple[str, int]
