@@ -37,22 +37,21 @@ from irregulars.messages.threshold_changes import ThresholdChange, decode_change
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.faust_driver.transport import Consumer
 from irregulars.streams.health.broker_watch import QUIET_S, BrokerWatch
+from irregulars.streams.health.counters import Counters
+from irregulars.streams.health.observer import Hop, Observer
+from irregulars.streams.health.process import StopDeadline
 from irregulars.streams.health.reading_watch import ReadingWatch
 from irregulars.streams.health.spare_memory import SpareMemory
-from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.health.watchdog import Watchdog
-from irregulars.streams.progress.progress_log import ProgressLog
-from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.word_log import W, WordLog
-from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
-from irregulars.streams.stages.partition_state import Offsets, PartitionState
+from irregulars.streams.stages.partition_state import Continuity, Offsets, PartitionState
+from irregulars.streams.stages.progress_log import ProgressLog
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
-from irregulars.streams.telemetry.counters import Counters
-from irregulars.streams.telemetry.observer import Hop, Observer
+from irregulars.streams.stages.stream_time import StreamTime
+from irregulars.streams.stages.word_log import W, WordLog
 from irregulars.streams.worker.faust_config import faust_config
 from irregulars.streams.worker.log_gaps import LogGaps
 from irregulars.streams.worker.monitors import Monitors

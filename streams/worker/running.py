@@ -17,12 +17,12 @@ from faust.types import TP
 from irregulars import stopping
 from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
-from irregulars.streams.health.process_start import free_port_or_none, make_directory, new_loop
+from irregulars.streams.health.log_lines import logging_config
+from irregulars.streams.health.observer import OBSERVE_S, serve_pages
+from irregulars.streams.health.process import free_port_or_none, make_directory, new_loop
 from irregulars.streams.health.spare_memory import GIVE_BACK_S, share_few_heaps
-from irregulars.streams.progress.stream_time import EVERY_S
-from irregulars.streams.progress.word_log import OPINIONS_S, WORDS_S
-from irregulars.streams.telemetry.log_format import logging_config
-from irregulars.streams.telemetry.observer import OBSERVE_S, serve_pages
+from irregulars.streams.stages.stream_time import EVERY_S
+from irregulars.streams.stages.word_log import OPINIONS_S, WORDS_S
 from irregulars.streams.worker.agents import add_agents
 from irregulars.streams.worker.app import LOOK_S, WorkerApp
 from irregulars.streams.worker.monitors import Monitors, make_monitors

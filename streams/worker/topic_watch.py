@@ -16,7 +16,7 @@ from typing import Final
 
 from irregulars.errors import ServiceError, TopicMismatch
 from irregulars.kafka.log_reader import ReadingThread
-from irregulars.kafka.topic_ids import TopicIds, require_same_topics, what_to_do
+from irregulars.kafka.topic_admin import TopicIds, require_same_topics, what_to_do
 from irregulars.streams.stages.partition_state import Offsets
 from irregulars.streams.worker.needed_services import require_topics
 from irregulars.streams.worker_settings import WorkerSettings

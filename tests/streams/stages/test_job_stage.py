@@ -15,7 +15,6 @@ from irregulars.messages.judgements import Judgements
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.stages.job_stage import JobStage
@@ -23,6 +22,7 @@ from irregulars.streams.stages.partition_state import Offsets, PartitionState, T
 from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
+from irregulars.streams.stages.word_log import ReadWords
 from irregulars.streams.worker_settings import WorkerSettings
 from tests.streams.evidence_rows import came, evidence_of
 from tests.streams.stages.continuities import no_messages_between

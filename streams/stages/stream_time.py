@@ -82,7 +82,7 @@ _STANDS_S: Final = 60.0
 
 
 class Progress(Protocol):
-    """`streams.progress.progress_log.ProgressLog`, as the clocks use it."""
+    """`streams.stages.progress_log.ProgressLog`, as the clocks use it."""
 
     async def read(self) -> dict[int, Offsets]:
         """See ProgressLog."""

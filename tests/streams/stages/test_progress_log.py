@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from irregulars.kafka.log_reader import ReadingThread
-from irregulars.streams.progress.progress_log import ProgressLog
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
+from irregulars.streams.stages.progress_log import ProgressLog
 from irregulars.streams.stages.rank_stage import RankStage
 
 

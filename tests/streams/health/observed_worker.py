@@ -11,9 +11,9 @@ from prometheus_client.core import Metric
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import TopicSettings
+from irregulars.streams.health.counters import PREFIX, Counters
+from irregulars.streams.health.observer import Hop, Observer
 from irregulars.streams.stages.partition_state import PartitionState
-from irregulars.streams.telemetry.counters import PREFIX, Counters
-from irregulars.streams.telemetry.observer import Hop, Observer
 
 
 @dataclass

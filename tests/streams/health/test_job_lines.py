@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 
 from irregulars.kafka.topics import WORKER_TOPICS
+from irregulars.streams.health.counters import INPUTS
+from irregulars.streams.health.observer import RESULTS
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.job_work import JobWork
 from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
-from irregulars.streams.telemetry.counters import INPUTS
-from irregulars.streams.telemetry.observer import RESULTS
 from irregulars.streams.worker.running import make_app
 from irregulars.streams.worker_settings import WorkerSettings
 

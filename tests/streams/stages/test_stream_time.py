@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.streams.progress.stream_time import MOST_LOOKS, ReadThrough, StreamTime
 from irregulars.streams.stages.partition_state import Offsets
+from irregulars.streams.stages.stream_time import MOST_LOOKS, ReadThrough, StreamTime
 
 ROOT = Path(__file__).resolve().parents[3]
 RANK_TOPICS = ("commops", "heartbeats")
@@ -127,7 +127,7 @@ def test_a_new_assignment_begins_anew(log: Log) -> None:
 
 def test_a_request_that_hangs_is_the_only_one(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Faust's fetches go through the same few threads."""
-    monkeypatch.setattr("irregulars.streams.progress.stream_time._ANSWER_S", 0.01)
+    monkeypatch.setattr("irregulars.streams.stages.stream_time._ANSWER_S", 0.01)
     asked = []
 
     async def hang(topics: Collection[str]) -> Mapping[int, Offsets]:
@@ -182,7 +182,7 @@ def test_nothing_that_judges_reads_the_system_s_clock() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in sources if reading.search(path.read_text())}
     assert found == {
         "irregulars/kafka/oauth_tokens.py",  # whether a token has expired
-        "streams/progress/stream_time.py",  # once, at the start
+        "streams/stages/stream_time.py",  # once, at the start
         "streams/stages/job_topics.py",  # where reading of old verdicts begins, 30 days too early
     }
 

@@ -3,13 +3,63 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from irregulars import stopping
 from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.streams.health.start_wait import Need, wait_for
+from irregulars.streams.health.process import Need, free_port_or_none, wait_for
+
+
+def test_a_port_that_is_taken_costs_the_page_and_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = int(taken.getsockname()[1])
+        assert free_port_or_none("127.0.0.1", port) == 0
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert f"event=no_page host=127.0.0.1 port={port}" in record.getMessage()
+    assert free_port_or_none("127.0.0.1", port) == port
+    assert free_port_or_none("127.0.0.1", 0) == 0, "no page was asked for"
+
+
+HANGS = """
+import threading, time
+from irregulars.streams.health.process import StopDeadline
+StopDeadline({within_s}).arm()
+threading.Thread(target=time.sleep, args=({hangs_s},)).start()  # the interpreter waits for it
+"""
+
+
+IN_ORDER = HANGS.replace(".arm()\n", "\n").replace("StopDeadline(", "deadline = StopDeadline(") + (
+    "deadline.arm()\ndeadline.leave_with(0)\n"
+)
+
+
+def run(within_s: float, hangs_s: float, code: str = HANGS) -> subprocess.CompletedProcess[str]:
+    code = code.format(within_s=within_s, hangs_s=hangs_s)
+    return subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True, check=False)
+
+
+def test_a_stop_that_hangs_is_cut_off_with_one_line() -> None:
+    done = run(0.5, 600.0)
+    assert done.returncode == 1
+    assert done.stderr == "irregulars worker: stopping must end within 0.5 s; it did not\n"
+
+
+def test_a_stop_that_ends_is_left_alone() -> None:
+    done = run(600.0, 0.1)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_waits_when_all_work_has_ended_in_order_is_no_failure() -> None:
+    done = run(0.5, 600.0, IN_ORDER)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 class Time:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from irregulars.streams.telemetry.health import (
+from irregulars.streams.health.liveness import (
     BROKER_SILENT_S,
     LOOP_STANDS_S,
     LOOP_STUCK_S,

@@ -16,15 +16,15 @@ from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
+from irregulars.streams.health.counters import HOPS, PREFIX, Counters, Labels, set_series
+from irregulars.streams.health.liveness import Flow, FlowWatch, Health, Place, Reading
 from irregulars.streams.health.monitor_faults import BROKEN, Watched, is_broken
 from irregulars.streams.health.watchdog import Watchdog
-from irregulars.streams.telemetry.counters import HOPS, PREFIX, Counters, Labels, set_series
-from irregulars.streams.telemetry.health import Flow, FlowWatch, Health, Place, Reading
 from irregulars.version import VERSION
 
 LOG: Final = logging.getLogger("irregulars.worker")
 OBSERVE_S: Final = 1.0
-"""Between two looks at the stages, s: far below what `streams.telemetry.health` waits for anything."""
+"""Between two looks at the stages, s: far below what `streams.health.liveness` waits for anything."""
 
 RESULTS: Final = ("evidence", "verdicts", "alerts", "deadletter", "progress")
 

@@ -12,11 +12,11 @@ from urllib.error import HTTPError
 import pytest
 
 from irregulars.kafka.outbox import Outbox
+from irregulars.streams.health import liveness
+from irregulars.streams.health.counters import PREFIX
+from irregulars.streams.health.observer import serve_pages
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
-from irregulars.streams.telemetry import health
-from irregulars.streams.telemetry.counters import PREFIX
-from irregulars.streams.telemetry.observer import serve_pages
-from tests.streams.telemetry.observed_worker import Worker, observed_metrics
+from tests.streams.health.observed_worker import Worker, observed_metrics
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_worker_that_becomes_stuck_says_so_once_and_answers_503(
     with caplog.at_level(logging.INFO), serve_pages(worker.observer, "127.0.0.1:0"):
         url = caplog.messages[0].removeprefix("event=metrics url=").removesuffix("/metrics")
         with monkeypatch.context() as patch:
-            patch.setattr(health, "STUCK_S", 0.0)
+            patch.setattr(liveness, "STUCK_S", 0.0)
             for _ in range(3):
                 worker.look()
                 time.sleep(0.01)

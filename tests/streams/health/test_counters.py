@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from irregulars.messages.judgements import JudgedIteration, Verdict
-from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.health.counters import Counters
 from tests.streams.evidence_rows import came, evidence_of
 
 
