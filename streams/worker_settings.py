@@ -62,7 +62,7 @@ class WorkerSettings:
         Idle time after which a partition that has messages, and of which none comes, is sought anew; after twice as
         long the worker ends (`streams.health.reading_watch`).
     log_level
-        Of our own lines: ``debug info warn error crit``. Those of Faust and aiokafka begin at a warning.
+        Of our own lines: ``debug info warn error crit``. Those of Faust begin at a warning.
     """
 
     bootstrap: str

@@ -76,7 +76,7 @@ def start_log(settings: Settings) -> None:
     """Log as a worker does, from the level of the settings on."""
     import logging.config
 
-    from irregulars.streams.telemetry.log_format import logging_config
+    from irregulars.streams.health.log_lines import logging_config
 
     levels = {"warning": "warn", "critical": "crit"}
     logging.config.dictConfig(logging_config(levels.get(settings.log_level, settings.log_level)))

@@ -39,9 +39,9 @@ from irregulars.messages.threshold_changes import FIXED, LIVE
 from irregulars.producers.simulator.presets import described_keys
 from irregulars.sinks.investigations import THEMES, shipped_investigations
 from irregulars.sinks.notices.settings import KINDS, ChannelTable, options_table
+from irregulars.streams.health.counters import Counters, metrics_table
+from irregulars.streams.health.observer import Hop, Observer
 from irregulars.streams.stages.partition_state import PartitionState
-from irregulars.streams.telemetry.counters import Counters, metrics_table
-from irregulars.streams.telemetry.observer import Hop, Observer
 from irregulars.thresholds import Threshold, thresholds_of
 from irregulars.validation import describe
 

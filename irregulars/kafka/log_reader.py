@@ -5,9 +5,12 @@ These functions wait for the broker: call them in a thread.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -24,6 +27,10 @@ from irregulars.kafka.scattered_reading import (
     bounds_of,
     offset_of,
 )
+from irregulars.messages.records import Batch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class OffsetsOfRank(Protocol):
@@ -244,3 +251,73 @@ class LogReader:
         place.offset = max(low, place.offset)
         self._consumer.assign([place])
         return place.offset < end
+
+
+class ReadingThread:
+    """One reader with the thread that it belongs to: several may ask it, and are answered one after the other.
+
+    Parameters
+    ----------
+    name
+        Of the thread.
+    """
+
+    def __init__(self, reader: LogReader, name: str) -> None:
+        self.reader: Final = reader
+        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{name}")
+
+    async def run(self, work: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+        """Do `work`, which uses the reader, behind all that was asked before."""
+        return await asyncio.wrap_future(self._thread.submit(work, *arguments, **options))
+
+    def close(self) -> None:
+        """Let go of thread and connection, without waiting for a broker that does not answer."""
+        self._thread.submit(self.reader.close)
+        self._thread.shutdown(wait=False)
+
+
+LOG: Final = logging.getLogger("irregulars.worker")
+_AGAIN_S: Final = 0.5
+
+
+class PatientReader:
+    """Reads spans of ``commops`` in the thread of the judges.
+
+    Parameters
+    ----------
+    reader
+        For this one alone.
+    topic
+        Full name.
+    patience_s
+        How long the broker may be away.
+    """
+
+    def __init__(self, reader: LogReader, topic: str, patience_s: float) -> None:
+        self._reader: Final = reader
+        self._topic: Final = topic
+        self._patience_s: Final = patience_s
+        self._is_given_up = False
+
+    def read(self, spans: Sequence[OffsetsOfRank]) -> Sequence[Batch]:
+        """Return the batches of some spans, as far as they still exist."""
+        until_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                found = self._reader.read_commops(self._topic, spans)
+                break
+            except ServiceUnavailable:  # the broker is away
+                if self._is_given_up or time.monotonic() > until_s:
+                    raise
+                time.sleep(_AGAIN_S)
+        if found.missing:
+            LOG.warning("event=read_back_incomplete missing=%d read=%d", len(found.missing), len(found.batches))
+        return found.batches
+
+    def give_up(self) -> None:
+        """Wait no more, whichever thread does."""
+        self._is_given_up = True
+
+    def close(self) -> None:
+        """Let go of the connection, in the thread that reads."""
+        self._reader.close()

@@ -42,7 +42,7 @@ class TakesPassword(Protocol):
 
 
 class LoginPassword(str):
-    """A password as it was when the settings were read: what librdkafka and aiokafka take it for.
+    """A password as it was when the settings were read: what librdkafka takes it for.
 
     Usable from several threads.
 

@@ -1,6 +1,6 @@
 """Send to Kafka from the event loop, and know when all that was sent before a moment stands on the broker.
 
-confluent-kafka and not aiokafka: librdkafka batches, compresses and waits for acknowledgements in its own threads,
+librdkafka batches, compresses and waits for acknowledgements in its own threads,
 so that the event loop, which Faust shares, never pays for lz4; and it has the partitioner of our other producers.
 """
 

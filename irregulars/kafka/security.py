@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from irregulars.kafka.oauth_tokens import TokenSource
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""SASL mechanisms that both of our clients, librdkafka and aiokafka, speak with a secret alone."""
+"""SASL mechanisms that need a secret alone."""
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,7 @@ SENDING: Final[Mapping[str, str | int | bool]] = {
     "enable.idempotence": True,
     "max.in.flight.requests.per.connection": 1,
 }
-"""Every producer sets this. The partitioner: librdkafka's default differs from that of the Java and aiokafka clients.
+"""Every producer sets this. The partitioner: librdkafka's default differs from that of the Java client.
 One request at a time: with more, the broker may refuse a partition's first request for a moment (its leader is still
 being made) and take the second; librdkafka then takes the first for stored, and acknowledges what nobody has."""
 
@@ -129,9 +130,21 @@ def partition_of(key: bytes, partitions: int) -> int:
     >>> partition_of(b"llama-7b/@node-3/0", 8)
     3
     """
-    from aiokafka.partitioner import murmur2  # takes a tenth of a second, and few need it
+    return (_murmur2(key) & 0x7FFFFFFF) % partitions
 
-    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
+
+def _murmur2(key: bytes) -> int:
+    """Return MurmurHash2 of a key, with the Java client's seed: librdkafka has it, and no call that gives it."""
+    mixing, most = 0x5BD1E995, 0xFFFFFFFF
+    whole = len(key) & ~3
+    found = 0x9747B28C ^ len(key)
+    for (word,) in struct.iter_unpack("<I", key[:whole]):
+        word = word * mixing & most
+        found = found * mixing & most ^ (word ^ word >> 24) * mixing & most
+    if whole < len(key):
+        found = (found ^ int.from_bytes(key[whole:], "little")) * mixing & most
+    found = (found ^ found >> 13) * mixing & most
+    return found ^ found >> 15
 
 
 def rank_key(job: str, rank: int) -> bytes:

@@ -1,1 +1,5 @@
-"""How a worker outlasts what fails around it, and ends when it can't; start at `broker_watch`."""
+"""How a worker outlasts faults around it, and shows its state: metrics, pages and log; it ends when it can't go on.
+
+Start at `broker_watch.py` and `watchdog.py`. `counters.py` are handed to stages and writers; `observer.py` observes
+the stages each second and serves the pages, `liveness.py` decides whether they work. Log: `log_lines.py`.
+"""

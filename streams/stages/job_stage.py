@@ -14,17 +14,17 @@ from weakref import WeakKeyDictionary
 
 from irregulars.detectors.irregular.window import drift_detector
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
-from irregulars.kafka.log_reader import LogReader, OffsetsOfRank
-from irregulars.kafka.patient_reader import PatientReader
+from irregulars.kafka.log_reader import LogReader, OffsetsOfRank, PatientReader
 from irregulars.kafka.topics import TOPICS
 from irregulars.messages.evidence import decode_evidence
 from irregulars.messages.judgements import Judgements, Verdict, bounded, encode_verdict
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
+from irregulars.streams.faust_driver.message_blocks import Record as Message
 from irregulars.streams.health.judges import Judges
+from irregulars.streams.health.log_lines import log_job, log_verdict
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.progress.word_log import WordLog
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
@@ -36,8 +36,8 @@ from irregulars.streams.stages.job_work import (
     hear_starts,
 )
 from irregulars.streams.stages.partition_state import PartitionState, Tracked
-from irregulars.streams.stages.stage import Event, Services, Stage, unreadable
-from irregulars.streams.telemetry.log_lines import log_job, log_verdict
+from irregulars.streams.stages.stage import Services, Stage, unreadable
+from irregulars.streams.stages.word_log import WordLog
 
 LOG: Final = logging.getLogger("irregulars.worker")
 T = TypeVar("T")
@@ -113,58 +113,54 @@ class JobStage(Stage[JobMonitorLike]):
     ) -> PositionRecord:
         """Read all evidence of the partition again, as far as it is kept: it begins with who takes part in a job.
 
-        So are the verdicts on these jobs that were sent: none is sent twice. Other jobs skip what is in their states,
-        or what was judged before they ended.
+        So are the verdicts on these jobs that were sent: none is sent twice. Other jobs skip the evidence in their
+        states, or that which was judged before they ended.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._restorer, self._topics.begin_anew, state.partition, keys, stored)
+        return await self.services.reading.run(self._topics.begin_anew, state.partition, keys, stored)
 
     async def begin_first(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> PositionRecord:
-        """Learn what was told before, should the states be lost and the evidence be there: it comes again."""
-        loop = asyncio.get_running_loop()
-        anew = await loop.run_in_executor(
-            self._restorer, self._topics.begin_anew, state.partition, frozenset[bytes](), stored
-        )
+        """Read the verdicts that were published before, should the states be lost and the evidence come again."""
+        anew = await self.services.reading.run(self._topics.begin_anew, state.partition, frozenset(), stored)
         return anew if anew.told.anew else stored
 
     async def prepare(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
         published = self._published[state] = PublishedVerdicts(stored.told, state.tracked.keys())
-        loop, topics = asyncio.get_running_loop(), self._topics
-        self._ends[state] = await loop.run_in_executor(
-            self._restorer, topics.read_results, state.partition, stored.ends, published
-        )
-        end = await loop.run_in_executor(self._restorer, topics.evidence_end, state.partition)
+        run, topics = self.services.reading.run, self._topics
+        self._ends[state] = await run(topics.read_results, state.partition, stored.ends, published)
+        end = await run(topics.evidence_end, state.partition)
         self._evidence_ends[state] = end
         if len(published):
             LOG.info("event=sent_before partition=%d verdicts=%d", state.partition, len(published))
 
-    async def process(self, state: PartitionState[JobMonitorLike], topic: str, event: Event) -> None:
+    async def process(self, state: PartitionState[JobMonitorLike], topic: str, message: Message) -> None:
         """Queue one evidence message for its job's monitor, or bury it."""
-        message = event.message
-        tracked = state.tracked.get(message.key)
+        key = message.key or b""  # a message without a key is no evidence, as decoding it finds
+        tracked = state.tracked.get(key)
         if tracked is not None and message.offset <= max(tracked.seen.get(topic, -1), self._work(tracked).queued):
-            state.take(topic, message.offset, event)
+            state.take(topic, message.offset)
             return
         try:
             rows = _decode(message.key, message.value)
         except Exception as error:
-            await self.bury(state, topic, event, unreadable(error))
+            await self.bury(state, topic, message, unreadable(error))
             return
         published = self._published[state]
-        if tracked is None and published.is_over(message.key, message.offset):
-            state.take(topic, message.offset, event)
+        if tracked is None and published.is_over(key, message.offset):
+            state.take(topic, message.offset)
             return
         if tracked is None:
-            tracked = state.tracked[message.key] = Tracked(message.key, self._make(message.key.decode()))
-            log_job("appeared", message.key.decode(), partition=state.partition)
-        state.take(topic, message.offset, event)
-        if published.is_first(message.key):
-            job, loop = message.key.decode(), asyncio.get_running_loop()
-            rows = [*await loop.run_in_executor(self._restorer, self._topics.announced, job, rows), *rows]
+            tracked = state.tracked[key] = Tracked(key, self._make(key.decode()))
+            log_job("appeared", key.decode(), partition=state.partition)
+        state.take(topic, message.offset)
+        if published.is_first(key):
+            rows = [*await self.services.reading.run(self._topics.announced, key.decode(), rows), *rows]
         self.services.counters.took_evidence(topic, rows)
         self._queue(state, tracked, message, rows)
-        await self._wait_for_room(state, tracked)
+        work = self._work(tracked)
+        # No event to wait for: the partition may be revoked as well.
+        while len(work.inbox) >= _MAX_QUEUED and not (work.left or work.is_slow) and self.holds(state):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     async def settle(self, state: PartitionState[JobMonitorLike]) -> None:
         """Do nothing: a monitor's results are published before its lock is given back."""
@@ -189,15 +185,14 @@ class JobStage(Stage[JobMonitorLike]):
         return PositionRecord(state.epoch, positions, own, told=published.told(), topic_ids=self._ids)
 
     async def tick(self) -> None:
-        """Let time speak to all monitors."""
+        """Tick all monitors."""
         for state in list(self.states.values()):
             for tracked in list(state.tracked.values()):
                 self._work(tracked).is_due = True
                 self._start(state, tracked)
 
     def close(self) -> None:
-        """Let go of threads and connections, without waiting for a broker that does not answer."""
-        super().close()
+        """End the judges and close their connection, without waiting for a broker that does not answer."""
         self._spans.give_up()
         self._judges.close(self._close_spans)
 
@@ -232,10 +227,10 @@ class JobStage(Stage[JobMonitorLike]):
 
     async def _read_left(self, state: PartitionState[JobMonitorLike], work: JobWork) -> None:
         """Put the first of the messages that were left to Kafka into the inbox."""
-        offsets, loop = list(itertools.islice(work.left, _MAX_QUEUED)), asyncio.get_running_loop()
+        offsets = list(itertools.islice(work.left, _MAX_QUEUED))
         try:
-            found = await loop.run_in_executor(self._restorer, self._topics.evidence_at, state.partition, offsets)
-        except ServiceUnavailable:  # the watch tells of a broker that is away
+            found = await self.services.reading.run(self._topics.evidence_at, state.partition, offsets)
+        except ServiceUnavailable:  # `BrokerWatch` logs that the broker is away
             await asyncio.sleep(_AGAIN_S)
             return
         for one in found:
@@ -245,12 +240,6 @@ class JobStage(Stage[JobMonitorLike]):
             work.left.popleft()
         for offset in {*offsets} - {one.offset for one in work.inbox}:  # deleted meanwhile
             state.finish(EVIDENCE, offset)
-
-    async def _wait_for_room(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> None:
-        # No event to wait for: the partition may be revoked as well.
-        work = self._work(tracked)
-        while len(work.inbox) >= _MAX_QUEUED and not (work.left or work.is_slow) and self.holds(state):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
     def _start(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> None:
         work = self._work(tracked)
@@ -268,7 +257,7 @@ class JobStage(Stage[JobMonitorLike]):
             async with work.lock:  # given back after each round: a snapshot waits for it while evidence keeps coming
                 if not self.holds(state):  # dropped while we waited, and the thread may have ended
                     return
-                # One by one: what the first of them decides is told before the next ones are judged.
+                # One by one: the decisions of the first are published before the next ones are judged.
                 message, work.is_due = work.inbox.popleft() if work.inbox else None, False
                 await self._judge_one(state, tracked, message)
 
@@ -288,8 +277,8 @@ class JobStage(Stage[JobMonitorLike]):
             return
         if message is not None and refused is not None:
             await self.services.dead_letters.bury(message, refused)
-        # Before anything is sent: a snapshot whose ends are behind these revisions must hold the state that said so,
-        # and waits for it. Time alone may have made the monitor speak.
+        # Before anything is sent: a snapshot whose ends are behind these revisions must hold the state that gave
+        # them, and waits for it. Time alone may have made the monitor decide.
         tracked.is_dirty = tracked.is_dirty or _has_rows(judgements)
         await self._publish(state, judgements)
         work.note_end(tracked)
@@ -301,7 +290,7 @@ class JobStage(Stage[JobMonitorLike]):
     async def _judged(
         self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: QueuedMessage | None
     ) -> tuple[Judgements, str | None]:
-        """Let the monitor judge in its thread; return what it says, and why the message could not be used."""
+        """Let the monitor judge in its thread; return the judgements, and why the message could not be used."""
         nothing = Judgements(tracked.key.decode())
         if message is not None:
             hear_starts(tracked, message.rows)
@@ -335,7 +324,7 @@ class JobStage(Stage[JobMonitorLike]):
         why: WorkGivenUp,
         message: QueuedMessage | None,
     ) -> None:
-        """Let a job begin anew behind a message, with the ranks that were announced and the verdicts that were told.
+        """Let a job begin anew behind a message, with its announced ranks and its published verdicts.
 
         That is stored before anything else of the job is judged.
         """
@@ -343,9 +332,9 @@ class JobStage(Stage[JobMonitorLike]):
         self.services.counters.gave_up(self.hop)
         if not self.holds(state):
             return
-        job, rows, loop = tracked.key.decode(), () if message is None else message.rows, asyncio.get_running_loop()
+        job, rows = tracked.key.decode(), () if message is None else message.rows
         tracked.monitor = self._make(job)
-        announced = await loop.run_in_executor(self._restorer, self._topics.announced, job, rows)
+        announced = await self.services.reading.run(self._topics.announced, job, rows)
         tracked.given_up = tracked.given_up._replace(start=start_of([*announced, *rows]) or 0)
         if message is not None:
             await self.services.dead_letters.bury(message, reason)
@@ -356,17 +345,17 @@ class JobStage(Stage[JobMonitorLike]):
             self.faults.raised(self.hop, tracked.key, error)
             tracked.monitor = self._make(job)
         await self.services.outbox.barrier()
-        told = await loop.run_in_executor(self._restorer, self._topics.told_of, state.partition, tracked.key)
+        told = await self.services.reading.run(self._topics.told_of, state.partition, tracked.key)
         self._published[state].begin_anew(tracked.key, told)
         await self.store_begun_over(state, tracked)
         if message is not None:
             state.finish(EVIDENCE, message.offset)
 
     async def give_way(self) -> None:
-        """Wait for a judgement that is being made, within bounds: what is read meanwhile only makes it wait.
+        """Wait for a judgement that is being made, within bounds: reading meanwhile only makes it wait.
 
-        The thread that judges and the one that reads share Python's lock. Of an iteration that is looked into an
-        alert may come, and nothing that is read after it changes that.
+        The thread that judges and the one that reads share Python's lock. An iteration that is examined may give an
+        alert, and no message that is read after it changes that.
         """
         until_s = time.monotonic() + _LONGEST_WAY_S
         while self._judges.is_busy and time.monotonic() < until_s:  # noqa: ASYNC110 - bounded, and mostly over at once
@@ -416,7 +405,7 @@ class JobStage(Stage[JobMonitorLike]):
 
     async def _send_once(self, state: PartitionState[JobMonitorLike], verdict: Verdict) -> list[str]:
         """Send a revision to the topics where it does not stand yet, and return these."""
-        if not self.holds(state):  # whoever has the partition now looked for what stands there
+        if not self.holds(state):  # the partition's next owner has read the topics by now
             return []
         sent = []
         for topic in self._published[state].unsent(verdict):

@@ -1,4 +1,4 @@
-"""What a partition of the second hop reads again: verdicts that were told of its jobs, and who takes part in them.
+"""Topics that a partition of the second hop reads again: published verdicts, evidence and announcements of its jobs.
 
 These functions wait for the broker: call them in a thread.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from aiokafka.partitioner import murmur2
 from confluent_kafka import Message
 
 from irregulars.errors import RecordError
 from irregulars.kafka.log_reader import LogReader
-from irregulars.kafka.topics import DAY_MS, TopicSettings
-from irregulars.messages.announcements import Announcement, code_of_start, decode_announcement
+from irregulars.kafka.topics import DAY_MS, TopicSettings, partition_of
+from irregulars.messages.announcements import code_of_start, decode_announcement
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.streams.snapshots.published_verdicts import RESULTS, PublishedVerdicts, begun_anew
@@ -26,9 +26,9 @@ EVIDENCE: Final = "evidence"
 Rows = Sequence[Evidence | Membership]
 
 _TOLD_BEFORE_MS: Final = 30 * DAY_MS
-"""How far before the oldest evidence verdicts are read when jobs begin anew. One that is open is told of again when
-its loss has grown by a factor, so at ever longer intervals: this finds what has been open for a month or more.
-"""
+"""How far before the oldest evidence verdicts are read when jobs begin anew. One that is open is published again when
+its loss has grown by a factor, so at ever longer intervals: this finds verdicts that have been open for a month or
+more."""
 
 
 class JobTopics:
@@ -70,11 +70,11 @@ class JobTopics:
         return replace(stored, positions={}, ends=ends, told=told)
 
     def told_of(self, own: int, key: bytes) -> list[tuple[str, Verdict]]:
-        """Return what was told of the job of a key until now, with its topic."""
+        """Return the published verdicts on the job of a key, each with its topic."""
         return list(self._history(own, {key}, self._result_ends()))
 
     def _history(self, own: int, keys: Set[bytes] | None, ends: Ends) -> Iterator[tuple[str, Verdict]]:
-        """Yield what was told, up to `ends`, of these jobs (None: of all of the partition), with its topic."""
+        """Yield verdicts published up to `ends` on these jobs (None: all of the partition), with their topics."""
         partitions, since_ms = self._partitions(), self._first_evidence_ms(own) - _TOLD_BEFORE_MS
         prefixes = (b"",) if keys is None else tuple(keys)  # an id begins with the name of its job
         for topic, partition, end in _places(ends):
@@ -106,23 +106,23 @@ class JobTopics:
         return self._reader.end_offset(self._name(EVIDENCE), partition)
 
     def announced(self, job: str, rows: Rows) -> Rows:
-        """Find who takes part in a job that begins anew, in the start of these rows; without any, in the newest.
+        """Return the announced ranks of a job that begins anew, in the start of these rows; without any, the newest.
 
         Announcements stay on their topic for ever; the evidence of them, a week.
         """
-        newest = {message.key(): message for message in self._announcements(f"{job}/".encode())}
-        by_age = sorted(newest.values(), key=lambda message: -message.timestamp()[1])
-        found = [one for message in by_age if (one := _announcement(message.value())) is not None and one.job == job]
+        name, newest = self._name("jobs"), {}
+        for partition in self._reader.partitions(name):
+            for message in self._reader.messages(name, partition):
+                if (message.key() or b"").startswith(f"{job}/".encode()):
+                    newest[message.key()] = message
+        found = []
+        for message in sorted(newest.values(), key=lambda message: -message.timestamp()[1]):
+            with suppress(Exception):  # deleted, or among the dead letters
+                found.append(decode_announcement(message.value()))
+        found = [one for one in found if one.job == job]
         members = [Membership(one.job, one.attempt, one.rank, one, start=one.start) for one in found]
         start = start_of(rows or members)
         return [one for one in members if code_of_start(one.attempt, one.start) == start]
-
-    def _announcements(self, prefix: bytes) -> Iterator[Message]:
-        name = self._name("jobs")
-        for partition in self._reader.partitions(name):
-            for message in self._reader.messages(name, partition):
-                if (message.key() or b"").startswith(prefix):
-                    yield message
 
     def _partitions(self) -> int:
         return len(self._reader.partitions(self._name(EVIDENCE)))
@@ -137,7 +137,7 @@ class JobTopics:
 
 def place(job: str, partitions: int) -> int:
     """Return the partition of ``evidence`` where a job's rows are: what every producer's partitioner computes."""
-    return int((murmur2(job.encode()) & 0x7FFFFFFF) % partitions)
+    return partition_of(job.encode(), partitions)
 
 
 def _places(ends: Ends) -> Iterator[tuple[str, int, int]]:
@@ -152,13 +152,6 @@ def _verdicts(topic: str, messages: Iterable[Message]) -> Iterator[Verdict]:
             yield decode_verdict(message.value(), topic)
         except RecordError:  # not ours
             continue
-
-
-def _announcement(value: bytes | None) -> Announcement | None:
-    try:
-        return decode_announcement(value)
-    except Exception:  # deleted, or among the dead letters
-        return None
 
 
 def start_of(rows: Rows) -> int | None:

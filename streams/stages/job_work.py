@@ -16,13 +16,13 @@ from irregulars.messages.judgements import Judgements
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.judges import TURN_S
+from irregulars.streams.health.log_lines import log_contradiction, log_job
 from irregulars.streams.health.monitor_faults import hear_start
 from irregulars.streams.job_hop.job_starts import Contradiction
 from irregulars.streams.snapshots.records import Offsets
 from irregulars.streams.stages.job_topics import Rows
 from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.stage import Snapshottable
-from irregulars.streams.telemetry.log_lines import log_contradiction, log_job
 
 
 class JobMonitorLike(Snapshottable, Protocol):
@@ -50,7 +50,7 @@ class JobMonitorLike(Snapshottable, Protocol):
 
 
 class Clocks(Protocol):
-    """`streams.progress.stream_time.StreamTime`, as this stage uses it."""
+    """`streams.stages.stream_time.StreamTime`, as this stage uses it."""
 
     def now_s(self) -> float:
         """See StreamTime."""
@@ -68,7 +68,7 @@ class QueuedMessage(KeptMessage):
 
 @dataclass(eq=False)
 class JobWork:
-    """What waits for one job's monitor."""
+    """Work that waits for one job's monitor."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     inbox: deque[QueuedMessage] = field(default_factory=deque)
@@ -78,7 +78,7 @@ class JobWork:
     is_due: bool = False
     task: asyncio.Task[None] | None = None
     was_ended: bool = False
-    contradicts: str | None = None  # in which respect, as it was said
+    contradicts: str | None = None  # in which respect, as it was logged
 
     @property
     def is_slow(self) -> bool:
@@ -86,7 +86,7 @@ class JobWork:
         return self.judging_since_s is not None and time.monotonic() - self.judging_since_s > TURN_S
 
     def note_contradiction(self, tracked: Tracked[Any]) -> bool:
-        """Say once that a job contradicts itself, and return whether that is new."""
+        """Log once that a job contradicts itself, and return whether that is new."""
         found = tracked.monitor.contradiction
         is_new = found is not None and found.what != self.contradicts
         if found is not None and is_new:
@@ -95,7 +95,7 @@ class JobWork:
         return is_new
 
     def note_end(self, tracked: Tracked[Any]) -> None:
-        """Say once that the job ended; it may begin again with another attempt."""
+        """Log once that the job ended; it may begin again with another attempt."""
         if tracked.monitor.is_ended and not self.was_ended:
             log_job("ended", tracked.key.decode())
         self.was_ended = tracked.monitor.is_ended

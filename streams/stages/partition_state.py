@@ -1,27 +1,25 @@
-"""What a worker holds of one assigned partition: monitors, how far each has read, and events not yet acknowledged.
+"""The monitors of one assigned partition, how far each has read, and which message is the next.
 
-Plain bookkeeping, without Kafka. Three promises make recovery exact:
+Plain bookkeeping, without Kafka. Two promises make recovery exact:
 
 * a monitor is never fed a message at or below the offset that it has seen (`Tracked.has_seen`);
-* `PartitionState.position` never passes a message that is in no monitor yet (it waits in an inbox, or is parked);
-* `PartitionState.release` hands out only events below a position, for which the caller has a stored snapshot, and of
-  many only some: to acknowledge one is to acknowledge all before it.
+* `PartitionState.position` never passes a message that is in no monitor yet (it waits in an inbox, or is parked).
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
+from irregulars.errors import ServiceError
 from irregulars.streams.health.monitor_faults import NOT_GIVEN_UP, GivenUp
 from irregulars.streams.snapshots.records import Offsets as Offsets  # theirs and ours: others take it from here
 
 M = TypeVar("M")
-_MOST_EVENTS: Final = 512
-"""Events of a topic that are kept until a snapshot covers them. While the database is away none does, for hours."""
 
 
 @dataclass(eq=False)
@@ -71,14 +69,13 @@ class PartitionState(Generic[M]):
         self.stored_position: Offsets = dict(positions)
         self._next: Offsets = dict(positions)
         self._unfinished: dict[str, dict[int, None]] = {}  # offsets ascending, as they were taken
-        self._events: dict[str, deque[tuple[int, Any]]] = {}
 
     def go_on_at(self, positions: Mapping[str, int]) -> None:
         """Read on from elsewhere; call it before anything was taken."""
         self.stored_position, self._next = dict(positions), dict(positions)
 
     def begin_at(self, topic: str, offset: int) -> None:
-        """Note where reading begins: what stood before is stored, or was deleted unread."""
+        """Note where reading begins: messages before it are stored, or were deleted unread."""
         self.stored_position[topic] = offset
         self._next[topic] = max(offset, self._next.get(topic, 0))
 
@@ -90,13 +87,9 @@ class PartitionState(Generic[M]):
         """Return the offset of the next message of a topic."""
         return self._next.get(topic, 0)
 
-    def take(self, topic: str, offset: int, event: Any) -> None:
-        """Note that a message was read, and keep its event until `release`."""
+    def take(self, topic: str, offset: int) -> None:
+        """Note that a message was read."""
         self._next[topic] = max(offset + 1, self._next.get(topic, 0))
-        events = self._events.setdefault(topic, deque())
-        events.append((offset, event))
-        if len(events) > _MOST_EVENTS:  # acknowledging one speaks for all before it, so every second one will do
-            self._events[topic] = deque(one for place, one in enumerate(events) if place % 2 == 0)
 
     def skip_to(self, topic: str, offset: int) -> None:
         """Note that no message stands between what was read and this offset."""
@@ -121,18 +114,65 @@ class PartitionState(Generic[M]):
                 positions[topic] = min(next(iter(offsets)), positions[topic])
         return positions
 
-    def release(self, position: Mapping[str, int]) -> Iterator[Any]:
-        """Forget and yield the events below `position`; call it when the snapshot that covers them is stored."""
-        self.stored_position = dict(position)
-        for topic, events in self._events.items():
-            while events and events[0][0] < position.get(topic, 0):
-                yield events.popleft()[1]
-
     @property
     def is_changed(self) -> bool:
         """Whether a snapshot would say more than the last one."""
         return self.position() != self.stored_position or any(t.is_dirty for t in self.tracked.values())
 
     def is_covered(self, tracked: Tracked[M]) -> bool:
-        """Whether a restart would not read again what this monitor has seen: only then may its state go."""
+        """Whether a restart would not read this monitor's messages again: only then may its state go."""
         return all(offset < self.stored_position.get(topic, 0) for topic, offset in tracked.seen.items())
+
+
+LOG: Final = logging.getLogger("irregulars.worker")
+_AGAIN_S: Final = 10.0
+"""After which reading is sent back again, s: messages on their way, in Faust's queues too, have come by then."""
+
+FirstOffset = Callable[[str, int, int], Awaitable[int]]
+"""Topic, partition, offset: gives the offset of the first message there or behind; raises `ServiceError`."""
+
+GoBack = Callable[[str, int, int], Awaitable[None]]
+"""Topic, partition, offset: reads on from there."""
+
+
+class Continuity:
+    """Passes no message over: each must be the next one of its partition, or no other may stand in between.
+
+    Where reading begins is sought after each rebalance, and Faust may hand over messages that were fetched before, or
+    pass over those that it takes for read: two rebalances within a second did that. A worker that took such a message
+    would store a position behind others that no monitor has seen. So a message that is not the next one is not taken
+    unless the log says that nothing stands in between (a transaction's marker, messages that were compacted or
+    deleted); otherwise reading goes back to where it was. Messages that come a second time are skipped.
+
+    Parameters
+    ----------
+    first_offset, go_back
+        Ask the log, and seek.
+    """
+
+    def __init__(self, first_offset: FirstOffset, go_back: GoBack) -> None:
+        self._first_offset: Final = first_offset
+        self._go_back: Final = go_back
+        self._sent_back: WeakKeyDictionary[PartitionState[Any], dict[str, tuple[int, float]]] = WeakKeyDictionary()
+
+    async def is_next(self, state: PartitionState[Any], topic: str, offset: int) -> bool:
+        """Whether a message is the next one to take; if some stand before it, see to it that they come."""
+        wanted = state.next_of(topic)
+        if offset <= wanted:
+            return offset == wanted
+        if self._was_just_sent_back(state, topic, wanted):
+            return False
+        try:
+            if await self._first_offset(topic, state.partition, wanted) >= offset:
+                state.skip_to(topic, offset)
+                return True
+        except ServiceError as error:  # it will come again, and be asked for again
+            LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
+        LOG.warning("event=passed_over topic=%s partition=%d from=%d to=%d", topic, state.partition, wanted, offset)
+        self._sent_back.setdefault(state, {})[topic] = wanted, time.monotonic()
+        await self._go_back(topic, state.partition, wanted)
+        return False
+
+    def _was_just_sent_back(self, state: PartitionState[Any], topic: str, wanted: int) -> bool:
+        to, at_s = self._sent_back.get(state, {}).get(topic, (-1, 0.0))
+        return to == wanted and time.monotonic() - at_s < _AGAIN_S

@@ -1,30 +1,31 @@
-"""The first hop: what ranks send goes through GroupMonitors and leaves as evidence."""
+"""The first hop: messages of ranks go through GroupMonitors and leave as evidence."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import RecordError, ServiceUnavailable
+from irregulars.kafka.dead_letters import KeptMessage
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.messages.announcements import Announcement, Heartbeat, code_of_start
 from irregulars.messages.bundles import Bundle
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
+from irregulars.streams.faust_driver.message_blocks import Record as Message
+from irregulars.streams.health.log_lines import log_over
 from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.progress.progress_log import ProgressLog
-from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.word_log import ReadWords, WordLog
 from irregulars.streams.rank_hop.group_monitor import Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.stages.partition_state import Tracked
+from irregulars.streams.stages.progress_log import ProgressLog
 from irregulars.streams.stages.rank_records import Record, decode, encode_rows, monitor_key, read_samples, require_job
 from irregulars.streams.stages.rank_work import (
     ParkedMessage,
@@ -37,8 +38,9 @@ from irregulars.streams.stages.rank_work import (
     State,
     TrackedRanks,
 )
-from irregulars.streams.stages.stage import LOG, Event, Services, Stage, unreadable
-from irregulars.streams.telemetry.log_lines import log_over
+from irregulars.streams.stages.stage import LOG, Services, Stage, unreadable
+from irregulars.streams.stages.stream_time import StreamTime
+from irregulars.streams.stages.word_log import ReadWords, WordLog
 
 T = TypeVar("T")
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
@@ -53,7 +55,7 @@ _AGAIN_S: Final = 0.5
 
 
 class _NotFed(Exception):
-    """Why a monitor took nothing of a message."""
+    """A monitor took nothing of a message, for this reason."""
 
 
 MakeRankMonitor = Callable[[str, int], RankMonitorLike]
@@ -100,12 +102,11 @@ class RankStage(Stage[RankMonitorLike]):
     async def begin_anew(self, state: State, keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
         """Announce these ranks again, and go on where the partition was.
 
-        What they sent before may be two days of operators. Without their announcements, which were read long ago, all
-        that they send from here on would be that of unknown ranks.
+        Their earlier messages may be two days of operators. Without their announcements, which were read long ago,
+        all later messages would be those of unknown ranks.
         """
-        loop = asyncio.get_running_loop()
         topic = self.services.settings.topics.name("jobs")
-        messages = await loop.run_in_executor(self._restorer, self.reader.read_tail, topic, state.partition)
+        messages = await self.services.reading.run(self.reader.read_tail, topic, state.partition)
         newest = {message.key(): message for message in messages}
         for message in newest.values():
             if message.value() is not None and (message.offset() or 0) < stored.positions.get("jobs", 0):
@@ -129,9 +130,9 @@ class RankStage(Stage[RankMonitorLike]):
             self.faults.raised(self.hop, key, error)
             state.tracked.pop(key, None)
 
-    async def take(self, topic: str, events: Sequence[Event]) -> None:
-        """Take in events of one topic, and send evidence early where much has gathered."""
-        await super().take(topic, events)
+    async def take(self, topic: str, messages: Sequence[Message]) -> None:
+        """Take in messages of one topic, and send evidence early where much has gathered."""
+        await super().take(topic, messages)
         states = list(self.states.values())
         works = [self._work(state) for state in states]
         if sum(one.rows for one in works) >= _MOST_ROWS or sum(one.messages for one in works) >= _MOST_MESSAGES:
@@ -140,21 +141,22 @@ class RankStage(Stage[RankMonitorLike]):
             if len(self._work(state).samples) >= _MOST_SAMPLES:
                 await self._settle_rest(state)
 
-    async def process(self, state: State, topic: str, event: Event) -> None:
+    async def process(self, state: State, topic: str, message: Message) -> None:
         """Feed one message to the monitor of its ranks, park it, or bury it."""
-        message = event.message
-        tracked = state.tracked.get(message.key)  # the key of an announcement may be another
-        if (tracked is not None and tracked.has_seen(topic, message.offset)) or _is_tombstone(topic, message):
-            state.take(topic, message.offset, event)
+        tracked = state.tracked.get(message.key or b"")  # the key of an announcement may be another
+        # An announcement that was deleted by hand from the compacted topic is no message, and nothing is wrong.
+        is_tombstone = topic == "jobs" and message.value is None and message.key is not None
+        if (tracked is not None and tracked.has_seen(topic, message.offset)) or is_tombstone:
+            state.take(topic, message.offset)
             return
         try:
             record = decode(topic, message.key, message.value)
         except Exception as error:
-            await self.bury(state, topic, event, unreadable(error))
+            await self.bury(state, topic, message, unreadable(error))
             return
         if topic == "commops":  # the second hop reads it again if its iteration is irregular
-            self.services.recent.add(message.partition, message.offset, message.value)
-        state.take(topic, message.offset, event)
+            self.services.recent.add(message.partition, message.offset, message.value or b"")
+        state.take(topic, message.offset)
         if isinstance(record, Announcement):
             await self._take_announcement(state, message, record)
         elif tracked is None:
@@ -176,7 +178,10 @@ class RankStage(Stage[RankMonitorLike]):
             return
         # Without giving way in between: a newer message of these ranks must not overtake the parked ones.
         for parked in self._work(state).parked.take(key):
-            await self._feed_parked(state, tracked, parked)
+            if not tracked.has_seen(parked.short_topic, parked.offset):  # its topic may have been read twice
+                again = decode(parked.short_topic, parked.key, parked.value)
+                await self._feed_or_bury(state, tracked, parked.short_topic, parked, again)
+            state.finish(parked.short_topic, parked.offset)
 
     async def _feed_or_bury(
         self, state: State, tracked: TrackedRanks, topic: str, message: Any, record: Record
@@ -187,12 +192,15 @@ class RankStage(Stage[RankMonitorLike]):
         except _NotFed as error:
             await self.services.dead_letters.bury(message, str(error))
             return False
-        for letter in self._letters_of(refused, tracked, message):
-            await self.services.dead_letters.bury(letter, letter.reason)
+        for batch, reason in refused:  # as messages again: those of the ranks whose rows they are
+            letter = KeptMessage(
+                message.topic, message.partition, message.offset, message.timestamp, tracked.key, encode_rows(batch)
+            )
+            await self.services.dead_letters.bury(letter, reason)
         return True
 
     async def settle(self, state: State) -> None:
-        """Send the rows that monitors drained, those of one job together, and what was given up."""
+        """Send the rows that monitors drained, those of one job together, and messages that were given up."""
         await self._settle_rows([state])
         await self._settle_rest(state)
 
@@ -207,20 +215,17 @@ class RankStage(Stage[RankMonitorLike]):
         work = self._work(state)
         async with work.sink_lock:
             samples, work.samples = work.samples, []
-            await self._hand_over(work, samples)
+            if self.services.sink.has_room_for_samples:
+                await self.services.sink.write_samples([batch for one in samples for batch in one.batches])
+                # Not before: a snapshot that flushes meanwhile might not have stored these, and must not claim it.
+                work.is_unstored = work.is_unstored or bool(samples)
+            else:  # nothing here waits for a database: they are read again later
+                for one in samples:
+                    work.left.add(one.topic, one.offset)
             given_up, work.given_up = work.given_up, []
             for message in given_up:
-                await self._bury_given_up(state, message)
-
-    async def _hand_over(self, work: PartitionWork, samples: Sequence[Sample]) -> None:
-        """Give samples to the database, or note where they stand on Kafka: nothing here waits for a database."""
-        if self.services.sink.has_room_for_samples:
-            await self.services.sink.write_samples([batch for one in samples for batch in one.batches])
-            # Not before: a snapshot that flushes meanwhile might not have stored these, and must not say that it has.
-            work.is_unstored = work.is_unstored or bool(samples)
-            return
-        for one in samples:
-            work.left.add(one.topic, one.offset)
+                await self.services.dead_letters.bury(message, message.reason)
+                state.finish(message.short_topic, message.offset)
 
     async def store(self, state: State) -> None:
         """Return when all samples are stored: those that were left to Kafka are read again."""
@@ -237,33 +242,31 @@ class RankStage(Stage[RankMonitorLike]):
         while self.holds(state) and not self.services.sink.has_room_for_samples:  # noqa: ASYNC110 - for hours, maybe
             await asyncio.sleep(_AGAIN_S)
         while self.holds(state):
+            topics, run = self.services.settings.topics, self.services.reading.run
             try:
-                batches = await self._read_again(topic, state.partition, offsets)
-            except ServiceUnavailable:  # the watch tells of a broker that is away
+                batches, missing = await run(read_samples, self.reader, topics, topic, state.partition, offsets)
+            except ServiceUnavailable:  # `BrokerWatch` logs that the broker is away
                 await asyncio.sleep(_AGAIN_S)
                 continue
+            if missing:
+                LOG.warning(
+                    "event=samples_deleted topic=%s partition=%d messages=%d", topic, state.partition, missing
+                )
             await self.services.sink.write_samples(batches)
             self._work(state).is_unstored = True
             return
 
-    async def _read_again(self, topic: str, partition: int, offsets: Sequence[int]) -> Sequence[Batch]:
-        read = partial(read_samples, self.reader, self.services.settings.topics, topic, partition, offsets)
-        batches, missing = await asyncio.get_running_loop().run_in_executor(self._restorer, read)
-        if missing:
-            LOG.warning("event=samples_deleted topic=%s partition=%d messages=%d", topic, partition, missing)
-        return batches
-
     async def _settle_rows(self, states: Sequence[State]) -> None:
-        """Send the rows alone: a database that is away must hold up neither verdicts nor everybody's clocks."""
+        """Send the rows alone: a database that is away must hold up neither verdicts nor other workers' clocks."""
         works = [self._work(state) for state in states]
         async with AsyncExitStack() as held:
-            for work in works:  # whoever comes after must know that it was sent, not that it is being sent
+            for work in works:  # the next call must find the rows sent, and not on their way
                 await held.enter_async_context(work.lock)
-            # One pass: what comes in meanwhile waits for the next one, and is drained with more.
+            # One pass: rows that come in meanwhile wait for the next one, and are drained with more.
             await self._send_rows(await self._drain.drain(works))
 
     async def capture(self, state: State, tracked: TrackedRanks) -> Draft:
-        """Encode a monitor's state, and send what it drained: a state holds no drained rows."""
+        """Encode a monitor's state, and send the rows that it drained: a state holds none of them."""
         async with self._work(state).lock:  # or these rows could overtake some that were drained before
             rows, value = self._guarded(tracked, lambda: (tracked.monitor.drain(), self.encode(state, tracked)))
             if rows:
@@ -271,7 +274,7 @@ class RankStage(Stage[RankMonitorLike]):
             return value
 
     async def tick(self, clocks: StreamTime) -> None:
-        """Let time speak to all monitors, and give up messages of ranks that were never announced."""
+        """Tick all monitors, and give up messages of ranks that were never announced."""
         now_s = clocks.now_s()
         for state in list(self.states.values()):
             until_s = clocks.rank_until_s(state.partition, state.read_to())
@@ -282,7 +285,7 @@ class RankStage(Stage[RankMonitorLike]):
             work.given_up += work.parked.take_overdue(time.monotonic() - (now_s - until_s))
 
     def _follow_silence(self, monitor: RankMonitorLike) -> None:
-        """Let a monitor wait for silent ranks as long as people say now."""
+        """Let a monitor wait for silent ranks as long as the changed threshold says."""
         if self._changed is None or not self._changed.known.words:
             return
         known, silences = self._silences
@@ -390,7 +393,14 @@ class RankStage(Stage[RankMonitorLike]):
             tracked.monitor.beat(record)
         else:
             refused = tracked.monitor.add(record, offset)
-            self._work(state).given_up += self._unannounced(tracked, state.partition)
+            topics = self.services.settings.topics
+            self._work(state).given_up += [  # of an attempt that was never announced, as messages again
+                ParkedMessage(
+                    topics.name(batch.header.schema), state.partition, at, 0.0, tracked.key, encode_rows(batch),
+                    batch.header.schema, 0.0,
+                )
+                for batch, at in tracked.monitor.take_unannounced()
+            ]  # fmt: skip
             if topic in _SAMPLES:
                 batches = [record] if isinstance(record, Batch) else list(record.batches())
                 self._work(state).samples.append(Sample(topic, offset, batches))
@@ -411,41 +421,7 @@ class RankStage(Stage[RankMonitorLike]):
         self._work(state).parked.add(message.key, parked)
         state.begin(topic, message.offset)
 
-    async def _feed_parked(self, state: State, tracked: TrackedRanks, parked: ParkedMessage) -> None:
-        if not tracked.has_seen(parked.short_topic, parked.offset):  # its topic may have been read twice meanwhile
-            record = decode(parked.short_topic, parked.key, parked.value)
-            await self._feed_or_bury(state, tracked, parked.short_topic, parked, record)
-        state.finish(parked.short_topic, parked.offset)
-
-    def _letters_of(self, refused: Sequence[Refused], tracked: TrackedRanks, message: Any) -> Iterator[ParkedMessage]:
-        """Give what a monitor refused, as messages again: those of the ranks whose rows they are."""
-        for batch, reason in refused:
-            yield ParkedMessage(
-                message.topic, message.partition, message.offset, message.timestamp, tracked.key, encode_rows(batch),
-                batch.header.schema, 0.0, reason,
-            )  # fmt: skip
-
-    def _unannounced(self, tracked: TrackedRanks, partition: int) -> list[ParkedMessage]:
-        """Return what a monitor gives up of an attempt that was never announced, as messages again."""
-        topics = self.services.settings.topics
-        return [
-            ParkedMessage(
-                topics.name(batch.header.schema), partition, offset, 0.0, tracked.key, encode_rows(batch),
-                batch.header.schema, 0.0,
-            )
-            for batch, offset in tracked.monitor.take_unannounced()
-        ]  # fmt: skip
-
     async def _send_rows(self, rows: Mapping[str, Rows]) -> None:
         for job, pieces in rows.items():
             for value in encode_within_limit(pieces, job, MAX_MESSAGE_BYTES):
                 await self.services.outbox.send(self._evidence_topic, job.encode(), value)
-
-    async def _bury_given_up(self, state: State, message: ParkedMessage) -> None:
-        await self.services.dead_letters.bury(message, message.reason)
-        state.finish(message.short_topic, message.offset)
-
-
-def _is_tombstone(topic: str, message: Any) -> bool:
-    """Somebody deleted a rank's announcement from the compacted topic: no message, and nothing wrong."""
-    return topic == "jobs" and message.value is None and message.key is not None

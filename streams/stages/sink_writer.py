@@ -22,7 +22,7 @@ from irregulars.messages.opinions import Opinion
 from irregulars.messages.records import Batch
 from irregulars.sinks.protocol import Sink
 from irregulars.sinks.tables import SAMPLES, table_of_opinions, table_of_samples, tables_of
-from irregulars.streams.telemetry.counters import Counters
+from irregulars.streams.health.counters import Counters
 
 _PACK_BYTES: Final = 1 << 20
 """Size at which loose tables of one name are packed into one block, bytes; zstd makes them much smaller."""

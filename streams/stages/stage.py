@@ -1,12 +1,12 @@
-"""What both hops share: restoring partitions, and the snapshot cycle that makes acknowledgement safe.
+"""The base of both hops: restoring partitions, and the snapshot cycle from which a worker goes on.
 
 A cycle of one partition, in this order: (1) note the position up to which everything is in a monitor; (2) send what
 the monitors drained, and take their states; (3) wait until results are stored and acknowledged; (4) write the states,
-and after them the position; (5) wait for the acknowledgement; (6) acknowledge the Faust events below the position.
+and after them the position; (5) wait for the acknowledgement; (6) commit the position, for those who watch the group.
 Messages that arrive meanwhile are in a state or not; those that are will be skipped by offset after a restart.
 
 A state that can't be read (an older or newer version wrote it, or it is damaged) does not stop a worker, which would
-find it again at each start: one line of the log tells of it, and what it was of begins anew (`Stage.begin_anew`).
+find it again at each start: it is logged in one line, and its monitor begins anew (`Stage.begin_anew`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from irregulars.errors import IrregularsError, RecordError, SendingGivenUp
-from irregulars.kafka.dead_letters import DeadLetters, InputMessage
-from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.log_reader import ReadingThread
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.scattered_reading import RecentMessages
-from irregulars.kafka.topic_ids import require_same_topics
+from irregulars.kafka.topic_admin import require_same_topics
+from irregulars.streams.faust_driver.message_blocks import Record
+from irregulars.streams.health.counters import Counters
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.health.watchdog import Watchdog, WorkGivenUp
 from irregulars.streams.snapshots.records import (
@@ -41,15 +42,13 @@ from irregulars.streams.snapshots.records import (
 from irregulars.streams.snapshots.snapshot_log import SnapshotLog
 from irregulars.streams.snapshots.snapshot_writer import SnapshotWriter
 from irregulars.streams.snapshots.stored_partition import StoredPartition
-from irregulars.streams.stages.continuity import Continuity
-from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.partition_state import Continuity, PartitionState, Tracked
 from irregulars.streams.stages.sink_writer import SinkWriter
-from irregulars.streams.telemetry.counters import Counters
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 ENDED_LINGER_S: Final = 600.0
-"""How long the state of what has ended is kept, so that stragglers and repeats find it."""
+"""How long the state of a monitor that has ended is kept, s, so that stragglers and repeats find it."""
 
 _REST: Final = 5.0
 _LONGEST_REST_S: Final = 20.0
@@ -57,25 +56,18 @@ _LONGEST_REST_S: Final = 20.0
 of a busy worker's time where it rested for twice as long."""
 
 _UNUSABLE: Final = (RecordError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What restoring raises of a state that can't be read, or whose values have their types and contradict each other."""
+"""Errors of restoring a state that can't be read, or whose values have their types and contradict each other."""
 
 
 class Snapshottable(Protocol):
-    """What the stages ask of a monitor."""
+    """A monitor, as the stages use it."""
 
     @property
     def is_ended(self) -> bool:
         """Whether nothing more is to come."""
 
     def state(self) -> Any:
-        """Return what restores it, for `irregulars.state_codec`."""
-
-
-class Event(Protocol):
-    """What we use of a Faust event."""
-
-    message: Any
-    value: Any
+        """Return its state, for `irregulars.state_codec`."""
 
 
 M = TypeVar("M", bound=Snapshottable)
@@ -83,13 +75,22 @@ M = TypeVar("M", bound=Snapshottable)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What stages work with; one set per worker process."""
+    """Services that stages use; one set per worker process.
+
+    Parameters
+    ----------
+    reading
+        For both stages: restoring, and what is read again.
+    commit
+        Lets the group know how far a partition's snapshot is; offsets by topic, named without prefix.
+    """
 
     settings: WorkerSettings
     outbox: Outbox
+    reading: ReadingThread
     dead_letters: DeadLetters
     sink: SinkWriter
-    acknowledge: Callable[[Event], Any]
+    commit: Callable[[int, Offsets], Any]
     fail: Callable[[BaseException], None]
     continuity: Continuity
     counters: Counters = field(default_factory=Counters)
@@ -110,11 +111,9 @@ class Stage(ABC, Generic[M]):
         self.forget_s = services.settings.forget_s
         self.states: dict[int, PartitionState[M]] = {}
         settings = services.settings
-        self.reader = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
+        self.reader: Final = services.reading.reader
         self.log = SnapshotLog(settings.topics.name(self.snapshot_topic), self.reader, services.outbox)
         self._writers: WeakKeyDictionary[PartitionState[M], SnapshotWriter] = WeakKeyDictionary()
-        # One thread for restoring: a reader belongs to one thread, and rebalances may follow one another quickly.
-        self._restorer = ThreadPoolExecutor(1, thread_name_prefix=f"irregulars-{self.hop}-restore")
         self._writing = asyncio.Lock()
         self._cycles: WeakKeyDictionary[PartitionState[M], asyncio.Lock] = WeakKeyDictionary()
         self._rested_at_s: WeakKeyDictionary[PartitionState[M], float] = WeakKeyDictionary()
@@ -134,12 +133,12 @@ class Stage(ABC, Generic[M]):
         """Let the monitors of these keys, whose states can't be read, begin anew; return where to go on reading."""
 
     @abstractmethod
-    async def process(self, state: PartitionState[M], topic: str, event: Event) -> None:
+    async def process(self, state: PartitionState[M], topic: str, message: Record) -> None:
         """Take in one message; call ``state.take`` once it is in a monitor, begun, or sent to the dead letters."""
 
     @abstractmethod
     async def settle(self, state: PartitionState[M]) -> None:
-        """Drain the monitors and hand over what they gave; whatever was drained before the call is sent on return."""
+        """Drain the monitors and hand over their rows; all rows drained before the call are sent on return."""
 
     async def store(self, state: PartitionState[M]) -> None:
         """Return when all rows of what was settled are stored; while the database is away, snapshots wait here."""
@@ -160,10 +159,10 @@ class Stage(ABC, Generic[M]):
         """Let a monitor whose work did not end begin anew, from what comes next."""
 
     async def store_begun_over(self, state: PartitionState[M], tracked: Tracked[M]) -> None:
-        """Store a monitor that began anew at once: neither a restart nor another owner may meet what it was at."""
+        """Store a monitor that began anew at once: neither a restart nor another owner may meet its message again."""
         draft = self.encode(state, tracked)
         if not self.services.sink.is_busy:
-            await self.store(state)  # what was judged before is no longer in a state
+            await self.store(state)  # earlier judgements are no longer in a state
         await self.services.outbox.barrier()
         async with self._writing:
             if self.holds(state):
@@ -171,7 +170,7 @@ class Stage(ABC, Generic[M]):
                 await self.services.outbox.barrier()
 
     async def prepare(self, state: PartitionState[M], stored: PositionRecord) -> None:
-        """Do what else a restored partition needs."""
+        """Prepare a restored partition further."""
 
     def record(self, state: PartitionState[M], positions: Offsets) -> PositionRecord:
         """Return the partition's own record, as of now."""
@@ -209,17 +208,20 @@ class Stage(ABC, Generic[M]):
 
     async def _restore_one(self, partition: int, generation: int) -> PartitionState[M]:
         began_s = time.monotonic()
-        loop = asyncio.get_running_loop()
-        stored = await loop.run_in_executor(self._restorer, self.log.read, partition)
+        stored = await self.services.reading.run(self.log.read, partition)
         require_same_topics(stored.position.topic_ids, self._ids, self.services.settings.topics)
         state = await self._restored(stored, partition, generation)
-        _log_restored(self.hop, state, stored.read_bytes, began_s)
-        self.services.counters.restored(self.hop, time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        LOG.info(
+            "event=restored hop=%s partition=%d epoch=%d monitors=%d read_bytes=%d took_s=%.3f",
+            self.hop, partition, state.epoch, len(state.tracked), stored.read_bytes, took_s,
+        )  # fmt: skip
+        self.services.counters.restored(self.hop, took_s)
         return state
 
     async def _restored(self, stored: StoredPartition, partition: int, generation: int) -> PartitionState[M]:
         # In the thread: a large job's state takes seconds, in which the broker must hear of us.
-        tracked, refused = await asyncio.get_running_loop().run_in_executor(self._restorer, self._revive, stored)
+        tracked, refused = await self.services.reading.run(self._revive, stored)
         position = stored.position
         writer = self.log.writer(partition, stored)
         state: PartitionState[M] = PartitionState(partition, generation, writer.epoch, position.positions)
@@ -228,7 +230,10 @@ class Stage(ABC, Generic[M]):
         for key in writer.overdue() & tracked.keys():
             tracked[key].is_dirty = True
         if refused:
-            _log_refused(self.hop, partition, refused, len(tracked))
+            LOG.warning(
+                "event=begun_anew hop=%s partition=%d monitors=%d of=%d reason=%r", self.hop, partition,
+                len(refused), len(refused) + len(tracked), next(iter(refused.values())),
+            )  # fmt: skip
             position = await self.begin_anew(state, refused.keys() - {POSITION_KEY}, position)
             state.go_on_at(position.positions)
         elif not position.epoch:
@@ -252,11 +257,11 @@ class Stage(ABC, Generic[M]):
         return tracked, refused
 
     def state_bytes(self) -> int:
-        """Return the bytes of all records that hold the states of what is held."""
+        """Return the bytes of all records of the states that are held."""
         return sum(self._writers[state].live_bytes for state in self.states.values())
 
     def drop(self) -> None:
-        """Forget all partitions: they were revoked."""
+        """Forget all partitions: the group has revoked them."""
         self.states = {}
 
     def holds(self, state: PartitionState[M]) -> bool:
@@ -270,7 +275,7 @@ class Stage(ABC, Generic[M]):
 
     @contextmanager
     def taking(self) -> Iterator[None]:
-        """Say, around `take`, that the stage has something to do."""
+        """Mark the stage as busy, around `take`."""
         self._taking += 1
         try:
             yield
@@ -279,25 +284,20 @@ class Stage(ABC, Generic[M]):
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    async def take(self, topic: str, events: Sequence[Event]) -> None:
-        """Take in events of one topic (named without prefix), in their order."""
-        for event in events:
-            message = event.message
+    async def take(self, topic: str, messages: Sequence[Record]) -> None:
+        """Take in messages of one topic (named without prefix), in their order."""
+        for message in messages:
             state = self.states.get(message.partition)
             # Faust may still hand over what it had buffered before a rebalance: it will be read again.
             if state is None or message.generation_id != state.generation:
                 continue
-            if not await self.services.continuity.is_next(state, topic, message.offset):
-                self.services.acknowledge(event)  # it comes again, or came before
-            elif self.holds(state):
-                await self.process(state, topic, event)
-                message.value = event.value = None  # held until the snapshot, when only the offset is of use
+            if await self.services.continuity.is_next(state, topic, message.offset) and self.holds(state):
+                await self.process(state, topic, message)  # else it comes again, or came before
 
-    async def bury(self, state: PartitionState[M], topic: str, event: Event, reason: str) -> None:
+    async def bury(self, state: PartitionState[M], topic: str, message: Record, reason: str) -> None:
         """Send an unusable message to the dead letters."""
-        message: InputMessage = event.message
         await self.services.dead_letters.bury(message, reason)
-        state.take(topic, message.offset, event)
+        state.take(topic, message.offset)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class Stage(ABC, Generic[M]):
                 self.watch(asyncio.ensure_future(self._run_cycle_and_rest(state)))
 
     def watch(self, task: asyncio.Task[None]) -> None:
-        """Keep a task that nobody awaits: whatever goes wrong in it must stop the worker."""
+        """Keep a task that is not awaited: any error in it must stop the worker."""
         self._running.add(task)
         task.add_done_callback(self._report)
 
@@ -349,7 +349,13 @@ class Stage(ABC, Generic[M]):
     async def _snapshot(self, state: PartitionState[M]) -> float:
         position = state.position()
         record = self.record(state, position)
-        drafts = await self._capture_dirty(state)
+        drafts: dict[bytes, Draft] = {}
+        overdue = self._writers[state].overdue()
+        due = [one for one in state.tracked.values() if one.is_dirty or one.key in overdue]
+        for tracked in [one for one in due if not is_broken(one)]:
+            draft = await self._capture(state, tracked)
+            drafts |= {} if draft is None else {tracked.key: draft}
+            await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
         await self.settle(state)
         began_s = time.monotonic()
         await self.store(state)  # first, since rows that the database refuses go to the dead letters
@@ -358,43 +364,29 @@ class Stage(ABC, Generic[M]):
         async with self._writing:
             if not self.holds(state):
                 return waited_s
-            await self._write(state, drafts, record)
+            ended, writer = self._forget_ended(state), self._writers[state]
+            for key, draft in drafts.items():
+                if key in state.tracked and state.tracked[key].given_up.times <= draft.given_up.times:
+                    await writer.write_monitor(key, draft)  # else it has begun anew since, and that is stored
+            await writer.delete_monitors(ended)
+            await writer.write_position(record)
             await self.services.outbox.barrier()
         await self._settle_writer(state)
         if self.holds(state):
-            self._acknowledge(state, position)
+            state.stored_position = dict(position)
+            self.services.commit(state.partition, position)
         return waited_s
-
-    async def _write(self, state: PartitionState[M], drafts: Mapping[bytes, Draft], record: PositionRecord) -> None:
-        ended = self._forget_ended(state)
-        writer = self._writers[state]
-        for key, draft in drafts.items():
-            if key in state.tracked and state.tracked[key].given_up.times <= draft.given_up.times:
-                await writer.write_monitor(key, draft)  # else it has begun anew since, and that is stored
-        await writer.delete_monitors(ended)
-        await writer.write_position(record)
 
     async def _settle_writer(self, state: PartitionState[M]) -> None:
         writer = self._writers[state]
         found = writer.settle()
         if found is not None:  # rare: a worker that was suspended for longer than its session, and woke up
-            loop = asyncio.get_running_loop()
-            epoch = await loop.run_in_executor(self._restorer, self.log.highest_epoch, state.partition, found)
+            epoch = await self.services.reading.run(self.log.highest_epoch, state.partition, found)
             writer.excuse(epoch)
             LOG.warning(
                 "event=others_write hop=%s partition=%d epoch=%d highest=%d",
                 self.hop, state.partition, state.epoch, epoch,
             )  # fmt: skip
-
-    async def _capture_dirty(self, state: PartitionState[M]) -> dict[bytes, Draft]:
-        drafts: dict[bytes, Draft] = {}
-        overdue = self._writers[state].overdue()
-        due = [one for one in state.tracked.values() if one.is_dirty or one.key in overdue]
-        for tracked in [one for one in due if not is_broken(one)]:
-            draft = await self._capture(state, tracked)
-            drafts |= {} if draft is None else {tracked.key: draft}
-            await asyncio.sleep(0)  # thousands of monitors must not hold up the event loop
-        return drafts
 
     async def _capture(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft | None:
         """Encode a monitor's state; `None` if that fails, and then the last one that was stored stays."""
@@ -409,57 +401,28 @@ class Stage(ABC, Generic[M]):
             self.faults.failed(self.hop, tracked, error)
             return None
 
-    def _acknowledge(self, state: PartitionState[M], position: Offsets) -> None:
-        for event in state.release(position):
-            self.services.acknowledge(event)
-
     def _forget_ended(self, state: PartitionState[M]) -> list[bytes]:
         """Drop monitors that ended or fell silent long ago, if a restart would not read again what they have seen."""
-        now_s = time.monotonic()
+        now_s, old = time.monotonic(), []
         for tracked in state.tracked.values():
             if not tracked.monitor.is_ended:
                 tracked.ended_at_s = None
             elif tracked.ended_at_s is None:
                 tracked.ended_at_s = now_s
-        old = [
-            tracked.key
-            for tracked in state.tracked.values()
-            if (_has_ended_long_ago(tracked, now_s) or self._is_silent(tracked)) and state.is_covered(tracked)
-        ]
+            is_long_over = tracked.ended_at_s is not None and now_s - tracked.ended_at_s >= ENDED_LINGER_S
+            if (is_long_over or self._is_silent(tracked)) and state.is_covered(tracked):
+                old.append(tracked.key)
         silent = sum(not state.tracked.pop(key).monitor.is_ended for key in old)
         if silent:
             LOG.info("event=forgotten hop=%s partition=%d monitors=%d", self.hop, state.partition, silent)
         return old
 
-    def close(self) -> None:
-        """Let go of threads and connections, without waiting for a broker that does not answer."""
-        self._restorer.submit(self.reader.close)
-        self._restorer.shutdown(wait=False)
-
 
 def unreadable(error: Exception) -> str:
-    """Say why a message that can't be decoded is buried.
+    """Return the reason to bury a message that can't be decoded.
 
-    Decoders raise `RecordError`. Whatever else one raises is a fault of ours, and no message may stop a partition.
+    Decoders raise `RecordError`. Any other error of one is a fault of ours, and no message may stop a partition.
     """
     if isinstance(error, RecordError):
         return str(error)
     return f"message must be readable; reading it raised {type(error).__name__}: {error}"
-
-
-def _has_ended_long_ago(tracked: Tracked[Any], now_s: float) -> bool:
-    return tracked.ended_at_s is not None and now_s - tracked.ended_at_s >= ENDED_LINGER_S
-
-
-def _log_refused(hop: str, partition: int, refused: Mapping[bytes, str], restored: int) -> None:
-    LOG.warning(
-        "event=begun_anew hop=%s partition=%d monitors=%d of=%d reason=%r",
-        hop, partition, len(refused), len(refused) + restored, next(iter(refused.values())),
-    )  # fmt: skip
-
-
-def _log_restored(hop: str, state: PartitionState[M], read_bytes: int, began_s: float) -> None:
-    LOG.info(
-        "event=restored hop=%s partition=%d epoch=%d monitors=%d read_bytes=%d took_s=%.3f",
-        hop, state.partition, state.epoch, len(state.tracked), read_bytes, time.monotonic() - began_s,
-    )  # fmt: skip

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import faust
 
 from irregulars.errors import SendingGivenUp
 from irregulars.kafka.topics import TopicSettings
-from irregulars.streams.faust_client.message_blocks import events_of
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
@@ -31,16 +29,21 @@ def _add_agent(
     stage: Stage[Any],
     before: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    channel = app.topic(topics.name(topic), key_serializer="raw", value_serializer="raw")
+    # Without acknowledgements: snapshots decide where reading goes on, and Faust has nothing to commit.
+    channel = app.topic(topics.name(topic), key_serializer="raw", value_serializer="raw", acks=False)
 
     async def agent(stream: Any) -> None:
-        stream.enable_acks = False  # else an event is acknowledged as soon as the loop has seen it
-        async for event in stream.events():
-            # What was given up belongs to partitions that were dropped: they will be read again.
-            with suppress(SendingGivenUp), stage.taking():
-                if before is not None:
-                    await before()
-                await stage.take(topic, events_of(event.value, event))
+        async for block in stream:
+            try:
+                with stage.taking():
+                    if before is not None:
+                        await before()
+                    await stage.take(topic, block)
+            except SendingGivenUp:  # by partitions that were dropped: they will be read again
+                continue
+            except Exception as error:  # Faust would start the agent again behind the block that broke it
+                stage.services.fail(error)
+                raise
 
     agent.__qualname__ = agent.__name__ = topic  # Faust's log and metrics show it
     app.agent(channel, name=f"irregulars.{topic}")(agent)

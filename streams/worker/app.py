@@ -1,8 +1,7 @@
 """One worker process: Faust reads, the two stages work, Kafka and the sink take the results.
 
-Where reading begins is decided by the snapshots, not by the group's committed offsets (`SnapshotConsumer`). Faust's
-commits only tell monitoring tools how far the snapshots are, because they may run ahead of them: Faust acknowledges
-events that it skips in a rebalance, and takes an offset as committed when the message before it is still held.
+Where reading begins is decided by the snapshots, not by the group's committed offsets: these only tell monitoring
+tools how far the snapshots are.
 
 A worker whose broker is away waits. If it has heard nothing from its group for as long as a session lasts, others may
 have its partitions: it lets go of them and of what it had on its way, and begins again from the snapshots.
@@ -23,12 +22,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import faust
-from aiokafka.errors import IllegalStateError
 from faust.types import TP
 
 from irregulars.errors import IrregularsError, SendingGivenUp, ServiceError, ServiceUnavailable, TopicMismatch
 from irregulars.kafka.dead_letters import DeadLetters
-from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.kafka.login_password import password_of
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.scattered_reading import RecentMessages
@@ -37,26 +35,23 @@ from irregulars.kafka.topics import TOPICS, WORKER_TOPICS
 from irregulars.messages.opinions import Opinion, decode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, decode_change
 from irregulars.sinks.protocol import Sink
-from irregulars.streams.faust_client.block_fetcher import BlockFetcher
-from irregulars.streams.faust_client.connection import BROKER_TROUBLE
-from irregulars.streams.faust_client.consumer import SnapshotConsumer, SnapshotTransport
+from irregulars.streams.faust_driver.transport import Consumer
 from irregulars.streams.health.broker_watch import QUIET_S, BrokerWatch
+from irregulars.streams.health.counters import Counters
+from irregulars.streams.health.observer import Hop, Observer
+from irregulars.streams.health.process import StopDeadline
 from irregulars.streams.health.reading_watch import ReadingWatch
 from irregulars.streams.health.spare_memory import SpareMemory
-from irregulars.streams.health.stop_deadline import StopDeadline
 from irregulars.streams.health.watchdog import Watchdog
-from irregulars.streams.progress.progress_log import ProgressLog
-from irregulars.streams.progress.stream_time import StreamTime
-from irregulars.streams.progress.word_log import W, WordLog
-from irregulars.streams.stages.continuity import Continuity
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
-from irregulars.streams.stages.partition_state import Offsets, PartitionState
+from irregulars.streams.stages.partition_state import Continuity, Offsets, PartitionState
+from irregulars.streams.stages.progress_log import ProgressLog
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
-from irregulars.streams.telemetry.counters import Counters
-from irregulars.streams.telemetry.observer import Hop, Observer
+from irregulars.streams.stages.stream_time import StreamTime
+from irregulars.streams.stages.word_log import W, WordLog
 from irregulars.streams.worker.faust_config import faust_config
 from irregulars.streams.worker.log_gaps import LogGaps
 from irregulars.streams.worker.monitors import Monitors
@@ -92,22 +87,25 @@ class WorkerApp(faust.App):
         dead_letters = DeadLetters(outbox, settings.topics)
         counters = Counters()
         writer = SinkWriter(sink, dead_letters, counters, settings.unstored_mib << 20)
-        self.gaps: Final = LogGaps(_reader(settings), settings.topics)
+        # Two threads, as restoring reads for long, and clocks must not wait for samples that are read again.
+        reading = _reading_thread(settings, "reading")
+        looking = self._looking = _reading_thread(settings, "looking")
+        self.gaps: Final = LogGaps(looking, settings.topics)
         continuity = Continuity(self.gaps.first_offset, self._go_back)
         directory = Path(settings.data_directory)
         self.watchdog: Final = Watchdog(monitors.limits, directory if directory.is_dir() else None)
         self.services: Final = Services(
-            settings, outbox, dead_letters, writer, _acknowledge, self.fail, continuity, counters,
+            settings, outbox, reading, dead_letters, writer, self._commit_snapshot, self.fail, continuity, counters,
             RecentMessages(settings.recent_mib << 20), self.watchdog,
         )  # fmt: skip
-        self.thresholds: Final = _word_log(settings, "thresholds", decode_change)
+        self.thresholds: Final = _word_log(settings, looking, "thresholds", decode_change)
         self.rank_stage: Final = RankStage(self.services, monitors.make_rank, monitors.restore_rank, self.thresholds)
         self._reading: Final[ReadingWatch[TP]] = ReadingWatch(settings.stall_s)
-        self.progress: Final = ProgressLog(settings.topics.name("progress"), _reader(settings), outbox)
-        self.opinions: Final = _word_log(settings, "feedback", decode_opinion)
+        self.progress: Final = ProgressLog(settings.topics.name("progress"), looking, outbox)
+        self.opinions: Final = _word_log(settings, looking, "feedback", decode_opinion)
         self._unstored_opinions: list[Opinion] = []
         self._newest_ends: dict[int, Offsets] = {}
-        self.topics_watch: Final = TopicWatch(settings)
+        self.topics_watch: Final = TopicWatch(settings, looking)
         self.clocks: Final = StreamTime(RANK_TOPICS, EVIDENCE, self._ends, self.progress)
         self.job_stage: Final = JobStage(
             self.services, monitors.make_job, monitors.restore_job, monitors.alert_of, self.clocks, self.thresholds,
@@ -125,16 +123,10 @@ class WorkerApp(faust.App):
         self._asker: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-broker")
         self._memory: Final = SpareMemory()
 
-    def _new_transport(self) -> SnapshotTransport:
-        return SnapshotTransport(self.conf.broker_consumer, self)
-
-    def new_fetcher(self, wake: Callable[[], None]) -> BlockFetcher:
-        """Make what fetches for one hop; `wake` is called in its thread when something came."""
-        return BlockFetcher(self.settings.bootstrap, self.settings.security, wake)
-
-    async def _on_agent_error(self, agent: Any, error: BaseException) -> None:
-        # Faust would start the agent again behind the event that broke it.
-        self.fail(error)
+    @property
+    def reader(self) -> Consumer:
+        """Our driver's consumer."""
+        return cast(Consumer, self.consumer)
 
     async def restore(self, assignment: set[TP]) -> dict[TP, int]:
         """Restore both stages for `assignment`, if that was not done in this generation, and say where to read on.
@@ -148,7 +140,7 @@ class WorkerApp(faust.App):
             try:
                 async with self._restoring:
                     return await self._restore_once(assignment, generation)
-            except (ServiceUnavailable, *BROKER_TROUBLE) as error:
+            except (ServiceUnavailable, OSError) as error:  # among these the TimeoutError of an answer
                 if time.monotonic() > until_s:
                     self.fail(error)
                     return {}
@@ -185,16 +177,12 @@ class WorkerApp(faust.App):
         # may store what comes after them.
         self._drop()
         await super().on_stop()
-        for stage in (self.rank_stage, self.job_stage):
-            stage.close()
+        self.job_stage.close()
         self.services.sink.close()
         self.services.outbox.close(self.deadline.left_s * _FLUSH_SHARE)
-        self.progress.close()
-        self.opinions.close()
-        self.thresholds.close()
-        self.gaps.close()
+        self.services.reading.close()
+        self._looking.close()
         self._asker.shutdown(wait=False)
-        self.topics_watch.close()
 
     async def _try_last_snapshot(self, work: Awaitable[None]) -> None:
         """Await a snapshot that saves others work, and is no loss if there is no time for it, or no broker."""
@@ -209,7 +197,7 @@ class WorkerApp(faust.App):
             self.failure = error
             self.deadline.arm()
             LOG.critical("event=failed error=%s reason=%r", type(error).__name__, str(error))
-            os.kill(os.getpid(), signal.SIGTERM)  # the one way of stopping that Faust's worker does cleanly
+            os.kill(os.getpid(), signal.SIGTERM)  # stopping has one way, from wherever
 
     async def repeat(self, every_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` again and again until the app stops; an error of it stops the worker."""
@@ -235,24 +223,19 @@ class WorkerApp(faust.App):
         await asyncio.gather(self.rank_stage.snapshot_all(), self.job_stage.snapshot_all())
 
     async def look_after_broker(self) -> None:
-        """Ask whether the broker answers, and let go of the partitions if the group may have forgotten us."""
+        """Ask whether the broker answers."""
         loop = asyncio.get_running_loop()
         if await loop.run_in_executor(self._asker, self.services.outbox.is_answered, QUIET_S / 2):
             self.broker.heard()
         else:
             self.broker.missed(self._refusal())
-        consumer = cast(SnapshotConsumer, self.consumer)
-        silent_s = time.monotonic() - consumer.thread.heard_s
-        if self._generation is not None and silent_s > self.settings.session_s - LOOK_S:
-            log = LOG.debug if self.broker.is_away else LOG.warning
-            log("event=let_go silent_s=%.1f", silent_s)
-            self._begin_again()
 
-    def _begin_again(self) -> None:
-        """Let go of all partitions and of what is on its way, and ask for them anew: the snapshots say from where."""
+    def let_go(self) -> None:
+        """Let go of all partitions and of what is on its way: the session has ended, and others may have them."""
+        log = LOG.debug if self.broker.is_away else LOG.warning
+        log("event=let_go partitions=%d", len(self._states))
         self._drop()
         self.services.outbox.give_up()
-        cast(SnapshotConsumer, self.consumer).thread.join_again()
 
     def _refusal(self) -> str | None:
         password = password_of(self.settings.security)
@@ -302,7 +285,7 @@ class WorkerApp(faust.App):
             self._reading.forget()
             return
         positions = self._read_to()
-        consumer = cast(SnapshotConsumer, self.consumer)
+        consumer = self.reader
         try:
             ends = await consumer.highwaters(*positions)
             is_idle = self.rank_stage.is_idle and self.job_stage.is_idle
@@ -311,7 +294,7 @@ class WorkerApp(faust.App):
                 LOG.warning("event=stalled topic=%s partition=%d position=%d", *place, positions[place])
             if stalled:
                 await consumer.read_on({place: positions[place] for place in stalled})
-        except BROKER_TROUBLE as error:
+        except ServiceUnavailable as error:
             LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
             return
         lost = [place for place in self._reading.lost() if consumer.position_of(place) < ends[place]]
@@ -322,12 +305,12 @@ class WorkerApp(faust.App):
             )
 
     async def _go_back(self, topic: str, partition: int, offset: int) -> None:
-        """Read a partition again from an offset, if the broker lets us: else a rebalance follows, which seeks too."""
-        place = TP(self.settings.topics.name(topic), partition)
-        try:
-            await cast(SnapshotConsumer, self.consumer).read_on({place: offset})
-        except (*BROKER_TROUBLE, IllegalStateError) as error:
-            LOG.debug("event=not_sought error=%s reason=%r", type(error).__name__, str(error))
+        """Read a partition again from an offset."""
+        await self.reader.read_on({TP(self.settings.topics.name(topic), partition): offset})
+
+    def _commit_snapshot(self, partition: int, positions: Offsets) -> None:
+        name = self.settings.topics.name
+        self.reader.commit_to({TP(name(topic), partition): at for topic, at in positions.items()})
 
     @property
     def _states(self) -> list[PartitionState[Any]]:
@@ -432,14 +415,11 @@ class WorkerApp(faust.App):
         return positions
 
 
-def _acknowledge(event: Any) -> None:
-    event.ack()
+def _word_log(
+    settings: WorkerSettings, reading: ReadingThread, name: str, decode: Callable[[bytes | None], W]
+) -> WordLog[W]:
+    return WordLog(settings.topics.name(name), name, reading, decode)
 
 
-def _word_log(settings: WorkerSettings, name: str, decode: Callable[[bytes | None], W]) -> WordLog[W]:
-    return WordLog(settings.topics.name(name), name, _reader(settings), decode)
-
-
-def _reader(settings: WorkerSettings) -> LogReader:
-    """Make a reader for one alone: each is used in a thread of its own."""
-    return LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
+def _reading_thread(settings: WorkerSettings, name: str) -> ReadingThread:
+    return ReadingThread(LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s), name)

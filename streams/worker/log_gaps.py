@@ -8,14 +8,12 @@ has come to a monitor.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from irregulars.errors import ServiceError
-from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.log_reader import ReadingThread
 from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
 
@@ -29,14 +27,13 @@ class LogGaps:
 
     Parameters
     ----------
-    reader
-        For this alone: it is used in a thread of its own.
+    reading
+        Asks the log.
     """
 
-    def __init__(self, reader: LogReader, topics: TopicSettings) -> None:
-        self._reader: Final = reader
+    def __init__(self, reading: ReadingThread, topics: TopicSettings) -> None:
+        self._reading: Final = reading
         self._name: Final = topics.name
-        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-gaps")
         self._standing: dict[tuple[PartitionState[Any], str], tuple[int, int]] = {}  # offset, and looks at it
 
     async def move_on(self, states: Iterable[PartitionState[Any]], ends: Mapping[int, Offsets]) -> None:
@@ -62,8 +59,7 @@ class LogGaps:
         ServiceError
             If the broker does not say.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._reader.next_offset, self._name(topic), partition, at)
+        return await self._reading.run(self._reading.reader.next_offset, self._name(topic), partition, at)
 
     async def _ask(self, state: PartitionState[Any], topic: str, at: int) -> None:
         try:
@@ -74,8 +70,3 @@ class LogGaps:
         if found > at:
             state.skip_to(topic, found)  # never back: it may have been read on meanwhile
             LOG.info("event=gap topic=%s partition=%d from=%d to=%d", topic, state.partition, at, found)
-
-    def close(self) -> None:
-        """Let go of thread and connection, without waiting for a broker that does not answer."""
-        self._thread.submit(self._reader.close)
-        self._thread.shutdown(wait=False)

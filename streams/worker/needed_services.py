@@ -12,8 +12,7 @@ from irregulars.kafka.topic_admin import check_topics
 from irregulars.kafka.topics import WORKER_TOPICS
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.broker_watch import QUIET_S
-from irregulars.streams.health.start_wait import Need, ask_in_thread, wait_for
-from irregulars.streams.health.stop_deadline import StopDeadline
+from irregulars.streams.health.process import Need, StopDeadline, ask_in_thread, wait_for
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")

@@ -6,25 +6,23 @@ import asyncio
 import gc
 import logging
 import logging.config
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import faust
 from faust.types import TP
 
 from irregulars import stopping
 from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
-from irregulars.streams.health.process_start import free_port_or_none, make_directory, new_loop
+from irregulars.streams.health.log_lines import logging_config
+from irregulars.streams.health.observer import OBSERVE_S, serve_pages
+from irregulars.streams.health.process import free_port_or_none, make_directory, new_loop
 from irregulars.streams.health.spare_memory import GIVE_BACK_S, share_few_heaps
-from irregulars.streams.progress.stream_time import EVERY_S
-from irregulars.streams.progress.word_log import OPINIONS_S, WORDS_S
-from irregulars.streams.telemetry.log_format import logging_config
-from irregulars.streams.telemetry.observer import OBSERVE_S, serve_pages
+from irregulars.streams.stages.stream_time import EVERY_S
+from irregulars.streams.stages.word_log import OPINIONS_S, WORDS_S
 from irregulars.streams.worker.agents import add_agents
 from irregulars.streams.worker.app import LOOK_S, WorkerApp
 from irregulars.streams.worker.monitors import Monitors, make_monitors
@@ -33,6 +31,7 @@ from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 _TURN_S: Final = 0.0005
+_CANCEL_S: Final = 1.0
 _GARBAGE: Final = (20_000, 20, 20)
 
 
@@ -129,25 +128,18 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
     share_few_heaps()
     share_the_interpreter()
     make_directory(settings.data_directory)
-    own_logging = logging_config(settings.log_level)
-    logging.config.dictConfig(own_logging)
+    logging.config.dictConfig(logging_config(settings.log_level))
     if not wait_for_services(settings, sink):
         return 0
     settings = replace(settings, web_port=free_port_or_none(settings.web_host, settings.web_port))
     loop = new_loop()
     asyncio.set_event_loop(loop)
     app = make_app(settings, sink, monitors)
-    # The level is for the spinner, which Faust shows from "warn" on; what is logged, the configuration says.
-    worker = DeadlineWorker(
-        app, loop=loop, loglevel="info", quiet=True, redirect_stdouts=False, logging_config=own_logging
-    )
     LOG.info("event=start group=%s bootstrap=%s", settings.group, settings.bootstrap)
-    status = 0
     with serve_pages(app.observer, settings.metrics_listen), app.watchdog:
         try:
-            worker.execute_from_commandline()
-        except SystemExit as stop:
-            status = stop.code if isinstance(stop.code, int) else 0
+            loop.run_until_complete(_serve(app))
+            _close(loop)
         except Exception as error:  # of Faust's own
             app.failure = app.failure or error
             LOG.debug("event=crashed", exc_info=True)
@@ -155,22 +147,39 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
     if app.failure is not None:
         print(f"irregulars worker: {printable(app.failure)}", file=sys.stderr)
         return 1
-    LOG.info("event=stop status=%d", status)
-    app.deadline.leave_with(status)
-    return status
+    LOG.info("event=stop status=0")
+    app.deadline.leave_with(0)
+    return 0
 
 
-class DeadlineWorker(faust.Worker):
-    """Faust's worker process, whose end has a deadline from the signal on."""
+async def _serve(app: WorkerApp) -> None:
+    """Run the app until a signal asks to stop, or Faust fails; `WorkerApp.fail` sends a signal too.
 
-    def install_signal_handlers(self) -> None:
-        """Stop for the signals that end all commands of ours, one that came before Faust can stop included."""
-        stop = partial(self.loop.call_soon_threadsafe, self._schedule_shutdown, signal.SIGTERM)
-        self.exit_stack.enter_context(stopping.on_stop(stop))
+    `faust.Worker` would do that as well. It has no public place for our signals and for the time that a stop may
+    take, and waits another second at the end.
+    """
+    asked = asyncio.Event()
+    with stopping.on_stop(partial(asyncio.get_running_loop().call_soon_threadsafe, asked.set)):
+        starting = asyncio.ensure_future(app.start())
+        ends = {asyncio.ensure_future(asked.wait()), asyncio.ensure_future(app.wait_until_stopped())}
+        await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done() and starting.exception() is None:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        app.deadline.arm()
+        await app.stop()
+        for task in (starting, *ends):
+            task.cancel()
+        await asyncio.wait({starting, *ends})
+    error = None if starting.cancelled() else starting.exception()
+    if error or app.crash_reason:
+        raise error or app.crash_reason or AssertionError
 
-    def _flag_as_shutdown_by_signal(self) -> None:
-        cast(WorkerApp, self.app).deadline.arm()
-        super()._flag_as_shutdown_by_signal()
 
-    async def _sentinel_task(self) -> None:
-        """Faust waits a second here, for nothing of ours."""
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the tasks that are left, and close the loop."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=_CANCEL_S))
+    loop.close()

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from irregulars.errors import ServiceError, TopicMismatch
-from irregulars.kafka.log_reader import LogReader
-from irregulars.kafka.topic_ids import TopicIds, require_same_topics, what_to_do
+from irregulars.kafka.log_reader import ReadingThread
+from irregulars.kafka.topic_admin import TopicIds, require_same_topics, what_to_do
 from irregulars.streams.stages.partition_state import Offsets
 from irregulars.streams.worker.needed_services import require_topics
 from irregulars.streams.worker_settings import WorkerSettings
@@ -37,6 +36,8 @@ class TopicWatch:
 
     Parameters
     ----------
+    reading
+        Asks the log.
     settings
         ``broker_away_s`` is how long a topic may be missing, as long as the broker may be away.
 
@@ -48,15 +49,14 @@ class TopicWatch:
         Seconds between two looks for missing topics.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, reading: ReadingThread) -> None:
         self.ids: Mapping[str, str] = {}
         self.every_s: Final = min(_LOOK_S, settings.broker_away_s / 4)
         self._settings: Final = settings
         self._asked: Final = TopicIds(
             settings.bootstrap, settings.topics, settings.security, settings.broker_timeout_s
         )
-        self._reader: Final = LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s)
-        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="irregulars-topics")
+        self._reading: Final = reading
         self._since_s = 0.0
         self._missed = 0
 
@@ -103,7 +103,7 @@ class TopicWatch:
             If the broker does not answer.
         """
         topics = self._settings.topics
-        found = await self._in_thread(self._asked.read)
+        found = await self._reading.run(self._asked.read)
         require_same_topics(self.ids, found, topics)
         self.ids = {**found, **self.ids}
         behind = [
@@ -113,7 +113,7 @@ class TopicWatch:
             if at > ends.get(partition, {}).get(topic, at)
         ]
         for topic, partition, at in behind:
-            if not await self._in_thread(self._holds, topics.name(topic), partition, at - 1):
+            if not await self._reading.run(self._holds, topics.name(topic), partition, at - 1):
                 raise TopicMismatch(
                     f"topic must hold what was read of it; got {topics.name(topic)}/{partition}, which ends at "
                     f"{ends[partition][topic]}, before {at}: it was cut, or made anew. {what_to_do(topics)}"
@@ -122,16 +122,8 @@ class TopicWatch:
     def _holds(self, topic: str, partition: int, offset: int) -> bool:
         """Whether a message is there at an offset, or behind it; some brokers say that a log ends before its end."""
         until_s = time.monotonic() + _END_S
-        while not self._reader.holds(topic, partition, offset):
+        while not self._reading.reader.holds(topic, partition, offset):
             if time.monotonic() > until_s:
                 return False
             time.sleep(_END_AGAIN_S)
         return True
-
-    async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-    def close(self) -> None:
-        """Let go of the thread, without waiting for a broker that does not answer."""
-        self._thread.submit(self._reader.close)
-        self._thread.shutdown(wait=False)

@@ -15,7 +15,7 @@ from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher, SpoolSettings
 from irregulars.sinks.notices.process import NotifyMetrics
-from tests.streams.telemetry.observed_worker import observed_metrics
+from tests.streams.health.observed_worker import observed_metrics
 
 _SCRAPED: Final = {"job", "instance"}
 # Prometheus's own, and those of the process, which `irregulars.pages.metrics_page` adds

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from irregulars.infra.docs_site.made_parts import worker_metrics
-from irregulars.streams.telemetry.counters import metrics_table
+from irregulars.streams.health.counters import metrics_table
 from tests.infra.known_metrics import known_metrics
-from tests.streams.telemetry.observed_worker import observed_metrics
+from tests.streams.health.observed_worker import observed_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "infra" / "prometheus" / "alerts.yaml"

@@ -9,11 +9,11 @@ begin with a word of `POISONS` poison the second hop with iterations 3, 13, …,
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -158,28 +158,28 @@ def cannot_alert(verdict: Verdict) -> bytes:
 
 def forget_to_read(topic: str, *, is_for_good: bool) -> None:
     """Let Faust's consumer leave out partition 0 of a topic, as it does by itself in its issue 629."""
-    from irregulars.streams.faust_client.consumer import SnapshotConsumer
+    from irregulars.streams.faust_driver.transport import Consumer
 
-    resume = SnapshotConsumer.resume_partitions
+    resume = Consumer.resume_partitions
     left_out = 0
 
-    def without(self: SnapshotConsumer, places: Any) -> None:
+    def without(self: Consumer, places: Any) -> None:
         nonlocal left_out
         left_out += 1
         is_left_out = is_for_good or left_out == 1
         resume(self, {place for place in places if not (is_left_out and place[0] == topic and place[1] == 0)})
 
-    SnapshotConsumer.resume_partitions = without  # type: ignore[method-assign]  # Faust's fault, made to happen
+    Consumer.resume_partitions = without  # type: ignore[method-assign]  # Faust's fault, made to happen
 
 
 def hang_in_commits() -> None:
-    """Let no commit of Faust's consumer come to an end."""
-    from irregulars.streams.faust_client.connection import PatientThread
+    """Let no commit of the group's member come to an end."""
+    from irregulars.streams.faust_driver import group_member
 
-    async def hang(self: PatientThread, offsets: Any) -> bool:
-        return await asyncio.Event().wait()
+    def hang(consumer: Any, offsets: Any) -> None:
+        threading.Event().wait()
 
-    PatientThread._commit = hang  # type: ignore[method-assign]  # a broker's fault, made to happen
+    group_member._store = hang  # a broker's fault, made to happen
 
 
 def main(text: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from irregulars.infra.services.loopback import free_port
 from irregulars.messages.judgements import Verdict, encode_verdict
-from irregulars.streams.telemetry.counters import INPUTS
+from irregulars.streams.health.counters import INPUTS
 from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, wait_until
 
 pytestmark = pytest.mark.integration

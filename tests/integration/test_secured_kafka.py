@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -16,10 +15,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Place
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from irregulars.errors import ServiceError, ServiceRefused
 from irregulars.infra.configuration.settings import Settings
@@ -33,7 +30,6 @@ from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
-from irregulars.streams.worker.faust_config import credentials
 from tests.conftest import ClickHouseAddress, failing_in_one_line
 from tests.infra.console.visits import visit
 from tests.integration.pipelines import COMMAND, RECORDINGS, drop
@@ -114,24 +110,9 @@ def test_one_configuration_lets_every_client_in(log_in: LogIn, way: str) -> None
     publisher.send("jobs", key, b"hello")
     publisher.flush()
     publisher.close()
-    reader = LogReader(settings.kafka_bootstrap, security, DEADLINE_S)  # of the worker, beside Faust
+    reader = LogReader(settings.kafka_bootstrap, security, DEADLINE_S)  # of the worker
     assert reader.read_tail("ada.jobs", 0)[-1].key() == key
     reader.close()
-    assert key in asyncio.run(read_as_faust_does(settings.kafka_bootstrap, security))
-
-
-async def read_as_faust_does(bootstrap: str, security: dict[str, Any]) -> list[bytes]:
-    """Read ``ada.jobs`` with the client and the credentials that Faust would have."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest",
-                                **credentials_to_aiokafka_auth(credentials(security)))  # fmt: skip
-    await consumer.start()
-    try:
-        place = TopicPartition("ada.jobs", 0)
-        consumer.assign([place])
-        count = (await consumer.end_offsets([place]))[place]
-        return [(await asyncio.wait_for(consumer.getone(), DEADLINE_S)).key for _ in range(count)]
-    finally:
-        await consumer.stop()
 
 
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "token endpoint"])

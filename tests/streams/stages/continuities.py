@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from irregulars.streams.stages.continuity import Continuity
+from irregulars.streams.stages.partition_state import Continuity
 
 FAR = 1 << 60
 

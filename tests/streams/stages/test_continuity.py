@@ -9,9 +9,8 @@ from collections.abc import Iterable
 import pytest
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.streams.stages import continuity
-from irregulars.streams.stages.continuity import Continuity
-from irregulars.streams.stages.partition_state import PartitionState
+from irregulars.streams.stages import partition_state
+from irregulars.streams.stages.partition_state import Continuity, PartitionState
 
 TOPIC = "evidence"
 
@@ -47,7 +46,7 @@ class Reader:
         async def take() -> None:
             for offset in offsets:
                 if await self.continuity.is_next(self.state, TOPIC, offset):
-                    self.state.take(TOPIC, offset, None)
+                    self.state.take(TOPIC, offset)
                     self.taken.append(offset)
 
         asyncio.run(take())
@@ -79,7 +78,7 @@ def test_reading_goes_back_again_where_that_did_not_help(monkeypatch: pytest.Mon
     log = Log(range(400))
     reader = Reader(log, 353)
     reader.gets(390)
-    monkeypatch.setattr(continuity, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(partition_state, "_AGAIN_S", 0.0)
     reader.gets(391)
     assert log.sent_back == [353, 353]
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.kafka.outbox import Outbox
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_monitor import JobMonitor
-from irregulars.streams.progress.word_log import ReadWords
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.stages.job_stage import JobStage
@@ -22,6 +22,7 @@ from irregulars.streams.stages.partition_state import Offsets, PartitionState, T
 from irregulars.streams.stages.rank_stage import RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
+from irregulars.streams.stages.word_log import ReadWords
 from irregulars.streams.worker_settings import WorkerSettings
 from tests.streams.evidence_rows import came, evidence_of
 from tests.streams.stages.continuities import no_messages_between
@@ -35,7 +36,9 @@ def services() -> Iterator[Services]:
     outbox = Outbox(NOWHERE, {})
     dead_letters = DeadLetters(outbox, settings.topics)
     sink = SinkWriter(None, dead_letters)
-    yield Services(settings, outbox, dead_letters, sink, lambda _: None, pytest.fail, no_messages_between())
+    reading = ReadingThread(LogReader(NOWHERE, {}), "reading")
+    yield Services(settings, outbox, reading, dead_letters, sink, print, pytest.fail, no_messages_between())
+    reading.close()
     sink.close()
     outbox.close()
 
@@ -120,4 +123,3 @@ def test_monitors_of_both_hops_go_by_the_changes_that_were_read(services: Servic
     log.known = ReadWords(3, (*log.known.words, ThresholdChange("t", {"silence_s": None}, "ann", "noise", 0)))
     assert asyncio.run(silences()) == (600.0, 600.0)
     stage.close()
-    ranks.close()

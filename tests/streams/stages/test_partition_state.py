@@ -13,14 +13,14 @@ def new_state() -> PartitionState[object]:
 def test_position_is_behind_the_last_message_taken() -> None:
     state = new_state()
     for offset in (4, 5, 9):
-        state.take("commops", offset, None)
+        state.take("commops", offset)
     assert state.position() == {"commops": 10}
 
 
 def test_position_stays_at_the_first_message_that_is_in_no_monitor() -> None:
     state = new_state()
     for offset in (4, 5, 6):
-        state.take("commops", offset, None)
+        state.take("commops", offset)
         state.begin("commops", offset)
     state.finish("commops", 5)
     assert state.position() == {"commops": 4}
@@ -30,19 +30,10 @@ def test_position_stays_at_the_first_message_that_is_in_no_monitor() -> None:
     assert state.position() == {"commops": 7}
 
 
-def test_release_hands_out_events_below_the_position_once() -> None:
-    state = new_state()
-    for offset in range(5):
-        state.take("commops", offset, f"event {offset}")
-    assert list(state.release({"commops": 3})) == ["event 0", "event 1", "event 2"]
-    assert list(state.release({"commops": 3})) == []
-    assert list(state.release({"commops": 5})) == ["event 3", "event 4"]
-
-
 def test_a_topic_read_again_does_not_move_the_position_back() -> None:
     state = new_state()
     for offset in (0, 1, 2, 1):
-        state.take("jobs", offset, None)
+        state.take("jobs", offset)
     assert state.position() == {"jobs": 3}
 
 
@@ -51,33 +42,30 @@ def test_a_monitor_is_covered_only_behind_all_it_has_seen() -> None:
     tracked = Tracked(b"job/0", object())
     tracked.saw("commops", 7)
     assert not state.is_covered(tracked)
-    list(state.release({"commops": 7}))
+    state.stored_position = {"commops": 7}
     assert not state.is_covered(tracked)
-    list(state.release({"commops": 8}))
+    state.stored_position = {"commops": 8}
     assert state.is_covered(tracked)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "finish", "snapshot"]), st.integers(0, 9)), max_size=60))
-def test_nothing_is_released_before_it_is_in_a_monitor(steps: list[tuple[str, int]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(["take", "finish"]), st.integers(0, 9)), max_size=60))
+def test_no_position_is_behind_a_message_that_is_in_no_monitor(steps: list[tuple[str, int]]) -> None:
     state = new_state()
-    taken, finished, released = 0, set(), []
+    taken, finished = 0, set()
     for step, offset in steps:
         if step == "take":
-            state.take("evidence", taken, taken)
+            state.take("evidence", taken)
             state.begin("evidence", taken)
             taken += 1
-        elif step == "finish" and offset < taken:
+        elif offset < taken:
             state.finish("evidence", offset)
             finished.add(offset)
-        elif step == "snapshot":
-            released += state.release(state.position())
-    assert released == sorted(set(released))
-    assert set(released) <= finished
+        assert set(range(state.position().get("evidence", 0))) <= finished
 
 
 def test_parked_messages_count_as_read_and_hold_up_the_position() -> None:
     state = new_state()
-    state.take("commops", 4, None)
+    state.take("commops", 4)
     state.begin("commops", 4)
     assert state.read_to() == {"commops": 5}
     assert state.position() == {"commops": 4}
@@ -91,26 +79,17 @@ def test_what_was_deleted_unread_counts_as_read() -> None:
 
 def test_reading_that_begins_before_what_was_taken_moves_nothing_back() -> None:
     state = new_state()
-    state.take("jobs", 6, None)
+    state.take("jobs", 6)
     state.begin_at("jobs", 2)
     assert state.read_to() == {"jobs": 7}
 
 
 def test_a_gap_moves_what_was_read_and_leaves_what_waits() -> None:
     state = new_state()
-    state.take("commops", 4, None)
+    state.take("commops", 4)
     state.begin("commops", 4)
     state.skip_to("commops", 9)
     assert state.read_to() == {"commops": 9}
     assert state.position() == {"commops": 4}
     state.skip_to("commops", 3)
     assert state.read_to() == {"commops": 9}
-
-
-def test_of_many_events_some_are_kept_and_always_the_newest() -> None:
-    state = PartitionState[object](0, 1, 1, {})
-    for offset in range(100_000):
-        state.take("commops", offset, offset)
-    released = list(state.release(state.position()))
-    assert released == sorted(released)
-    assert (len(released) <= 512, released[-1]) == (True, 99_999)

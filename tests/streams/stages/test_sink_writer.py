@@ -18,9 +18,9 @@ from irregulars.errors import ServiceRefused, ServiceUnavailable, SinkBusy, Sink
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.protocol import Rows
+from irregulars.streams.health.counters import Counters
 from irregulars.streams.stages import sink_writer
 from irregulars.streams.stages.sink_writer import RowQueue, SinkWriter
-from irregulars.streams.telemetry.counters import Counters
 from tests.sinks import made_up_job
 from tests.sinks.memory_sink import MemorySink
 from tests.waiting import DEADLINE_S, until

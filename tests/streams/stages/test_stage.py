@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from irregulars.kafka.dead_letters import DeadLetters
+from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import group_key, rank_key
 from irregulars.messages.announcements import Announcement, Communicator, encode_announcement
 from irregulars.messages.bundles import bundle_of, decode_batches, encode_bundle
 from irregulars.messages.evidence import encode_evidence
 from irregulars.messages.judgements import Judgements
+from irregulars.streams.faust_driver.message_blocks import Record
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord
@@ -72,7 +74,14 @@ def services_of(outbox: Outbox, **settings: Any) -> Services:
     own = WorkerSettings(NOWHERE, **settings)
     dead_letters = DeadLetters(outbox, own.topics)
     writer = SinkWriter(None, dead_letters)
-    return Services(own, outbox, dead_letters, writer, lambda _: None, pytest.fail, no_messages_between())
+    reading = ReadingThread(LogReader(NOWHERE, {}), "reading")
+    return Services(own, outbox, reading, dead_letters, writer, print, pytest.fail, no_messages_between())
+
+
+def close(stage: Stage[Any]) -> None:
+    stage.services.reading.close()
+    if isinstance(stage, JobStage):
+        stage.close()
 
 
 class SlowJob:
@@ -125,17 +134,13 @@ def hold(stage: Stage[Any], partition: int = 0) -> PartitionState[Any]:
     return stage.states[partition]
 
 
-def event(topic: str, offset: int, key: bytes, value: bytes, partition: int = 0) -> Any:
-    message = SimpleNamespace(
-        topic=f"irregulars.{topic}", partition=partition, offset=offset, timestamp=1.0, key=key, value=value,
-        generation_id=1,
-    )  # fmt: skip
-    return SimpleNamespace(message=message, value=value)
+def record(topic: str, offset: int, key: bytes, value: bytes, partition: int = 0) -> Record:
+    return Record(f"irregulars.{topic}", partition, offset, 1.0, key, value, generation_id=1)
 
 
 def evidence(offset: int, partition: int = 0) -> Any:
     (value,) = encode_evidence([came(0)], "j")
-    return event("evidence", offset, b"j", value, partition)
+    return record("evidence", offset, b"j", value, partition)
 
 
 def test_a_snapshot_is_taken_while_evidence_keeps_coming(outbox: TakesAll) -> None:
@@ -160,7 +165,7 @@ def test_a_snapshot_is_taken_while_evidence_keeps_coming(outbox: TakesAll) -> No
         is_done = True
         await sending
         assert stage.states[0].stored_position["evidence"] > 0
-        stage.close()
+        close(stage)
 
     asyncio.run(catch_up())
     assert b"j" in outbox.keys("job_snapshots")
@@ -178,7 +183,7 @@ def test_reading_gives_way_to_a_judgement_and_goes_on_where_that_takes_long(outb
         waited_s, is_busy = time.monotonic() - began_s, stage._judges.is_busy
         is_done = True
         await asyncio.wait_for(stage.give_way(), DEADLINE_S)
-        stage.close()
+        close(stage)
         return is_busy, stage._judges.is_busy, waited_s
 
     is_busy, is_busy_later, waited_s = asyncio.run(run())
@@ -202,7 +207,7 @@ def test_a_partition_whose_cycle_takes_long_holds_up_no_other(outbox: TakesAll) 
             assert not stage.states[0].stored_position
         await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
         assert stage.states[0].stored_position
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
 
@@ -231,7 +236,7 @@ def test_after_a_long_cycle_of_snapshots_none_begins_for_a_while(
         stage.start_snapshots()
         assert stage._running
         await asyncio.gather(*stage._running)
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
 
@@ -248,7 +253,7 @@ def test_a_message_that_a_job_monitor_cannot_take_is_buried_and_counted(outbox: 
         await settle(stage)
         assert stage.states[0].position() == {"evidence": 2}
         assert (stage.faults.count, stage.services.dead_letters.count, monitor.added) == (1, 1, 2)
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
     (value,) = encode_evidence([came(0)], "j")
@@ -267,7 +272,7 @@ def test_evidence_on_which_the_decoder_itself_fails_is_buried(
         monkeypatch.setattr("irregulars.streams.stages.job_stage._decode", raises)
         await stage.take("evidence", [evidence(0)])
         assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"evidence": 1}, 1)
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
 
@@ -280,7 +285,7 @@ def test_a_message_on_which_the_decoder_itself_fails_is_buried(
         monkeypatch.setattr("irregulars.streams.stages.rank_stage.decode", raises)
         await stage.take("jobs", [announced(0)])
         assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"jobs": 1}, 1)
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
 
@@ -297,7 +302,7 @@ def test_a_job_that_can_never_be_judged_is_given_up_and_not_stored(outbox: Takes
         assert monitor.added == MOST_FAULTS, "it is asked no more"
         assert stage.services.dead_letters.count == MOST_FAULTS + 2
         assert stage.states[0].stored_position == {"evidence": MOST_FAULTS + 2}
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
     assert b"j" not in outbox.keys("job_snapshots")
@@ -319,7 +324,7 @@ def rank_stage(outbox: Outbox, **settings: Any) -> RankStage:
 def announced(rank: int) -> Any:
     world = Communicator("world", "world", (0, 1))
     announcement = Announcement("j", 0, rank, 2, 2, (world,), clock="shared", host="node", gpu=rank)
-    return event("jobs", rank, rank_key("j", rank), encode_announcement(announcement))
+    return record("jobs", rank, rank_key("j", rank), encode_announcement(announcement))
 
 
 def test_a_rank_that_never_came_back_is_forgotten(outbox: TakesAll) -> None:
@@ -331,7 +336,7 @@ def test_a_rank_that_never_came_back_is_forgotten(outbox: TakesAll) -> None:
         stage.start_snapshots()  # nothing else has changed
         await asyncio.gather(*stage._running)
         assert set(stage.states[0].tracked) == {rank_key("j", 1)}
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
     assert [value for _, key, value in outbox.sent if key == rank_key("j", 0)][-1] is None, "a tombstone"
@@ -343,7 +348,7 @@ GROUP = "node/0"
 def grouped(rank: int, offset: int) -> Any:
     world = Communicator("world", "world", (0, 1))
     announcement = Announcement("lockstep", 1, rank, 2, 2, (world,), clock="shared", host="node", group=GROUP)
-    return event("jobs", offset, rank_key("lockstep", rank), encode_announcement(announcement))
+    return record("jobs", offset, rank_key("lockstep", rank), encode_announcement(announcement))
 
 
 def bundle(offset: int, starts_ns: Sequence[int]) -> Any:
@@ -353,7 +358,7 @@ def bundle(offset: int, starts_ns: Sequence[int]) -> Any:
         )
         for rank, ns in enumerate(starts_ns)
     ]
-    return event("commops", offset, group_key("lockstep", GROUP), encode_bundle(bundle_of(batches)))
+    return record("commops", offset, group_key("lockstep", GROUP), encode_bundle(bundle_of(batches)))
 
 
 def test_the_ranks_of_a_group_have_one_monitor_wherever_their_announcements_stand(outbox: TakesAll) -> None:
@@ -367,7 +372,7 @@ def test_the_ranks_of_a_group_have_one_monitor_wherever_their_announcements_stan
         assert state.position() == {"commops": 1, "jobs": 2}
         await stage.take("commops", [bundle(1, (2000, 2000))])
         await stage.snapshot_all()
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
     assert outbox.keys("rank_snapshots")[:1] == [group_key("lockstep", GROUP)]
@@ -382,7 +387,7 @@ def test_of_a_bundle_only_the_part_that_cannot_be_true_is_buried(outbox: TakesAl
         await stage.take("jobs", [grouped(0, 0), grouped(1, 1)])
         await stage.take("commops", [bundle(0, (now_ns, now_ns)), bundle(1, (now_ns + 10, now_ns + (1 << 61)))])
         assert stage.states[0].position() == {"commops": 2, "jobs": 2}
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
     (letter,) = [value for topic, _, value in outbox.sent if topic.endswith("deadletter")]
@@ -395,11 +400,11 @@ def test_a_job_whose_key_is_that_of_another_job_s_group_is_kept_apart(outbox: Ta
         alike = Announcement("lockstep/@node", 1, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
         assert rank_key("lockstep/@node", 0) == group_key("lockstep", GROUP)
         await stage.take(
-            "jobs", [grouped(0, 0), event("jobs", 1, rank_key(alike.job, 0), encode_announcement(alike))]
+            "jobs", [grouped(0, 0), record("jobs", 1, rank_key(alike.job, 0), encode_announcement(alike))]
         )
         assert stage.states[0].position() == {"jobs": 2}
         assert stage.services.dead_letters.count == 1
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
 
@@ -409,7 +414,7 @@ def test_a_group_whose_state_is_spoilt_begins_anew_with_all_its_ranks(outbox: Ta
         stage = rank_stage(outbox)
         state = stage.states[0]
         told = [SimpleNamespace(**{n: (lambda v=v: v) for n, v in (
-            ("key", one.message.key), ("value", one.message.value), ("offset", one.message.offset))})
+            ("key", one.key), ("value", one.value), ("offset", one.offset))})
             for one in (grouped(0, 0), grouped(1, 1), announced(0))]  # fmt: skip
         stage.reader.read_tail = lambda *_: told  # type: ignore[assignment,method-assign,return-value]
         key = group_key("lockstep", GROUP)
@@ -417,7 +422,7 @@ def test_a_group_whose_state_is_spoilt_begins_anew_with_all_its_ranks(outbox: Ta
         assert set(state.tracked) == {key}, "the other rank's state could be read"
         monitor: Any = state.tracked[key].monitor
         assert [one.rank for one in monitor.drain()] == [0, 1]
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
 
@@ -434,12 +439,12 @@ def test_a_rank_monitor_that_raises_costs_its_message_and_no_other(outbox: Takes
         odd.monitor.announce = raises  # type: ignore[method-assign]  # what no test of ours knows to do
         again = [announced(0), announced(1)]
         for number, one in enumerate(again):
-            one.message.offset = 2 + number
+            one.offset = 2 + number
         await stage.take("jobs", again)
         assert stage.states[0].position() == {"jobs": 4}
         assert (stage.faults.count, stage.services.dead_letters.count) == (1, 1)
         await stage.snapshot_all()
-        stage.close()
+        close(stage)
 
     asyncio.run(run())
     assert rank_key("j", 1) in outbox.keys("rank_snapshots")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from irregulars.errors import ServiceUnavailable
+from irregulars.kafka.log_reader import ReadingThread
 from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.stages.partition_state import PartitionState
 from irregulars.streams.worker.log_gaps import LogGaps
@@ -43,7 +44,7 @@ def look(gaps: LogGaps, state: PartitionState[object], times: int) -> int:
 
 
 def gaps_of(log: Log) -> LogGaps:
-    return LogGaps(log, TopicSettings())  # type: ignore[arg-type]  # all that is used of a reader
+    return LogGaps(ReadingThread(log, "gaps"), TopicSettings())  # type: ignore[arg-type]  # all that is used of one
 
 
 def test_a_marker_at_the_end_is_passed(state: PartitionState[object]) -> None:
@@ -67,7 +68,7 @@ def test_reading_that_goes_on_asks_nothing(state: PartitionState[object]) -> Non
     gaps = gaps_of(log)
     for offset in range(7, 9):
         look(gaps, state, 2)
-        state.take("commops", offset, None)
+        state.take("commops", offset)
     assert log.asked == 0
 
 

@@ -9,10 +9,16 @@ from contextlib import nullcontext
 import pytest
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
+from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.streams.snapshots.records import Offsets
 from irregulars.streams.worker import needed_services, topic_watch
 from irregulars.streams.worker.topic_watch import TopicWatch
 from irregulars.streams.worker_settings import WorkerSettings
+
+
+def watch_of(**settings: float) -> TopicWatch:
+    own = WorkerSettings("broker:9092", **settings)  # type: ignore[arg-type]
+    return TopicWatch(own, ReadingThread(LogReader(own.bootstrap, {}), "looking"))
 
 
 def looks(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, away_s: float = 1e-9) -> None:
@@ -20,7 +26,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, away_s:
         raise error
 
     monkeypatch.setattr(needed_services, "check_topics", ask)
-    watch = TopicWatch(WorkerSettings("broker:9092", broker_away_s=away_s))
+    watch = watch_of(broker_away_s=away_s)
     for _ in range(times):
         asyncio.run(watch.look_for_missing())
 
@@ -47,7 +53,7 @@ def test_topics_may_be_away_for_as_long_as_the_broker(monkeypatch: pytest.Monkey
 def test_a_look_keeps_no_worker_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(needed_services, "check_topics", lambda *arguments: asked.append(arguments))
-    asyncio.run(TopicWatch(WorkerSettings("broker:9092", broker_timeout_s=30.0)).look_for_missing())
+    asyncio.run(watch_of(broker_timeout_s=30.0).look_for_missing())
     (_, _, _, timeout_s, _) = asked[0]
     assert timeout_s == 5.0, "its thread ends no sooner, and the process waits for it"
 
@@ -56,10 +62,11 @@ def test_a_look_keeps_no_worker_from_ending(monkeypatch: pytest.MonkeyPatch) -> 
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[TopicWatch]:
     """Topics of which ``evidence`` holds messages up to offset 9, wherever it is said to end."""
     monkeypatch.setattr(topic_watch, "_END_S", 0.0)
-    watch = TopicWatch(WorkerSettings("broker:9092"))
-    monkeypatch.setattr(watch._reader, "holds", lambda topic, _, offset: topic.endswith("evidence") and offset <= 9)
+    watch = watch_of()
+    reader = watch._reading.reader
+    monkeypatch.setattr(reader, "holds", lambda topic, _, offset: topic.endswith("evidence") and offset <= 9)
     yield watch
-    watch.close()
+    watch._reading.close()
 
 
 def require_same(watch: TopicWatch, ids: dict[str, str], read_to: Offsets = {}, ends: Offsets = {}) -> None:  # noqa: B006

@@ -1,0 +1,208 @@
+"""Fetches the messages of assigned partitions with librdkafka, in a thread beside the event loop.
+
+librdkafka fetches in C, without the lock that all threads of a worker share, and with every partition in each of its
+fetches. Who has which partitions is for `GroupMember` to know; this only reads where it is told to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from irregulars.kafka.broker import client_config
+from irregulars.kafka.login_password import new_consumer
+from irregulars.streams.faust_driver.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
+
+LOG: Final = logging.getLogger("irregulars.worker")
+Place = tuple[str, int]
+"""Topic and partition."""
+
+MOST_READY_BYTES: Final = 16 << 20
+"""Of messages that were fetched and not taken: then fetching waits."""
+
+_POLL_S: Final = 0.1
+_MOST_TAKEN: Final = 2 * MOST_MESSAGES
+_AT_ONCE: Final = 256
+
+
+class BlockFetcher:
+    """Reads partitions on from given offsets.
+
+    Parameters
+    ----------
+    bootstrap, security
+        As in `kafka.broker.client_config`.
+    on_ready
+        Called from the fetching thread when there is something to take.
+    """
+
+    def __init__(self, bootstrap: str, security: Mapping[str, Any], on_ready: Callable[[], None]) -> None:
+        self._config: Final = _consumer_config(bootstrap, security)
+        self._on_ready: Final = on_ready
+        self._lock: Final = threading.Lock()
+        self._has_room: Final = threading.Condition(self._lock)
+        self._wanted: dict[Place, int] = {}  # assigned, with the offset behind what was fetched
+        self._generation = 0
+        self._is_changed = False  # where to read, since the thread looked
+        self._ready: dict[Place, deque[Record]] = {}
+        self._ready_bytes = 0
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to fetch; also after `close`."""
+        self._is_closed, self._is_changed = False, True
+        self._thread = threading.Thread(target=self._run, name="irregulars-fetch", daemon=True)
+        self._thread.start()
+
+    # --- for the event loop -----------------------------------------------------------------------------------------
+
+    def assign(self, positions: Mapping[Place, int], generation: int) -> None:
+        """Read these partitions from these offsets, and no others; what was fetched before is thrown away."""
+        with self._lock:
+            self._wanted, self._generation = dict(positions), generation
+            self._ready, self._ready_bytes = {}, 0
+            self._is_changed = True
+            self._has_room.notify()
+
+    def seek(self, positions: Mapping[Place, int]) -> None:
+        """Read some of the assigned partitions from other offsets; those that are not assigned are left out."""
+        with self._lock:
+            own = {place: at for place, at in positions.items() if place in self._wanted}
+            self._wanted |= own
+            for place in own:
+                self._ready_bytes -= sum(record.size_bytes for record in self._ready.pop(place, ()))
+            # librdkafka begins all partitions anew: of the others from behind what is ready.
+            self._is_changed = True
+            self._has_room.notify()
+
+    def take(self, places: Collection[Place] | None) -> dict[Place, list[Record]]:
+        """Return what was fetched of some partitions (None: of all), each one's messages in their order.
+
+        Of each partition only some: whoever takes them may have room for no more, and says so by leaving it out.
+        """
+        with self._lock:
+            wanted = [place for place in self._ready if places is None or place in places]
+            taken = {place: self._take_some(place) for place in wanted}
+            self._ready_bytes -= sum(record.size_bytes for own in taken.values() for record in own)
+            self._has_room.notify()
+        return taken
+
+    def _take_some(self, place: Place) -> list[Record]:
+        ready, taken, size_bytes = self._ready[place], list[Record](), 0
+        while ready and len(taken) < _MOST_TAKEN and size_bytes < MOST_BYTES:
+            taken.append(ready.popleft())
+            size_bytes += taken[-1].size_bytes
+        if not ready:
+            del self._ready[place]
+        return taken
+
+    def position(self, place: Place) -> int:
+        """Return the offset behind what was taken, and behind what holds no messages; -1: it is not assigned."""
+        with self._lock:
+            ready = self._ready.get(place)
+            return ready[0].offset if ready else self._wanted.get(place, -1)
+
+    def close(self, within_s: float) -> None:
+        """Stop fetching."""
+        with self._lock:
+            self._is_closed = True
+            self._has_room.notify()
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        consumer: Consumer | None = None
+        while not self._is_closed:
+            try:
+                consumer = consumer or new_consumer(self._config)
+                self._turn(consumer)
+            except KafkaException as error:  # no token to log in with, for example: it is tried again
+                LOG.debug("event=fetch_again reason=%r", str(error))
+                self._begin_anew()
+            except Exception as error:  # whatever it is: without this thread nothing more would be read
+                LOG.warning("event=fetch_again error=%s reason=%r", type(error).__name__, str(error))
+                self._begin_anew()
+        if consumer is not None:
+            consumer.close()
+
+    def _begin_anew(self) -> None:
+        with self._has_room:
+            self._is_changed = True
+            self._has_room.wait(_POLL_S)
+
+    def _turn(self, consumer: Consumer) -> None:
+        with self._has_room:
+            is_changed, self._is_changed = self._is_changed, False
+            wanted = dict(self._wanted)
+            if not is_changed and self._ready_bytes >= MOST_READY_BYTES:
+                self._has_room.wait(_POLL_S)
+                return
+        if is_changed:
+            consumer.assign([TopicPartition(*place, at) for place, at in wanted.items()])
+        first = consumer.poll(_POLL_S)
+        if first is not None:
+            self._keep([first, *consumer.consume(_AT_ONCE, 0)])
+
+    def _keep(self, messages: Iterable[Message]) -> None:
+        found: dict[Place, deque[Record]] = {}
+        passed: dict[Place, int] = {}
+        for message in messages:
+            place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+            error = message.error()
+            if error is None:
+                found.setdefault(place, deque()).append(_record(message, place, offset))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                passed[place] = offset
+            else:
+                LOG.debug("event=not_fetched topic=%s partition=%d reason=%r", *place, error.str())
+        with self._lock:
+            if self._is_changed:  # these may be of partitions, or from offsets, that are not wanted any more
+                return
+            for place, own in found.items():
+                self._add(place, own)
+            for place, offset in passed.items():
+                if place in self._wanted:
+                    self._wanted[place] = max(offset, self._wanted[place])
+        if found:
+            self._on_ready()
+
+    def _add(self, place: Place, own: deque[Record]) -> None:
+        if place not in self._wanted:
+            return
+        for record in own:
+            record.generation_id = self._generation
+        self._wanted[place] = own[-1].offset + 1
+        self._ready_bytes += sum(record.size_bytes for record in own)
+        known = self._ready.get(place)
+        if known is None:
+            self._ready[place] = own
+        else:
+            known.extend(own)
+
+
+def _record(message: Message, place: Place, offset: int) -> Record:
+    return Record(*place, offset, (message.timestamp()[1] or 0) / 1000, message.key(), message.value())
+
+
+def _consumer_config(bootstrap: str, security: Mapping[str, Any]) -> dict[str, Any]:
+    return client_config(bootstrap, security) | {
+        "group.id": "irregulars-read-back",  # librdkafka asks for one; nothing is ever committed to it
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "earliest",  # retention may have deleted what was still to be read
+        "enable.partition.eof": True,
+        "check.crcs": True,
+        "fetch.wait.max.ms": 100,
+        "queued.max.messages.kbytes": MOST_READY_BYTES >> 10,
+        "fetch.queue.backoff.ms": 5,  # one second, else, whenever so much waits
+        "reconnect.backoff.max.ms": 1000,
+        "isolation.level": "read_uncommitted",
+    }

@@ -1,0 +1,253 @@
+"""A worker's place in its consumer group: librdkafka's membership, in a thread of its own.
+
+This client fetches nothing. It joins, sends heartbeats, is assigned partitions and gives them back, commits how far
+snapshots are, and asks where partitions begin and end. `BlockFetcher` reads, because librdkafka hands over all
+messages of a client in one queue: to hold back a hop that is full, and go on with the other one, its partitions would
+have to be paused, which throws away what was fetched of them.
+
+Partitions are assigned by range and eagerly. All topics of the first hop have equally many partitions, and range
+gives those of one number to one worker; librdkafka's cooperative strategy does not promise that. In a rebalance a
+worker gives all partitions back, as its stages restore all or none.
+
+librdkafka also finds out, from the answers to its heartbeats, that a session has ended (``on_lost``), whether or not
+a broker is there to say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotDone
+from typing import Any, Final, Protocol
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from faust.types import TP
+
+from irregulars.errors import ServiceUnavailable
+from irregulars.kafka.broker import client_config, is_refusal, service_error
+from irregulars.kafka.login_password import new_consumer
+from irregulars.streams.worker_settings import WorkerSettings
+
+LOG: Final = logging.getLogger("irregulars.worker")
+_POLL_S: Final = 0.05
+_AGAIN_S: Final = 0.5
+_REBALANCE_S: Final = 60.0
+"""How long a member may take to give its partitions back, and to ask for new ones."""
+
+BEGIN: Final = OFFSET_BEGINNING
+END: Final = OFFSET_END
+
+
+class Listener(Protocol):
+    """Whoever works on the partitions, called in the event loop; the rebalance waits for it."""
+
+    async def revoked(self, own: set[TP], *, is_lost: bool) -> None:
+        """All partitions go; if they are lost, others may have them already."""
+
+    async def assigned(self, own: set[TP]) -> None:
+        """These partitions are ours."""
+
+    def refused(self, error: Exception) -> None:
+        """The broker does not let us into the group."""
+
+
+class GroupMember:
+    """Keeps a worker in its consumer group.
+
+    Parameters
+    ----------
+    listener
+        Called in each rebalance.
+
+    Attributes
+    ----------
+    own
+        The partitions that are ours.
+    """
+
+    def __init__(self, settings: WorkerSettings, listener: Listener) -> None:
+        self._settings: Final = settings
+        self._listener: Final = listener
+        self._config: Final = _member_config(settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._work: Final = deque[Callable[[Consumer], None]]()  # what only the thread may do
+        self._topics: list[str] = []
+        self._is_closed: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.own: set[TP] = set()
+
+    # --- for the event loop -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect, however long it takes: `streams.health.broker_watch` says when it is too long."""
+        self._loop = asyncio.get_running_loop()
+        self._is_closed.clear()
+        self._thread = threading.Thread(target=self._run, name="irregulars-group", daemon=True)
+        self._thread.start()
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Join the group for these topics, or ask it anew."""
+        self._topics = sorted(topics)
+        self._work.append(self._subscribe)
+
+    def commit(self, positions: Mapping[TP, int]) -> None:
+        """Let the group know, in a while, how far our own partitions are; monitoring tools read it."""
+        own = [TopicPartition(*place, at) for place, at in positions.items() if place in self.own]
+        if own:
+            self._work.append(lambda consumer: _store(consumer, own))
+
+    async def offsets(self, places: Collection[TP], which: int) -> dict[TP, int]:
+        """Ask where partitions `BEGIN` or `END`.
+
+        Raises
+        ------
+        ServiceUnavailable, ServiceRefused
+            If the broker does not say.
+        """
+        asked: Future[dict[TP, int]] = Future()
+        self._work.append(lambda consumer: _answer(asked, lambda: self._ask(consumer, places, which)))
+        return await asyncio.wrap_future(asked)
+
+    def close(self, within_s: float) -> None:
+        """Leave the group, if there is a broker to tell."""
+        self._is_closed.set()
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        consumer: Consumer | None = None
+        while not self._is_closed.is_set():
+            try:
+                if consumer is None:
+                    consumer = new_consumer(self._config)
+                self._serve(consumer)
+                message = consumer.poll(_POLL_S)
+                if message is not None and (error := message.error()) is not None:
+                    self._note(error)
+            except Exception as error:  # no token to log in with, for example: it is tried again
+                LOG.debug("event=group_again error=%s reason=%r", type(error).__name__, str(error))
+                self._is_closed.wait(_AGAIN_S)
+        if consumer is not None:
+            self._serve(consumer)  # the last snapshot may just have been committed
+            consumer.close()
+
+    def _serve(self, consumer: Consumer) -> None:
+        while self._work:
+            self._work.popleft()(consumer)
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        consumer.subscribe(self._topics, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
+
+    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for one in partitions:
+            one.offset = OFFSET_END
+        consumer.assign(partitions)
+        consumer.pause(partitions)
+        own = {TP(one.topic, one.partition) for one in partitions}
+        self._tell(consumer, lambda: self._assigned(own))
+
+    async def _assigned(self, own: set[TP]) -> None:
+        self.own = own
+        await self._listener.assigned(own)
+
+    def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._give_back(consumer, is_lost=False)
+
+    def _lose(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._give_back(consumer, is_lost=True)
+
+    def _give_back(self, consumer: Consumer, *, is_lost: bool) -> None:
+        self._tell(consumer, lambda: self._revoked(is_lost))
+        consumer.resume(consumer.assignment())  # a pause would outlast the assignment
+        consumer.unassign()
+
+    async def _revoked(self, is_lost: bool) -> None:
+        await self._listener.revoked(self.own, is_lost=is_lost)
+        self.own = set()
+
+    def _tell(self, consumer: Consumer, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` in the event loop and wait for it: when this returns, librdkafka goes on with the rebalance."""
+        if self._is_closed.is_set() or self._loop is None or self._loop.is_closed():
+            return
+        told = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        while not self._is_closed.is_set():
+            self._serve(consumer)  # the event loop may be waiting for an answer of ours
+            try:
+                told.result(_POLL_S)
+            except NotDone:
+                if not told.done():
+                    continue
+            return
+
+    def _note(self, error: KafkaError) -> None:
+        if is_refusal(error, self._settings.security):
+            refusal = service_error(error, self._settings.bootstrap, security=self._settings.security)
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._listener.refused, refusal)
+        LOG.debug("event=group_trouble reason=%r", error.str())
+
+    def _ask(self, consumer: Consumer, places: Collection[TP], which: int) -> dict[TP, int]:
+        settings = self._settings
+        try:
+            found = consumer.offsets_for_times(
+                [TopicPartition(*place, which) for place in places], timeout=settings.broker_timeout_s
+            )
+        except KafkaException as error:
+            raise service_error(
+                error.args[0], settings.bootstrap, settings.broker_timeout_s, settings.security
+            ) from error
+        bad = [one for one in found if one.error is not None or one.offset < 0]
+        if bad:
+            raise ServiceUnavailable(
+                f"Kafka at {settings.bootstrap} must say where {bad[0].topic}/{bad[0].partition} begins and ends; "
+                f"got {bad[0].error or 'no offset'}"
+            )
+        return {TP(one.topic, one.partition): one.offset for one in found}
+
+
+def _answer(asked: Future[dict[TP, int]], ask: Callable[[], dict[TP, int]]) -> None:
+    if not asked.set_running_or_notify_cancel():
+        return
+    try:
+        asked.set_result(ask())
+    except Exception as error:
+        asked.set_exception(error)
+
+
+def _store(consumer: Consumer, offsets: list[TopicPartition]) -> None:
+    try:
+        consumer.store_offsets(offsets=offsets)
+    except KafkaException as error:  # some are not ours any more
+        LOG.debug("event=not_committed reason=%r", str(error))
+
+
+def _member_config(settings: WorkerSettings) -> dict[str, Any]:
+    session_ms = int(settings.session_s * 1000)
+    return client_config(settings.bootstrap, settings.security) | {
+        "group.id": settings.group,
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": session_ms // 10,
+        # Also how long others wait in a rebalance for a member that does not come.
+        "max.poll.interval.ms": max(int(_REBALANCE_S * 1000), session_ms),
+        "partition.assignment.strategy": "range",
+        "enable.auto.commit": True,  # of what was stored by `commit`, and of nothing else
+        "enable.auto.offset.store": False,
+        "auto.commit.interval.ms": int(min(settings.snapshot_s, 2.8) * 1000),
+        "auto.offset.reset": "latest",
+        "isolation.level": "read_uncommitted",  # as `BlockFetcher` reads: it decides where partitions end
+        "reconnect.backoff.max.ms": 1000,
+        "topic.metadata.refresh.interval.ms": 30_000,
+    }

@@ -1,0 +1,254 @@
+"""Faust's transport for a worker: it reads on where snapshots say, a block of messages at a time.
+
+A driver gives Faust the abstract methods of its base classes. Those for topics, keys and changelogs raise, since a
+worker makes no topics through Faust and has no tables. Results go out through `kafka.outbox`; the producer is Faust's
+base class, which connects to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NoReturn, Protocol, cast
+
+from faust.transport import base
+from faust.types import TP
+from faust.types.tuples import ConsumerMessage
+
+from irregulars.streams.faust_driver.block_fetcher import BlockFetcher, Place
+from irregulars.streams.faust_driver.group_member import BEGIN, END, GroupMember
+from irregulars.streams.faust_driver.message_blocks import Record, cut_blocks
+from irregulars.streams.health.reading_watch import WaitedTime
+from irregulars.streams.worker_settings import WorkerSettings
+
+LOG: Final = logging.getLogger("irregulars.worker")
+SCHEME: Final = "irregulars"
+"""Name of the driver in the entry point group ``faust.transports``, and scheme of its broker's address."""
+
+_LEAVE_S: Final = 1.5
+"""For leaving the group: there may be no broker to tell."""
+
+_CLOSE_S: Final = 0.2
+
+
+class Restorer(Protocol):
+    """`streams.worker.app.WorkerApp`, as its consumer uses it."""
+
+    consumer_generation_id: int
+    rebalancing: bool
+    settings: WorkerSettings
+    second_hop: str
+    """Full name of the topic that the second hop reads."""
+
+    def on_rebalance_start(self) -> None:
+        """See `faust.App`."""
+
+    async def restore(self, assignment: set[TP]) -> dict[TP, int]:
+        """See WorkerApp."""
+
+    def let_go(self) -> None:
+        """See WorkerApp."""
+
+    def fail(self, error: BaseException) -> None:
+        """See WorkerApp."""
+
+
+class Consumer(base.Consumer):
+    """Reads the partitions that the group assigns, from behind what the restored state holds.
+
+    Faust is given blocks of messages, each as one event. It acknowledges nothing: snapshots decide where reading goes
+    on, and `commit_to` tells the group how far these are.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        worker = self._worker = cast(Restorer, self.app)
+        settings = worker.settings
+        self._waited: Final = WaitedTime()
+        self._fetched: Final = asyncio.Event()
+        self._member: Final = GroupMember(settings, self)
+        # One for each hop: while one waits for its monitors, the other reads on.
+        self._fetchers: Final = tuple(
+            BlockFetcher(settings.bootstrap, settings.security, self._wake) for _ in ("rank", "job")
+        )
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds so far in which all that was fetched had been handed over, and the consumer waited for more."""
+        return self._waited.seconds
+
+    async def on_start(self) -> None:
+        """Connect, and fetch as soon as partitions are assigned."""
+        await super().on_start()
+        self._member.start()
+        for fetcher in self._fetchers:
+            fetcher.start()
+
+    async def on_stop(self) -> None:
+        """Leave the group, if that is soon done: the thread may have calls that get no answer."""
+        await super().on_stop()
+        await asyncio.get_running_loop().run_in_executor(None, self._member.close, _LEAVE_S)
+        for fetcher in self._fetchers:
+            fetcher.close(_CLOSE_S)
+
+    # --- the group --------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Join the group for these topics."""
+        self._member.subscribe(topics)
+
+    def assignment(self) -> set[TP]:
+        """Return the partitions that are ours."""
+        return set(self._member.own)
+
+    async def revoked(self, own: set[TP], *, is_lost: bool = False) -> None:
+        """Fetch no more, and let Faust and the stages know; an assignment follows."""
+        if is_lost:
+            self._worker.let_go()
+        self._read_from({}, 0)
+        self._worker.on_rebalance_start()
+        await self.on_partitions_revoked(own)
+
+    async def assigned(self, own: set[TP]) -> None:
+        """Let Faust know, which then calls `seek_to_committed`.
+
+        Assignments are counted here: the group's own generation may stay the same when a member joins again.
+        """
+        if not self._worker.rebalancing:  # the first one: Faust expects both halves of a rebalance
+            await self.revoked(set())
+        self._worker.consumer_generation_id += 1
+        await self.on_partitions_assigned(own, self._worker.consumer_generation_id)
+
+    def refused(self, error: Exception) -> None:
+        """End the worker: the group does not let it in."""
+        self._worker.fail(error)
+
+    def commit_to(self, positions: Mapping[TP, int]) -> None:
+        """Let the group know how far snapshots are."""
+        self._member.commit(positions)
+
+    async def _commit(self, offsets: Mapping[TP, int]) -> bool:
+        self._member.commit(offsets)
+        return True
+
+    # --- where to read ----------------------------------------------------------------------------------------------
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Restore the state of what is assigned, and read from behind it; Faust calls this after each rebalance."""
+        generation = self._worker.consumer_generation_id
+        positions = await self._worker.restore(self.assignment())
+        if self._worker.consumer_generation_id == generation:  # else another assignment has come, and seeks by itself
+            self._read_from(positions, generation)
+        return positions
+
+    def _read_from(self, positions: Mapping[TP, int], generation: int) -> None:
+        for fetcher, own in zip(self._fetchers, self._by_hop(positions), strict=True):
+            fetcher.assign(own, generation)
+
+    def _by_hop(self, positions: Mapping[TP, int]) -> tuple[dict[Place, int], dict[Place, int]]:
+        """Return the positions of the first hop's partitions, and of the second hop's."""
+        own: tuple[dict[Place, int], dict[Place, int]] = {}, {}
+        for place, at in positions.items():
+            own[place.topic == self._worker.second_hop][place.topic, place.partition] = at
+        return own
+
+    async def read_on(self, positions: Mapping[TP, int]) -> None:
+        """Seek to where reading has come to a stop, and undo whatever may have stopped it."""
+        self.resume_partitions(set(positions))
+        for place, at in positions.items():
+            await self.seek(place, at)
+        self.resume_flow()
+
+    async def _seek(self, partition: TP, offset: int) -> None:
+        self._fetchers[partition.topic == self._worker.second_hop].seek(
+            {(partition.topic, partition.partition): offset}
+        )
+
+    async def seek_wait(self, partitions: Mapping[TP, int]) -> None:
+        """Seek; `BlockFetcher` hands over nothing from before."""
+        for place, at in partitions.items():
+            await self.seek(place, at)
+
+    async def position(self, tp: TP) -> int | None:
+        """Return to where a partition was handed over; see `position_of`."""
+        return self.position_of(tp)
+
+    def position_of(self, place: TP) -> int:
+        """Return to where a partition was handed over; it passes what holds no messages. -1: it is not ours."""
+        return self._fetchers[place.topic == self._worker.second_hop].position((place.topic, place.partition))
+
+    async def earliest_offsets(self, *partitions: TP) -> Mapping[TP, int]:
+        """Ask where partitions begin."""
+        return await self._member.offsets(partitions, BEGIN) if partitions else {}
+
+    async def highwaters(self, *partitions: TP) -> Mapping[TP, int]:
+        """Ask where partitions end."""
+        return await self._member.offsets(partitions, END) if partitions else {}
+
+    def highwater(self, tp: TP) -> int:
+        """Return to where a partition was handed over: its end is what `highwaters` asks for."""
+        return self.position_of(tp)
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:  # noqa: ASYNC109
+        self._fetched.clear()
+        found = self._take(active_partitions)
+        if not found:
+            with self._waited, suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._fetched.wait()
+            found = self._take(active_partitions)
+        return found
+
+    def _take(self, places: set[TP] | None) -> dict[TP, list[Sequence[Record]]]:
+        own = [fetcher.take(places) for fetcher in self._fetchers]
+        return {TP(*place): list(cut_blocks(records)) for found in own for place, records in found.items()}
+
+    def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
+        """Make Faust's message of a block; it stands at the offset of the last one."""
+        last: Record = record[-1]
+        return ConsumerMessage(
+            tp.topic, tp.partition, last.offset, last.timestamp, 0, None, None, record, None, None, None, tp,
+            generation_id=last.generation_id,
+        )  # fmt: skip
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process ends
+            self.loop.call_soon_threadsafe(self._fetched.set)
+
+    def on_buffer_drop(self, tp: TP) -> None:
+        """Go on with a partition whose events had filled their queue."""
+        super().on_buffer_drop(tp)
+        self._fetched.set()
+
+    # --- what only tables, replies and declared topics need ---------------------------------------------------------
+
+    async def create_topic(self, topic: str, partitions: int, replication: int, **_: Any) -> None:
+        """Make no topics: ``irregulars topics create`` does."""
+        raise _unused("create_topic")
+
+    def topic_partitions(self, topic: str) -> int | None:
+        """Only tables ask."""
+        raise _unused("topic_partitions")
+
+    def key_partition(self, topic: str, key: bytes | None, partition: int | None = None) -> int | None:
+        """Only transactions ask."""
+        raise _unused("key_partition")
+
+    def _new_topicpartition(self, topic: str, partition: int) -> NoReturn:
+        raise _unused("a partition's type")
+
+
+def _unused(name: str) -> NotImplementedError:
+    return NotImplementedError(f"a worker must not need {name} of Faust's consumer: it has no tables and no replies")
+
+
+class Transport(base.Transport):
+    """Our driver: Faust's transport with our `Consumer`."""
+
+    Consumer = Consumer
+    default_port: int = 9092
+    driver_version: str = "irregulars on librdkafka"

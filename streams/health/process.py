@@ -1,0 +1,190 @@
+"""A worker's process: its directory, port and event loop, waiting for services at the start, and a stop that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.private_files import make_private_directory
+
+LOG: Final = logging.getLogger("irregulars.worker")
+
+
+def make_directory(name: str) -> None:
+    """Make the worker's directory; raises `InputError` where that is not allowed."""
+    try:
+        make_private_directory(Path(name))
+    except OSError as error:
+        raise InputError(f"data_directory must be one that we can write; got {name!r} ({error.strerror})") from error
+
+
+def free_port_or_none(host: str, port: int) -> int:
+    """Return the port of a worker's page, or 0, with a line in the log, where it is taken: no worker ends for it."""
+    if port == 0:
+        return 0
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            LOG.warning("event=no_page host=%s port=%d reason=%r", host, port, error.strerror)
+            return 0
+    return port
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop, uvloop's if it is installed, which tells of stray errors in one line."""
+    try:
+        import uvloop
+    except ImportError:
+        loop = asyncio.new_event_loop()
+    else:
+        loop = uvloop.new_event_loop()
+    loop.set_exception_handler(_tell)
+    return loop
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tell of what a task raised that nobody awaits: Faust leaves some."""
+    error = context.get("exception")
+    LOG.info("event=stray_error error=%s reason=%r", type(error).__name__, str(error or context.get("message")))
+
+
+CUT_OFF_STATUS: Final = 1
+"""Exit status of a process that had to be cut off: its supervisor may start it again."""
+
+
+class StopDeadline:
+    """Ends the process some seconds after `arm`, unless it has ended by itself.
+
+    It is never disarmed: what may hang includes the end of the interpreter, which waits for threads that wait for
+    a database. Nothing is lost by it, since whatever is not stored is read again.
+
+    Parameters
+    ----------
+    within_s
+        Seconds from `arm` to the end.
+    """
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s: Final = within_s
+        self._lock: Final = threading.Lock()
+        self._began_s: float | None = None
+        self._ended_with: int | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; all of them before `arm`."""
+        if self._began_s is None:
+            return self._within_s
+        return max(self._within_s - (time.monotonic() - self._began_s), 0.0)
+
+    def arm(self) -> None:
+        """Begin to count; later calls change nothing."""
+        with self._lock:
+            if self._began_s is not None:
+                return
+            self._began_s = time.monotonic()
+        threading.Thread(target=self._cut_off, name="irregulars-stop", daemon=True).start()
+
+    def leave_with(self, status: int) -> None:
+        """End with this status: all work has ended in order, and the threads that are left are not waited for."""
+        self._ended_with = status
+
+    def _cut_off(self) -> None:
+        time.sleep(self._within_s)
+        if self._ended_with is not None:
+            os._exit(self._ended_with)
+        # Neither `logging` nor `print`: a thread that hangs may hold their locks.
+        os.write(2, f"irregulars worker: stopping must end within {self._within_s:g} s; it did not\n".encode())
+        os._exit(CUT_OFF_STATUS)
+
+
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 8.0
+
+
+@dataclass(frozen=True)
+class Need:
+    """A service that a start waits for.
+
+    Attributes
+    ----------
+    service
+        Its name in the log: ``event=broker_away``, later ``event=broker_back``.
+    ask
+        Asks once, within a few seconds; raises `ServiceUnavailable` while it is away. It runs in a thread of its own:
+        what nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
+    most_s
+        How long the service may be away, seconds.
+    """
+
+    service: str
+    ask: Callable[[], object]
+    most_s: float
+
+
+def wait_for(
+    needs: Sequence[Need],
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return when each of them has answered once.
+
+    All are asked before any is waited for: a refusal by one shows at once though another is away.
+
+    Raises
+    ------
+    ServiceUnavailable
+        When the time of one is over, with its last error.
+    """
+    began_s, pause_s = now_s(), _FIRST_PAUSE_S
+    away: set[str] = set()
+    missing = list(needs)
+    while missing := [need for need in missing if not _answers(need, now_s() - began_s, away)]:
+        left_s = began_s + min(need.most_s for need in missing) - now_s()
+        sleep(max(0.0, min(pause_s, left_s)))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _answers(need: Need, waited_s: float, away: set[str]) -> bool:
+    """Ask once; log when the service is away, and when it is back."""
+    try:
+        ask_in_thread(need.ask)
+    except ServiceUnavailable as error:
+        if waited_s >= need.most_s:
+            said = str(error)
+            sentence = said if said.endswith((".", "?")) else f"{said}."
+            raise ServiceUnavailable(f"{sentence} A start waits {need.most_s:g} s for it") from error
+        if need.service not in away:
+            LOG.warning("event=%s_away waits_s=%g reason=%r", need.service, need.most_s, str(error))
+            away.add(need.service)
+        return False
+    if need.service in away:
+        LOG.warning("event=%s_back away_s=%.1f", need.service, waited_s)
+    return True
+
+
+def ask_in_thread(ask: Callable[[], object]) -> None:
+    """Ask in a thread of its own, so that a signal is handled meanwhile; raise its error."""
+    answer: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            ask()
+            answer.set_result(None)
+        except BaseException as error:  # raised again by `result`, in the thread that waits
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="irregulars-start", daemon=True).start()
+    answer.result()

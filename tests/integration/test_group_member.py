@@ -1,0 +1,107 @@
+"""A worker's place in its consumer group, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from faust.types import TP
+
+from irregulars.streams.faust_driver.group_member import BEGIN, END, GroupMember
+from irregulars.streams.worker_settings import WorkerSettings
+from tests.waiting import until
+
+pytestmark = pytest.mark.integration
+WITHIN_S = 60.0
+PARTITIONS = 4
+
+
+class Worker:
+    """A member of the group, and what it was told."""
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        self.member = GroupMember(WorkerSettings(bootstrap, group=group), self)
+        self.may_give_back = asyncio.Event()
+        self.is_asked = asyncio.Event()
+
+    async def revoked(self, own: set[TP], *, is_lost: bool) -> None:
+        self.is_asked.set()
+        await self.may_give_back.wait()
+
+    async def assigned(self, own: set[TP]) -> None:
+        assert self.member.own == own
+
+    def refused(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+@asynccontextmanager
+async def joined(bootstrap: str, group: str, topics: list[str]) -> AsyncIterator[Worker]:
+    worker = Worker(bootstrap, group)
+    worker.member.start()
+    worker.member.subscribe(topics)
+    try:
+        yield worker
+    finally:
+        await asyncio.to_thread(worker.member.close, WITHIN_S)
+
+
+@pytest.fixture
+def topics(kafka_bootstrap: str, topic_prefix: str) -> list[str]:
+    names = [f"{topic_prefix}{name}" for name in ("commops", "jobs")]
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+        made.result(WITHIN_S)
+    return names
+
+
+def test_partitions_of_one_number_go_together_and_only_when_they_were_given_back(
+    kafka_bootstrap: str, topics: list[str]
+) -> None:
+    async def run() -> None:
+        group, every = topics[0], {TP(name, number) for name in topics for number in range(PARTITIONS)}
+        async with joined(kafka_bootstrap, group, topics) as first:
+            await until(lambda: first.member.own == every)
+            async with joined(kafka_bootstrap, group, topics) as second:
+                await asyncio.wait_for(first.is_asked.wait(), WITHIN_S)
+                # Asked for from within the rebalance: the event loop may need it to give back what it has.
+                assert await first.member.offsets(every, END) == dict.fromkeys(every, 0)
+                assert (first.member.own, second.member.own) == (every, set())
+                first.may_give_back.set()
+                second.may_give_back.set()
+                await until(lambda: len(first.member.own) == len(second.member.own) == len(every) // 2)
+                for one in (first, second):
+                    numbers = {place.partition for place in one.member.own}
+                    assert one.member.own == {TP(name, number) for name in topics for number in numbers}
+            await until(lambda: first.member.own == every)
+
+    asyncio.run(run())
+
+
+def test_ends_are_asked_for_and_what_was_committed_stands_in_the_group(
+    kafka_bootstrap: str, topics: list[str]
+) -> None:
+    producer, (topic, _) = Producer({"bootstrap.servers": kafka_bootstrap}), topics
+    for partition in (0, 0, 2):
+        producer.produce(topic, b"value", partition=partition)
+    assert producer.flush(WITHIN_S) == 0
+    places = [TP(topic, number) for number in range(PARTITIONS)]
+
+    async def run() -> None:
+        async with joined(kafka_bootstrap, topic, [topic]) as worker:
+            worker.may_give_back.set()
+            await until(lambda: len(worker.member.own) == PARTITIONS)
+            ends = await worker.member.offsets(places, END)
+            assert list(map(ends.__getitem__, places)) == [2, 0, 1, 0]
+            assert set((await worker.member.offsets(places, BEGIN)).values()) == {0}
+            worker.member.commit({TP(topic, 0): 1, TP("of-another", 0): 5})
+
+    asyncio.run(run())
+    consumer = Consumer({"bootstrap.servers": kafka_bootstrap, "group.id": topic})
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=WITHIN_S)
+    consumer.close()
+    assert found.offset == 1

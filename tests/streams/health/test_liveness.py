@@ -1,0 +1,171 @@
+"""A worker that stands says so; one that waits for others, or has nothing to do, does not."""
+
+from __future__ import annotations
+
+from irregulars.streams.health.liveness import (
+    BROKER_SILENT_S,
+    LOOP_STANDS_S,
+    LOOP_STUCK_S,
+    STANDS_S,
+    STUCK_S,
+    Flow,
+    FlowWatch,
+    Health,
+    Place,
+    Reading,
+)
+
+AT = Place("commops", 3)
+
+
+class Watched:
+    """A worker with one partition, looked at once a second."""
+
+    def __init__(self) -> None:
+        self.health = Health(0.0)
+        self.now_s = 0.0
+
+    def run(
+        self,
+        seconds: float,
+        lag: int,
+        *,
+        per_s: int = 0,
+        is_restored: bool = True,
+        is_broker_there: bool = True,
+        is_sink_busy: bool = False,
+        is_broker_away: bool = False,
+    ) -> None:
+        ends_at_s = self.now_s
+        for _ in range(int(seconds)):
+            self.now_s += 1.0
+            ends_at_s = self.now_s if is_broker_there else ends_at_s
+            self.health.observe(
+                self.now_s,
+                {AT: Reading(self.now_s * per_s, lag)} if is_restored else {},
+                is_restored=is_restored,
+                ends_at_s=ends_at_s,
+                is_sink_busy=is_sink_busy,
+                is_broker_away=is_broker_away,
+            )
+
+    @property
+    def why_dead(self) -> str | None:
+        return self.health.why_dead(self.now_s)
+
+    @property
+    def why_not_ready(self) -> str | None:
+        return self.health.why_not_ready(self.now_s)
+
+
+def test_a_worker_with_nothing_to_read_is_ready_for_ever() -> None:
+    worker = Watched()
+    worker.run(2 * STUCK_S, lag=0)
+    assert (worker.why_dead, worker.why_not_ready) == (None, None)
+
+
+def test_a_worker_that_lags_and_reads_is_ready() -> None:
+    worker = Watched()
+    worker.run(2 * STUCK_S, lag=1_000_000, per_s=7)
+    assert (worker.why_dead, worker.why_not_ready) == (None, None)
+
+
+def test_a_partition_that_stands_with_messages_makes_the_worker_first_not_ready_and_then_stuck() -> None:
+    worker = Watched()
+    worker.run(10, lag=5, per_s=1)
+    worker.run(STANDS_S + 2, lag=5)
+    assert worker.why_dead is None
+    assert worker.why_not_ready is not None
+    assert "commops/3" in worker.why_not_ready
+    worker.run(STUCK_S - STANDS_S, lag=5)
+    assert worker.why_dead is not None
+    assert "commops/3" in worker.why_dead
+    worker.run(1, lag=4, per_s=1)
+    assert (worker.why_dead, worker.why_not_ready) == (None, None)
+
+
+def test_a_worker_that_waits_for_the_database_is_not_stuck() -> None:
+    worker = Watched()
+    worker.run(10, lag=5, per_s=1)
+    worker.run(2 * STUCK_S, lag=5, is_sink_busy=True)
+    assert worker.why_dead is None
+
+
+def test_a_worker_whose_broker_is_away_is_not_ready_and_not_stuck() -> None:
+    worker = Watched()
+    worker.run(10, lag=5, per_s=1)
+    worker.run(2 * STUCK_S, lag=5, is_broker_there=False)
+    assert worker.why_dead is None
+    assert worker.why_not_ready == f"broker must say within {BROKER_SILENT_S:g} s where topics end; it does not"
+
+
+def test_a_worker_that_let_go_of_its_partitions_since_the_broker_is_away_says_so() -> None:
+    worker = Watched()
+    worker.run(10, lag=0)
+    worker.run(10, lag=0, is_restored=False, is_broker_there=False, is_broker_away=True)
+    assert worker.why_not_ready == "broker must answer; it does not"
+    worker.run(1, lag=0, is_restored=False)
+    assert worker.why_not_ready == "partitions must be restored; they are not yet"
+
+
+def test_a_worker_is_not_ready_before_all_is_restored_and_something_read() -> None:
+    worker = Watched()
+    worker.run(5, lag=0, is_restored=False)
+    assert worker.why_not_ready == "partitions must be restored; they are not yet"
+    worker.run(5, lag=9)
+    assert worker.why_not_ready == "partitions must be read; not yet: commops/3"
+    worker.run(2, lag=9, per_s=1)
+    assert worker.why_not_ready is None
+
+
+def test_restoring_for_long_is_not_being_stuck() -> None:
+    worker = Watched()
+    worker.run(2 * STUCK_S, lag=5, is_restored=False)
+    assert worker.why_dead is None
+
+
+def test_an_event_loop_that_does_not_come_round_is_seen_from_outside() -> None:
+    worker = Watched()
+    worker.run(10, lag=0)
+    worker.now_s += LOOP_STANDS_S + 1
+    assert worker.why_dead is None
+    assert worker.why_not_ready is not None
+    worker.now_s += LOOP_STUCK_S
+    assert worker.why_dead is not None
+    assert worker.why_dead.startswith("event loop must come round")
+
+
+def said(watch: FlowWatch, flows: list[tuple[float, Flow]]) -> list[tuple[float, str]]:
+    return [(now_s, reason) for now_s, flow in flows for reason, _ in watch.look(now_s, flow)]
+
+
+def test_a_healthy_flow_is_never_told() -> None:
+    assert said(FlowWatch(), [(float(s), Flow(s, s // 20, s // 10)) for s in range(2000)]) == []
+
+
+def test_a_quiet_worker_is_never_told() -> None:
+    assert said(FlowWatch(), [(float(s), Flow(0, 3, 0)) for s in range(2000)]) == []
+
+
+def test_operators_without_iterations_are_told_once_after_minutes() -> None:
+    flows = [(float(s), Flow(s, 0, 2)) for s in range(1000)]
+    assert said(FlowWatch(30.0), flows) == [(330.0, "operators arrive, and no iteration closes")]
+
+
+def test_an_iteration_that_closes_begins_the_wait_anew() -> None:
+    flows = [(float(s), Flow(s, 0, s // 300)) for s in range(2000)]
+    assert said(FlowWatch(30.0), flows) == []
+
+
+def test_a_job_that_pauses_is_not_told_for_its_pause() -> None:
+    flows = [(float(s), Flow(min(s, 100), 0, min(s, 100) // 10)) for s in range(800)]
+    flows += [(800.0 + s, Flow(100 + s, 0, 10)) for s in range(200)]
+    assert said(FlowWatch(30.0), flows) == []
+
+
+def test_all_refused_is_told_and_told_again_after_some_got_through() -> None:
+    flows = [(float(s), Flow(0, s, 0)) for s in range(200)]
+    flows += [(200.0, Flow(1, 200, 1))]
+    flows += [(200.0 + s, Flow(1, 200 + s, 1)) for s in range(1, 100)]
+    reason = "messages arrive, and all of them are refused"
+    assert said(FlowWatch(), flows) == [(60.0, reason), (260.0, reason)]
