@@ -7,17 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Ints: TypeAlias = NDArray[np.int64]
-"""Times and durations in ns, numbers of iterations and ranks, codes, positions."""
-
-Floats: TypeAlias = NDArray[np.float64]
-"""Scores, shares, rates, and times that may be unknown (NaN)."""
-
-Flags: TypeAlias = NDArray[np.bool_]
-"""One yes or no for each row."""
-
-Numbers: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
-"""Where either will do."""
-
-Column: TypeAlias = NDArray[Any]
-"""A column of a frame, whose dtype the frame's table of columns gives."""
+Ints: TypeAlias = NDArray[np.int64]  # times and durations in ns, numbers of iterations and ranks, codes, positions
+Floats: TypeAlias = NDArray[np.float64]  # scores, shares, rates, and times that may be unknown (NaN)
+Flags: TypeAlias = NDArray[np.bool_]  # one yes or no for each row
+Numbers: TypeAlias = NDArray[np.int64] | NDArray[np.float64]  # where either will do
+Column: TypeAlias = NDArray[Any]  # a column of a frame, whose dtype the frame's table of columns gives

@@ -28,8 +28,7 @@ LOG: Final = logging.getLogger("irregulars.pages")
 MOST_REQUESTS: Final = 16
 """Requests that are answered at a time: clients that reach the port must not cost us a thread for each connection."""
 
-READ_S: Final = 5.0
-"""How long a client may take over each piece of its request, s; a page is asked for in one piece."""
+READ_S: Final = 5.0  # how long a client may take over each piece of its request, s; a page is asked for in one piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from typing import Any, Final, TextIO
 
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _USUAL: Final = 80
-_NARROWEST: Final = 20
-"""Columns of a terminal that does not tell, and of the narrowest for which lines are broken."""
+_NARROWEST: Final = 20  # columns of a terminal that does not tell, and of the narrowest for which lines are broken
 
 
 def printable(text: object) -> str:

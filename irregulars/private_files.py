@@ -49,8 +49,7 @@ def write_private_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-_MOST_BYTES: Final = 64 * 1024
-"""A secret is a line: a larger file is another one, given by mistake."""
+_MOST_BYTES: Final = 64 * 1024  # a secret is a line: a larger file is another one, given by mistake
 
 
 def read_secret(path: Path, setting: str) -> str:

@@ -43,9 +43,7 @@ _DTYPE: Final = re.compile(r"[<>|=]([biufSU])[1-9]\d{0,5}")  # bool, integers, f
 
 
 _PACKED: Final = "zstd bytes by place"
-_LEAST_PACKED: Final = 2_048
-"""Bytes from which a state is worth compressing."""
-
+_LEAST_PACKED: Final = 2_048  # bytes from which a state is worth compressing
 _LEAST_PACKED_ARRAY: Final = 1_024
 """The same of an array by itself: a column of 128 ranks. Of shorter ones it costs time and saves nothing."""
 

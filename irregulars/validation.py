@@ -42,12 +42,8 @@ def first_use(kind: Any) -> Iterator[None]:
     _KNOWN.add(kind)
 
 
-LARGEST: Final = 1 << 62
-"""JSON's integers have no bounds; arithmetic on these still fits into an int64."""
-
-MAX_RANK: Final = (1 << 22) - 1
-"""The highest rank: tables with an entry for each rank of a job must fit into memory."""
-
+LARGEST: Final = 1 << 62  # JSON's integers have no bounds; arithmetic on these still fits into an int64
+MAX_RANK: Final = (1 << 22) - 1  # the highest rank: tables with an entry for each rank of a job must fit into memory
 MAX_NAME_CHARACTERS: Final = 1024
 """Of a host, a device, a communicator or a reason: verdicts and evidence repeat them, and must fit into a message."""
 
@@ -60,9 +56,7 @@ MAX_ROWS: Final = 1 << 48
 Text = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 JobName = Annotated[str, Meta(min_length=1, max_length=MAX_JOB_CHARACTERS)]
-Label = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
-"""A name that may be empty."""
-
+Label = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]  # a name that may be empty
 Integer = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 RowCount = Annotated[int, Meta(ge=0, le=MAX_ROWS)]

@@ -29,9 +29,7 @@ from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.dtypes import Floats, Ints
 from irregulars.messages.records import ROOTED, SEND
 
-MOST_ROUNDS: Final = 60
-"""A job in which one change of partner leads to the next more often than this is not replayed."""
-
+MOST_ROUNDS: Final = 60  # a job in which one change of partner leads to the next more often than this is not replayed
 _SAME_NS: Final = 1.0  # times that differ by less are the same: float64 counts days in steps of a hundredth of it
 
 

@@ -20,39 +20,22 @@ _DIFFERS: Final = -3  # place before an operator that does not always follow the
 
 
 class UsualPieces(NamedTuple):
-    """What is usual, from some regular iterations. A *place* is that of an operator in its rank's iteration.
+    """What is usual, from some regular iterations. A *place* is that of an operator in its rank's iteration."""
 
-    Parameters
-    ----------
-    classes
-        Packed classes of operators, ascending.
-    places
-        Packed rank, class and ordinal, ascending. All arrays below have one value for each place.
-    before
-        Place of the operator after which the gap begins; `_DIFFERS` where it is not always the same one, as on a
-        second stream.
-    gap_ns, transfer_ns
-        Medians.
-    gap_sigma, transfer_sigma
-        Standard deviations of the log ratios of single gaps and transfers to these medians.
-    rank_sigma
-        Standard deviation of a rank's mean log ratio of gaps, against the job's pace.
-    pace
-        What that usually is for the middle rank.
-    iteration_ns
-        How long an iteration takes.
-    """
-
-    classes: Ints
-    places: Ints
+    classes: Ints  # packed classes of operators, ascending
+    places: Ints  # packed rank, class and ordinal, ascending. All arrays below have one value for each place.
+    # Place of the operator after which the gap begins; `_DIFFERS` where it is not always the same one, as on a second
+    # stream
     before: Ints
+    # gap_ns, transfer_ns: Medians
     gap_ns: Floats
     transfer_ns: Floats
+    # gap_sigma, transfer_sigma: Standard deviations of the log ratios of single gaps and transfers to these medians
     gap_sigma: float
     transfer_sigma: float
-    rank_sigma: float
-    pace: float
-    iteration_ns: float
+    rank_sigma: float  # standard deviation of a rank's mean log ratio of gaps, against the job's pace
+    pace: float  # what that usually is for the middle rank
+    iteration_ns: float  # how long an iteration takes
 
     def of_graph(self, graph: OperatorGraph) -> tuple[Floats, Floats]:
         """Return the usual gap and the usual transfer of each row, ns.

@@ -20,8 +20,7 @@ from irregulars.dtypes import Floats, Ints, Numbers
 MAD_TO_SIGMA: Final = 1.4826
 """Median absolute deviation to standard deviation, for normal noise (Rousseeuw and Croux 1993, section 1)."""
 
-MEDIAN_ERROR: Final = 1.25
-"""Standard error of a median over that of a mean, of normal values: (pi / 2) ** 0.5."""
+MEDIAN_ERROR: Final = 1.25  # standard error of a median over that of a mean, of normal values: (pi / 2) ** 0.5
 
 
 def robust_sigma(deviations: Numbers) -> float:

@@ -25,27 +25,13 @@ from irregulars.detectors.path.critical_path import Attribution
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What may be behind some irregular iterations.
+    """What may be behind some irregular iterations."""
 
-    Parameters
-    ----------
-    kind
-        A kind of verdict.
-    suspects
-        Devices with the probability of each, best first; alternatives.
-    lanes
-        Lanes whose excess the first suspect explains.
-    communicator
-        The job's code of the communicator that the excess was seen on; None for own work.
-    explained_ns
-        For each iteration in which the cause was seen the excess that it explains.
-    """
-
-    kind: str
-    suspects: Suspects
-    lanes: frozenset[Lane]
-    communicator: int | None
-    explained_ns: Mapping[int, float]
+    kind: str  # a kind of verdict
+    suspects: Suspects  # devices with the probability of each, best first; alternatives
+    lanes: frozenset[Lane]  # lanes whose excess the first suspect explains
+    communicator: int | None  # the job's code of the communicator that the excess was seen on; None for own work
+    explained_ns: Mapping[int, float]  # for each iteration in which the cause was seen the excess that it explains
 
 
 def find_causes(

@@ -18,44 +18,23 @@ PathExcess: TypeAlias = Mapping[Lane, float]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What explains the excess of a lane.
+    """What explains the excess of a lane."""
 
-    Parameters
-    ----------
-    kind
-        Kind of the verdict; None where there is nothing to tell, since all ranks worked longer, or any.
-    suspects
-        Who may be to blame; empty if nobody stands out.
-    lanes
-        All lanes whose excess is explained with it.
-    """
-
+    # Kind of the verdict; None where there is nothing to tell, since all ranks worked longer, or any
     kind: str | None
-    suspects: Suspects
-    lanes: frozenset[Lane]
+    suspects: Suspects  # who may be to blame; empty if nobody stands out
+    lanes: frozenset[Lane]  # all lanes whose excess is explained with it
 
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """Some irregular iterations, and how much of their excess no cause explains yet.
+    """Some irregular iterations, and how much of their excess no cause explains yet."""
 
-    Parameters
-    ----------
-    attributions
-        The iterations.
-    path_excess_ns
-        Of each iteration what is left of the excess on its path.
-    explained
-        The lanes that a cause explains: that they are slow says nothing of what else is.
-    seen
-        The lanes of the iterations, explained or not.
-    """
-
-    attributions: Sequence[Attribution]
-    path_excess_ns: Sequence[PathExcess]
+    attributions: Sequence[Attribution]  # the iterations
+    path_excess_ns: Sequence[PathExcess]  # of each iteration what is left of the excess on its path
     topology: Topology
-    explained: frozenset[Lane]
-    seen: SeenLanes
+    explained: frozenset[Lane]  # the lanes that a cause explains: that they are slow says nothing of what else is
+    seen: SeenLanes  # the lanes of the iterations, explained or not
 
     @classmethod
     def of(cls, attributions: Sequence[Attribution], topology: Topology) -> Unexplained:

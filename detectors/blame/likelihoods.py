@@ -169,8 +169,7 @@ class Likelihoods:
 
 LIKELIHOODS: Final = Likelihoods()
 
-Suspects = tuple[tuple[Device, float], ...]
-"""Devices with the probability of each, best first; alternatives."""
+Suspects = tuple[tuple[Device, float], ...]  # devices with the probability of each, best first; alternatives
 
 
 def calibrated(suspects: Sequence[tuple[Device, float]]) -> Suspects:

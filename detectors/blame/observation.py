@@ -13,40 +13,26 @@ from irregulars.detectors.path.critical_path import Attribution
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One judged iteration.
-
-    Parameters
-    ----------
-    elapsed_ns, reference_ns, time_ns
-        How long it took, what is usual, and when it began.
-    attribution
-        Where its time went; None for a regular one, and for one that was not looked into.
-    sigmas
-        How far its time stands out of the noise.
-    latest
-        The rank that stands out most by its own work.
-    is_long
-        Whether its time alone is worth a look; else it is suspect with those before it (`is_shifted`), or for its
-        latest rank.
-    is_unread
-        Whether it is suspect and was not looked into, so that nobody knows which causes it would show.
-    is_carried
-        Whether its attribution is that of another one, which it looks like (`detectors.path.same_incident`).
-    recovers_ratio
-        Of a long one in no verdict: the share of its clear cause's cost that would come back without it, by replay.
-    """
+    """One judged iteration."""
 
     iteration: int
+    # elapsed_ns, reference_ns, time_ns: How long it took, what is usual, and when it began
     elapsed_ns: float
     reference_ns: float
     time_ns: int
+    # Where its time went; None for a regular one, and for one that was not looked into
     attribution: Attribution | None
-    sigmas: float = 0.0
-    latest: Latest | None = None
+    sigmas: float = 0.0  # how far its time stands out of the noise
+    latest: Latest | None = None  # the rank that stands out most by its own work
+    # Whether its time alone is worth a look; else it is suspect with those before it (`is_shifted`), or for its
+    # latest rank
     is_long: bool = True
+    # Whether it is suspect and was not looked into, so that nobody knows which causes it would show
     is_unread: bool = False
+    # Whether its attribution is that of another one, which it looks like (`detectors.path.same_incident`)
     is_carried: bool = False
     is_shifted: bool = False
+    # Of a long one in no verdict: the share of its clear cause's cost that would come back without it, by replay
     recovers_ratio: float | None = None
 
     @property

@@ -27,34 +27,20 @@ from irregulars.dtypes import Ints, Numbers
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """One regular iteration under review.
+    """One regular iteration under review."""
 
-    Parameters
-    ----------
-    elapsed_ns
-        How long it took, ns, the work before its first operator included.
-    attribution
-        Against peers.
-    work_ns
-        For each rank the sum of its gaps, ns.
-    path_work_ns
-        For each rank its own work on the critical path, ns; empty where that is not known.
-    beside_ratio
-        Share of the recvs that ranks left open while they worked on. Gaps don't tell whether they waited for them in
-        the end or worked until then, so stages can't be compared by their gaps.
-    microbatch_ns
-        For each rank between the first and the last stage its work on micro-batches, ns
-        (`detectors.path.microbatch_work`), which open recvs don't hide; empty where that is not known.
-    to_last_message_ns
-        For each rank the sum of its gaps to its last message, ns; empty where that is not known.
-    """
-
-    elapsed_ns: float
-    attribution: Attribution
-    work_ns: Mapping[int, float]
+    elapsed_ns: float  # how long it took, ns, the work before its first operator included
+    attribution: Attribution  # against peers
+    work_ns: Mapping[int, float]  # for each rank the sum of its gaps, ns
+    # For each rank its own work on the critical path, ns; empty where that is not known
     path_work_ns: Mapping[int, float]
+    # Share of the recvs that ranks left open while they worked on. Gaps don't tell whether they waited for them in
+    # the end or worked until then, so stages can't be compared by their gaps.
     beside_ratio: float = 0.0
+    # For each rank between the first and the last stage its work on micro-batches, ns
+    # (`detectors.path.microbatch_work`), which open recvs don't hide; empty where that is not known
     microbatch_ns: Mapping[int, float] = field(default_factory=dict)
+    # For each rank the sum of its gaps to its last message, ns; empty where that is not known
     to_last_message_ns: Mapping[int, float] = field(default_factory=dict)
 
 

@@ -40,12 +40,8 @@ from irregulars.detectors.job.topology import Device, Topology
 Relation = Literal["accused", "passes", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody"]
 """How a lane is related to a device that is to blame: the name of a field of `LIKELIHOODS`."""
 
-Relations = tuple[Relation, ...]
-"""How a lane is related to a device in each of the ways in which that may be slow."""
-
-Way = Literal["both", "out", "in", "uplink"]
-"""Which part of a slow device is slow."""
-
+Relations = tuple[Relation, ...]  # how a lane is related to a device in each of the ways in which that may be slow
+Way = Literal["both", "out", "in", "uplink"]  # which part of a slow device is slow
 NOBODY: Final = Device("none", ())
 FABRIC: Final = Device("fabric", ())
 UNLOGGED: Final = "unseen"
@@ -54,25 +50,16 @@ UNLOGGED: Final = "unseen"
 
 @dataclass(frozen=True)
 class Scene:
-    """What was seen around a slow lane.
+    """What was seen around a slow lane."""
 
-    Parameters
-    ----------
-    accused
-        The slow lane, for which a device is sought.
-    is_slow
-        Of each lane that tells something whether it was slow (`slow_lanes.observe_lanes`), the accused one included.
-    has_moving_nics
-        Whether samples show that the lane's bytes pass the NICs of its members, also if all live on one host.
-    peers
-        Which lanes were held against each other: those of one role have one number. Empty where lanes were held
-        against the job's past.
-    """
-
-    accused: Lane
+    accused: Lane  # the slow lane, for which a device is sought
+    # Of each lane that tells something whether it was slow (`slow_lanes.observe_lanes`), the accused one included
     is_slow: Mapping[Lane, bool]
     topology: Topology
+    # Whether samples show that the lane's bytes pass the NICs of its members, also if all live on one host
     has_moving_nics: bool = False
+    # Which lanes were held against each other: those of one role have one number. Empty where lanes were held against
+    # the job's past.
     peers: Mapping[Lane, int] = field(default_factory=dict)
 
     @cached_property
@@ -125,9 +112,7 @@ class Scene:
 class SuspectKind(ABC):
     """One kind of device that may be to blame; see the table above."""
 
-    name: ClassVar[str]
-    """`Device.kind`."""
-
+    name: ClassVar[str]  # `Device.kind`
     accusation: ClassVar[str | None] = None
     """Kind of the verdict that accuses such a device; None if it has no name that anybody could look at."""
 

@@ -41,11 +41,8 @@ from irregulars.detectors.path.usual_by_peers import roles_by_peers
 _MOST_SUSPECTS: Final = 4  # lines of a verdict
 _ANY: Final = Device("communicator", ())
 
-Ranked = list[tuple[Device, float]]
-"""Devices with the probability of each, best first."""
-
-Look = tuple[bool, float]
-"""Whether a lane was slow, and the chance of that whichever device is to blame."""
+Ranked = list[tuple[Device, float]]  # devices with the probability of each, best first
+Look = tuple[bool, float]  # whether a lane was slow, and the chance of that whichever device is to blame
 
 
 def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:

@@ -28,42 +28,26 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.dtypes import Column, Ints
 from irregulars.messages.records import RECV, SEND, UNKNOWN
 
-Operation = tuple[int, int, int, int]
-"""Communicator, sequence, and sender and receiver of p2p (-1 elsewhere)."""
-
+Operation = tuple[int, int, int, int]  # communicator, sequence, and sender and receiver of p2p (-1 elsewhere)
 _UNTOLD = -1  # in place of ranks of which nothing is known
 _MOST_SILENT = 8  # who are named: those of a host. Of more it is only said that they log nothing
 
 
 class Hang(NamedTuple):
-    """What hangs.
+    """What hangs."""
 
-    Parameters
-    ----------
-    ranks
-        Those to look at: that did not arrive, or that stopped inside. Empty: too many log nothing to name them.
-    waiting
-        How many other ranks are inside an operator that has not ended.
-    communicator, operator
-        Codes of the operator in which most ranks wait for them, or in which they stopped.
-    since_ns
-        When the first rank entered an operator that never ended, ns since the epoch, its own clock; None: not known.
-    has_arrived
-        Whether `ranks` stopped inside.
-    is_shared
-        Whether nobody came out of that operator: then one of them is to blame, or what connects them.
-    silent
-        How many members of that operator log nothing, where all others stand in it: `ranks` are these.
-    """
-
+    # Those to look at: that did not arrive, or that stopped inside. Empty: too many log nothing to name them.
     ranks: tuple[int, ...]
-    waiting: int
+    waiting: int  # how many other ranks are inside an operator that has not ended
+    # communicator, operator: Codes of the operator in which most ranks wait for them, or in which they stopped
     communicator: int
     operator: int
+    # When the first rank entered an operator that never ended, ns since the epoch, its own clock; None: not known
     since_ns: int | None
-    has_arrived: bool
+    has_arrived: bool  # whether `ranks` stopped inside
+    # Whether nobody came out of that operator: then one of them is to blame, or what connects them
     is_shared: bool = False
-    silent: int = 0
+    silent: int = 0  # how many members of that operator log nothing, where all others stand in it: `ranks` are these
 
 
 def find_hang(

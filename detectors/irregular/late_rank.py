@@ -18,27 +18,17 @@ from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, robust_sig
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.dtypes import Floats, Ints
 
-Late = Mapping[int, float]
-"""By how much each of the latest ranks of one iteration worked longer than its stage, ns."""
+Late = Mapping[int, float]  # by how much each of the latest ranks of one iteration worked longer than its stage, ns
 
 
 class Latest(NamedTuple):
-    """The rank that stands out most.
-
-    Parameters
-    ----------
-    over_ns
-        By how much it is later than it usually is, ns.
-    sigmas
-        How far that lies above the usual lateness of the latest rank of an iteration, in standard deviations.
-    lasts
-        Whether it is late again and again, rather than in this iteration alone.
-    """
+    """The rank that stands out most."""
 
     rank: int
-    over_ns: float
+    over_ns: float  # by how much it is later than it usually is, ns
+    # How far that lies above the usual lateness of the latest rank of an iteration, in standard deviations
     sigmas: float
-    lasts: bool = False
+    lasts: bool = False  # whether it is late again and again, rather than in this iteration alone
 
     @property
     def stands_out(self) -> bool:

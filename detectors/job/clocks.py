@@ -24,17 +24,10 @@ from irregulars.messages.records import RECV, ROOTED, SEND, UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """How far each rank's clock is ahead of the mean of those it can be compared with, and how it drifts.
+    """How far each rank's clock is ahead of the mean of those it can be compared with, and how it drifts."""
 
-    Parameters
-    ----------
-    ahead_ns
-        Of each rank, at the time `origin_ns` of its clock.
-    drift_ratio
-        By how much that grows per ns; ranks whose clocks keep pace are left out.
-    """
-
-    ahead_ns: Mapping[int, int] = field(default_factory=dict)
+    ahead_ns: Mapping[int, int] = field(default_factory=dict)  # of each rank, at the time `origin_ns` of its clock
+    # By how much that grows per ns; ranks whose clocks keep pace are left out
     drift_ratio: Mapping[int, float] = field(default_factory=dict)
     origin_ns: int = 0
 
@@ -173,22 +166,12 @@ def estimate_offsets(columns: Mapping[str, Column], host_of: Mapping[int, str]) 
 
 
 class _Estimate(NamedTuple):
-    """Offsets of hosts' clocks, and what they rest on.
-
-    Parameters
-    ----------
-    noise_ns
-        Robust spread of the ends of collectives around them, ns.
-    part
-        For each host which hosts it is compared with.
-    joined
-        The messages that joined hosts which no chain of collectives connects.
-    """
+    """Offsets of hosts' clocks, and what they rest on."""
 
     offsets_ns: dict[str, int]
-    noise_ns: float
-    part: Ints
-    joined: tuple[_Way, ...] = ()
+    noise_ns: float  # robust spread of the ends of collectives around them, ns
+    part: Ints  # for each host which hosts it is compared with
+    joined: tuple[_Way, ...] = ()  # the messages that joined hosts which no chain of collectives connects
 
 
 def _estimate(

@@ -40,21 +40,11 @@ LANE_KINDS: Final = ("work", "collective", "pair", "nic")
 
 
 class Lane(NamedTuple):
-    """A place where time is spent.
+    """A place where time is spent."""
 
-    Parameters
-    ----------
-    kind
-        One of `LANE_KINDS`.
-    first
-        The rank, the communicator by the job's code, or the sender.
-    second
-        The receiver of a ``pair``, else -1.
-    """
-
-    kind: str
-    first: int
-    second: int = -1
+    kind: str  # one of `LANE_KINDS`
+    first: int  # the rank, the communicator by the job's code, or the sender
+    second: int = -1  # the receiver of a ``pair``, else -1
 
 
 EVERYBODY: Final = Lane("work", -1)
@@ -62,55 +52,26 @@ EVERYBODY: Final = Lane("work", -1)
 
 
 class UsualLane(NamedTuple):
-    """What is usual for a lane, learned from iterations without a fault.
+    """What is usual for a lane, learned from iterations without a fault."""
 
-    Parameters
-    ----------
-    mean_ns
-        Mean time of one transfer.
-    noise_ns
-        Robust standard deviation of that mean from iteration to iteration.
-    size_bytes
-        Bytes of one transfer; NaN where not known.
-    most_ns
-        The largest mean of these iterations less `mean_ns`.
-    """
-
-    mean_ns: float
-    noise_ns: float
-    size_bytes: float
-    most_ns: float = 0.0
+    mean_ns: float  # mean time of one transfer
+    noise_ns: float  # robust standard deviation of that mean from iteration to iteration
+    size_bytes: float  # bytes of one transfer; NaN where not known
+    most_ns: float = 0.0  # the largest mean of these iterations less `mean_ns`
 
 
 class LaneExcess(NamedTuple):
-    """The transfers of one lane in one iteration, compared with what is usual.
+    """The transfers of one lane in one iteration, compared with what is usual."""
 
-    Parameters
-    ----------
-    excess_ns
-        How much longer than usual all of them took together.
-    usual_ns
-        How long they usually take together.
-    noise_ns
-        Robust standard deviation of that from iteration to iteration.
-    size_bytes
-        Bytes that one rank gave to all of them; NaN where not known.
-    slow_transfers
-        Over how many of them the excess is spread: 1 if one transfer has all of it, `transfers` if all have the same.
-        It is the participation number (Σx)² / Σx² of their excesses x.
-    transfers
-        How many there were.
-    most_ns
-        The largest excess in iterations without a fault.
-    """
-
-    excess_ns: float
-    usual_ns: float
-    noise_ns: float
-    size_bytes: float
+    excess_ns: float  # how much longer than usual all of them took together
+    usual_ns: float  # how long they usually take together
+    noise_ns: float  # robust standard deviation of that from iteration to iteration
+    size_bytes: float  # bytes that one rank gave to all of them; NaN where not known
+    # Over how many of them the excess is spread: 1 if one transfer has all of it, `transfers` if all have the same.
+    # It is the participation number (Σx)² / Σx² of their excesses x.
     slow_transfers: float = 1.0
-    transfers: float = 1.0
-    most_ns: float = 0.0
+    transfers: float = 1.0  # how many there were
+    most_ns: float = 0.0  # the largest excess in iterations without a fault
 
     @property
     def is_stray(self) -> bool:

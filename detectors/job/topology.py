@@ -35,30 +35,15 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A job's ranks and communicators.
-
-    Parameters
-    ----------
-    places
-        Place of each rank that was announced.
-    members
-        Ranks of each communicator, by the job's code.
-    names
-        Ids of the communicators, by code.
-    stage_of
-        Place of each rank in its largest ``pp`` communicator.
-    kinds
-        Kind of each communicator, by code.
-    unlogged
-        Ranks that log no operators: those that said so, and members of communicators that nobody announced.
-    """
+    """A job's ranks and communicators."""
 
     world_size: int
-    places: Mapping[int, Place]
-    members: Mapping[int, tuple[int, ...]]
-    names: tuple[str, ...] = ()
-    stage_of: Mapping[int, int] = field(default_factory=dict)
-    kinds: Mapping[int, str] = field(default_factory=dict)
+    places: Mapping[int, Place]  # place of each rank that was announced
+    members: Mapping[int, tuple[int, ...]]  # ranks of each communicator, by the job's code
+    names: tuple[str, ...] = ()  # ids of the communicators, by code
+    stage_of: Mapping[int, int] = field(default_factory=dict)  # place of each rank in its largest ``pp`` communicator
+    kinds: Mapping[int, str] = field(default_factory=dict)  # kind of each communicator, by code
+    # Ranks that log no operators: those that said so, and members of communicators that nobody announced
     unlogged: frozenset[int] = frozenset()
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)

@@ -31,21 +31,11 @@ STATE_BYTES_OF_RANK: Final = 256
 
 
 class Scored(NamedTuple):
-    """What detectors say of an iteration.
+    """What detectors say of an iteration."""
 
-    Parameters
-    ----------
-    largest
-        Of each rank, the largest score of all detectors; NaN: no opinion.
-    named
-        All scores by detector, those of the first hop too.
-    frame
-        What the detectors of ranks were given; empty where there are none.
-    """
-
-    largest: Floats
-    named: RankScores
-    frame: Frame
+    largest: Floats  # of each rank, the largest score of all detectors; NaN: no opinion
+    named: RankScores  # all scores by detector, those of the first hop too
+    frame: Frame  # what the detectors of ranks were given; empty where there are none
 
 
 class DetectorPanel:

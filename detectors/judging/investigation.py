@@ -29,19 +29,11 @@ class Source(Enum):
 
 
 class Finding(NamedTuple):
-    """Where a suspect iteration's time went.
+    """Where a suspect iteration's time went."""
 
-    Parameters
-    ----------
-    attribution
-        None exactly if the source is `Source.UNKNOWN`.
-    what_if
-        The iteration, to be run again; None where no operators with times were read.
-    """
-
-    attribution: Attribution | None = None
+    attribution: Attribution | None = None  # none exactly if the source is `Source.UNKNOWN`
     source: Source = Source.UNKNOWN
-    what_if: WhatIf | None = None
+    what_if: WhatIf | None = None  # the iteration, to be run again; None where no operators with times were read
 
 
 class Level(NamedTuple):
@@ -52,25 +44,14 @@ class Level(NamedTuple):
 
 
 class Circumstances(NamedTuple):
-    """What the judge knows when it has an iteration looked into.
+    """What the judge knows when it has an iteration looked into."""
 
-    Parameters
-    ----------
-    judged
-        Iterations that were judged before it.
-    healthy
-        The level that it is held against.
-    delta, window
-        As in `irregulars.settings.JudgeSettings`.
-    has_open
-        Whether a verdict is open that irregular iterations opened.
-    """
-
-    judged: int
-    healthy: Level
+    judged: int  # iterations that were judged before it
+    healthy: Level  # the level that it is held against
+    # delta, window: As in `irregulars.settings.JudgeSettings`
     delta: float
     window: int
-    has_open: bool
+    has_open: bool  # whether a verdict is open that irregular iterations opened
 
 
 class Investigator:

@@ -31,23 +31,12 @@ from irregulars.dtypes import Floats, Ints, Numbers
 
 
 class ToReview(NamedTuple):
-    """What a review of a large job has to read.
+    """What a review of a large job has to read."""
 
-    Parameters
-    ----------
-    is_odd
-        Whether evidence shows anything odd at all.
-    ranks
-        The ranks with which to begin: the slowest one, and the odd ones.
-    peers
-        The ranks of each stage to compare them with.
-    sums, roles
-        Of each iteration what summaries tell of its lanes, and which of these should take equally long.
-    """
-
-    is_odd: bool
-    ranks: set[int]
-    peers: set[int]
+    is_odd: bool  # whether evidence shows anything odd at all
+    ranks: set[int]  # the ranks with which to begin: the slowest one, and the odd ones
+    peers: set[int]  # the ranks of each stage to compare them with
+    # sums, roles: Of each iteration what summaries tell of its lanes, and which of these should take equally long
     sums: Sequence[LaneSums] = ()
     roles: Sequence[Sequence[Sequence[Lane]]] = ()
 

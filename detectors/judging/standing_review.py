@@ -39,8 +39,7 @@ from irregulars.messages.records import RECV
 
 _PLANS = ("slow_stage", "imbalance")  # kinds that the next restart mends, with another plan
 
-Plan = tuple[str, tuple[int, ...]]
-"""Kind and ranks of what a review found."""
+Plan = tuple[str, tuple[int, ...]]  # kind and ranks of what a review found
 
 
 class StandingReview:

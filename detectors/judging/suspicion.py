@@ -23,23 +23,15 @@ class Reason(Flag):
     LATE_RANK = auto()
 
 
-LONG_BY_ITSELF: Final = Reason.IRREGULAR | Reason.UNHEALTHY | Reason.LONG
-"""The iteration's own time is reason enough."""
+LONG_BY_ITSELF: Final = Reason.IRREGULAR | Reason.UNHEALTHY | Reason.LONG  # the iteration's own time is reason enough
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Why an iteration is suspect, and how urgently its operators are wanted.
+    """Why an iteration is suspect, and how urgently its operators are wanted."""
 
-    Parameters
-    ----------
-    reasons
-        `Reason.NONE` for an iteration that is not suspect.
-    is_worth_reading
-        Whether its operators are read whatever was read before, unless an open verdict explains it.
-    """
-
-    reasons: Reason = Reason.NONE
+    reasons: Reason = Reason.NONE  # `Reason.NONE` for an iteration that is not suspect
+    # Whether its operators are read whatever was read before, unless an open verdict explains it
     is_worth_reading: bool = False
 
     def __bool__(self) -> bool:

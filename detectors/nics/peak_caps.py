@@ -20,9 +20,7 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Floats, Ints
 
-Rates = Mapping[int, tuple[float, float]]
-"""Peak rates of ranks' NICs, sent and received, as ratios to what is usual."""
-
+Rates = Mapping[int, tuple[float, float]]  # peak rates of ranks' NICs, sent and received, as ratios to what is usual
 _RATE_BITS: Final = 10  # significant ones of a ratio: of some hundred samples one is the peak
 
 _NOTHING: Final = 1e-9  # of the usual peak: has a logarithm
@@ -30,8 +28,7 @@ _NOTHING: Final = 1e-9  # of the usual peak: has a logarithm
 _NOT_SAMPLED: Final = (math.nan, math.nan)
 _NOT_IN_NETWORK: Final = ("communicator", "none", "unseen")
 
-End = tuple[Device, int]
-"""A NIC, and 0 where it sends, 1 where it receives."""
+End = tuple[Device, int]  # a NIC, and 0 where it sends, 1 where it receives
 
 
 def relative_peaks(rank: Ints, tx: Floats, rx: Floats, usual: Mapping[int, tuple[float, float]]) -> Rates:

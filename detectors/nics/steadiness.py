@@ -25,9 +25,7 @@ from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.nics.peak_caps import End
 from irregulars.detectors.nics.thresholds import NICS
 
-WHOLE: Final = -1
-"""Instead of a communicator: the iteration as a whole."""
-
+WHOLE: Final = -1  # instead of a communicator: the iteration as a whole
 _UNKNOWN: Final = (math.nan, math.nan)
 _SWING, _RATIO = 2, 6  # columns of what is sent; what is received stands behind
 
@@ -49,11 +47,8 @@ class Swing(NamedTuple):
     rx_ratio: float
 
 
-Peaks = Mapping[int, tuple[float, float]]
-"""Usual peaks of ranks' NICs, sent and received, bytes per second."""
-
-Swings = Mapping[tuple[int, int], Swing]
-"""By communicator and rank."""
+Peaks = Mapping[int, tuple[float, float]]  # usual peaks of ranks' NICs, sent and received, bytes per second
+Swings = Mapping[tuple[int, int], Swing]  # by communicator and rank
 
 
 def swings_of(patterns: Patterns, communicators: Collection[int], usual: Peaks) -> tuple[Swing, ...]:

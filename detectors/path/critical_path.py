@@ -93,40 +93,25 @@ class _Derived:
 
 @dataclass(frozen=True, slots=True)
 class Attribution(_Derived):
-    """Where one iteration's excess went.
-
-    Parameters
-    ----------
-    path_excess_ns
-        How much longer than usual each lane on the critical path took; may be negative.
-    pieces
-        For each lane the piece of the path with the largest excess.
-    lanes
-        For each lane of transfers that was seen in the iteration and has a usual value, on the path or not.
-    work_excess_ns
-        How much longer than usual each rank worked, on the path or not: the sum over its gaps.
-    incomplete
-        Ranks that logged fewer operators than usual: the piece beside a lost row looks longer than it was.
-    excess_ns
-        How much longer than usual the iteration took; None while unknown. The path's parts may add up to more:
-        without the excess of one of them, some of the time would have been spent waiting for another.
-    rates
-        Peak rates of ranks' NICs, sent and received, as ratios to what is usual.
-    swings
-        How steadily ranks' NICs moved while operators of the path's communicators ran.
-    is_by_peers
-        Whether what is usual was told by peers in the same iteration, and not by the job's past.
-    """
+    """Where one iteration's excess went."""
 
     iteration: int
+    # How much longer than usual each lane on the critical path took; may be negative
     path_excess_ns: Mapping[Lane, float]
-    pieces: Mapping[Lane, Piece]
+    pieces: Mapping[Lane, Piece]  # for each lane the piece of the path with the largest excess
+    # For each lane of transfers that was seen in the iteration and has a usual value, on the path or not
     lanes: Mapping[Lane, LaneExcess]
+    # How much longer than usual each rank worked, on the path or not: the sum over its gaps
     work_excess_ns: Mapping[int, float]
+    # Ranks that logged fewer operators than usual: the piece beside a lost row looks longer than it was
     incomplete: frozenset[int] = frozenset()
+    # How much longer than usual the iteration took; None while unknown. The path's parts may add up to more: without
+    # the excess of one of them, some of the time would have been spent waiting for another.
     excess_ns: float | None = None
+    # Peak rates of ranks' NICs, sent and received, as ratios to what is usual
     rates: Rates = field(default_factory=dict)
-    swings: tuple[Swing, ...] = ()
+    swings: tuple[Swing, ...] = ()  # how steadily ranks' NICs moved while operators of the path's communicators ran
+    # Whether what is usual was told by peers in the same iteration, and not by the job's past
     is_by_peers: bool = False
 
     @property

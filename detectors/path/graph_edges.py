@@ -21,9 +21,7 @@ from irregulars.detectors.path.operator_classes import class_parts, is_p2p, send
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.records import ROOTED, SEND
 
-NO_ORDINAL: Final = (1 << 20) - 1
-"""Ordinal of an operator that most of its partners count to the iteration before."""
-
+NO_ORDINAL: Final = (1 << 20) - 1  # ordinal of an operator that most of its partners count to the iteration before
 _LEAVES_EARLY: Final = np.isin(np.arange(16), [SEND, *ROOTED])  # by operator
 _MOST_STEPS_BACK: Final = 64  # far more operators than can end within one slack of each other
 

@@ -147,12 +147,9 @@ def with_slow_transfers(
 class _Transfers(NamedTuple):
     """Transfers of some rows. A collective is one transfer, however many members logged it."""
 
-    of_row: Ints
-    """Number of the transfer of each row."""
-    row: Ints
-    """A row of each transfer."""
-    lane: Ints
-    """Index of the lane of each transfer."""
+    of_row: Ints  # number of the transfer of each row
+    row: Ints  # a row of each transfer
+    lane: Ints  # index of the lane of each transfer
     lanes: list[Lane]
 
 

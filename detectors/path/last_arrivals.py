@@ -19,29 +19,17 @@ from irregulars.messages.records import RECV, ROOTED, SEND, UNKNOWN
 
 
 class Arrivals(NamedTuple):
-    """Collectives of which at least two shares are known, in order of communicator and sequence; one value each.
+    """Collectives of which at least two shares are known, in order of communicator and sequence; one value each."""
 
-    Parameters
-    ----------
-    communicator, operator, sequence, iteration
-        As in the rows; `UNKNOWN` where the iteration is not known.
-    shares
-        How many shares are known.
-    last_rank
-        The rank that arrived last.
-    waited_ns
-        How long the first to arrive waited for it.
-    ends_apart_ns
-        By how much the ends differ; NaN where a start is not known. It is only of use where ranks share a clock.
-    """
-
+    # communicator, operator, sequence, iteration: As in the rows; `UNKNOWN` where the iteration is not known
     communicator: Ints
     operator: Ints
     sequence: Ints
     iteration: Ints
-    shares: Ints
-    last_rank: Ints
-    waited_ns: Floats
+    shares: Ints  # how many shares are known
+    last_rank: Ints  # the rank that arrived last
+    waited_ns: Floats  # how long the first to arrive waited for it
+    # By how much the ends differ; NaN where a start is not known. It is only of use where ranks share a clock.
     ends_apart_ns: Floats
 
 

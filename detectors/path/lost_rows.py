@@ -35,18 +35,11 @@ class LostRows(NamedTuple):
 
 
 class Participation(NamedTuple):
-    """Which instances are complete, and which rows are missing from the others.
+    """Which instances are complete, and which rows are missing from the others."""
 
-    Parameters
-    ----------
-    is_partial
-        For each logged row, whether its instance misses so many rows that the last to arrive may be among them.
-    lost
-        The missing rows.
-    """
-
+    # For each logged row, whether its instance misses so many rows that the last to arrive may be among them
     is_partial: Flags
-    lost: LostRows
+    lost: LostRows  # the missing rows
 
 
 def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Participation:

@@ -9,8 +9,7 @@ import numpy as np
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.records import RECV, SEND, UNKNOWN
 
-NO_RANK = -1
-"""Sender and receiver of a row that is no message."""
+NO_RANK = -1  # sender and receiver of a row that is no message
 
 
 def pack_class(columns: Mapping[str, Column]) -> Ints:

@@ -42,58 +42,37 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, slots=True)
 class OperatorGraph:
-    """Rows of any ranks and iterations, sorted by rank, iteration and end. All arrays have one length.
+    """Rows of any ranks and iterations, sorted by rank, iteration and end. All arrays have one length."""
 
-    Parameters
-    ----------
-    rank, iteration, communicator, operator, sequence, peer
-        As in ``commops``; ``communicator`` are the job's codes, ``peer`` is `UNKNOWN` for collectives.
-    start_ns, end_ns
-        int64, on the common clock, relative to any origin.
-    size_bytes
-        float64, NaN where not known.
-    group
-        Index of the collective, or of the send and its recv, that the row is a part of.
-    block
-        Index of the row's pair of rank and iteration.
-    batch
-        Index of the batch of sends and recvs that the row is a part of: they were issued and ended as one operator.
-        Every other row is a batch by itself.
-    slack_ns
-        How far the end of the row may be from the truth (`detectors.job.measured_time`).
-    ready_ns
-        When the last partner that this row waited for had arrived; its own start if it waited for nobody.
-    blocker
-        Row of that partner; the row itself if it waited for nobody.
-    previous
-        Row of the rank's operator in this iteration that had ended last when this one began; -1 for the first ones.
-    gap_ns
-        int64: from the end of `previous` (the entry of the iteration for the first ones), or of an operator after it
-        that was lost, to the start.
-    ordinal
-        How many operators of the same rank, iteration, communicator, operator and peer came before, lost ones too.
-    is_partial
-        Whether so many rows of this collective or message were lost that the last to arrive may be among them.
-    """
-
+    # rank, iteration, communicator, operator, sequence, peer: As in ``commops``; ``communicator`` are the job's
+    # codes, ``peer`` is `UNKNOWN` for collectives
     rank: Ints
     iteration: Ints
     communicator: Ints
     operator: Ints
     sequence: Ints
     peer: Ints
+    # start_ns, end_ns: int64, on the common clock, relative to any origin
     start_ns: Ints
     end_ns: Ints
-    size_bytes: Floats
-    group: Ints
-    block: Ints
+    size_bytes: Floats  # float64, NaN where not known
+    group: Ints  # index of the collective, or of the send and its recv, that the row is a part of
+    block: Ints  # index of the row's pair of rank and iteration
+    # Index of the batch of sends and recvs that the row is a part of: they were issued and ended as one operator.
+    # Every other row is a batch by itself.
     batch: Ints
-    slack_ns: Ints
+    slack_ns: Ints  # how far the end of the row may be from the truth (`detectors.job.measured_time`)
+    # When the last partner that this row waited for had arrived; its own start if it waited for nobody
     ready_ns: Ints
-    blocker: Ints
+    blocker: Ints  # row of that partner; the row itself if it waited for nobody
+    # Row of the rank's operator in this iteration that had ended last when this one began; -1 for the first ones
     previous: Ints
+    # int64: from the end of `previous` (the entry of the iteration for the first ones), or of an operator after it
+    # that was lost, to the start
     gap_ns: Ints
+    # How many operators of the same rank, iteration, communicator, operator and peer came before, lost ones too
     ordinal: Ints
+    # Whether so many rows of this collective or message were lost that the last to arrive may be among them
     is_partial: Flags
     _derived: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
 

@@ -34,8 +34,7 @@ class _Placed(NamedTuple):
     ordinal: Ints
 
 
-Rows: TypeAlias = OperatorGraph | CollectiveRows | _Placed
-"""What says of each row its class and its ordinal."""
+Rows: TypeAlias = OperatorGraph | CollectiveRows | _Placed  # what says of each row its class and its ordinal
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,30 +41,17 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Times of collectives, split into waiting and transfer; one row for each rank in each collective.
+    """Times of collectives, split into waiting and transfer; one row for each rank in each collective."""
 
-    Parameters
-    ----------
-    rank, iteration, operator, communicator
-        Of each row.
-    waited_ns
-        How long its rank waited for the last to come.
-    made_wait_ns
-        How long others waited for its rank, at most; 0 where it did not come last.
-    lane
-        Index of its lane in `table`.
-    table
-        The transfers of each lane.
-    """
-
+    # rank, iteration, operator, communicator: Of each row
     rank: Ints
     iteration: Ints
     operator: Ints
     communicator: Ints
-    waited_ns: Floats
-    made_wait_ns: Floats
-    lane: Ints
-    table: LaneTable
+    waited_ns: Floats  # how long its rank waited for the last to come
+    made_wait_ns: Floats  # how long others waited for its rank, at most; 0 where it did not come last
+    lane: Ints  # index of its lane in `table`
+    table: LaneTable  # the transfers of each lane
 
 
 def find_waits(columns: Mapping[str, Column]) -> Waits:

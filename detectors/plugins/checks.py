@@ -31,8 +31,7 @@ from irregulars.dtypes import Column
 from irregulars.errors import PluginError
 from irregulars.messages.evidence import DETECTOR_NAME
 
-WARM_FRAMES: Final = 60
-"""Frames after which a detector must have an opinion."""
+WARM_FRAMES: Final = 60  # frames after which a detector must have an opinion
 
 
 def require(holds: bool, text: str) -> None:
@@ -127,9 +126,7 @@ def random_state(seed: int) -> Iterator[None]:
 
 Check = Callable[[MakeDetector], None]
 
-BUDGET_S: Final = 0.05
-"""Most time to score and learn a frame of 1,024 rows, seconds of one core."""
-
+BUDGET_S: Final = 0.05  # most time to score and learn a frame of 1,024 rows, seconds of one core
 _KEPT_BYTES: Final = 256 * 1024  # of state that may stay after many sets of names: some thousand classes
 _GROWTH_BYTES: Final = 4096  # by which state may grow with iterations beside a tenth: counters get more digits
 _MOST_STATE_BYTES: Final = 16 * 1024  # of a state that has seen 48 rows an iteration: what a rank may take

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "irregulars.detectors"
 
-LIBRARIES: Final = ("river", "sklearn")
-"""Before a colon: whose models are adapted."""
-
+LIBRARIES: Final = ("river", "sklearn")  # before a colon: whose models are adapted
 _ADAPT: Final = "irregulars.detectors.plugins.adapters.naming:adapt"  # a floor above: found by name
 _WITH: Final = re.compile(r"(?<=[\w)])\s+with\s+")
 

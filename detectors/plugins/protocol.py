@@ -32,12 +32,8 @@ from typing import Any, Final, Literal, Protocol
 
 from irregulars import dtypes
 
-Frame = Mapping[str, dtypes.Column]
-"""Columns of equal lengths, by the names in `OPERATOR_COLUMNS` or `RANK_COLUMNS`."""
-
-Scores = dtypes.Floats
-"""One number per row: higher is stranger, NaN is "no opinion yet"; never infinite."""
-
+Frame = Mapping[str, dtypes.Column]  # columns of equal lengths, by the names in `OPERATOR_COLUMNS` or `RANK_COLUMNS`
+Scores = dtypes.Floats  # one number per row: higher is stranger, NaN is "no opinion yet"; never infinite
 Level = Literal["operator", "rank"]
 Against = Literal["past", "peers"]
 
@@ -117,8 +113,7 @@ def strange_from(detector: Detector) -> float:
     return float(getattr(detector, "strange_from", 1.0))
 
 
-MOST_EXPLAINED: Final = 200
-"""Characters of an explanation that are shown."""
+MOST_EXPLAINED: Final = 200  # characters of an explanation that are shown
 
 
 def name_of(detector: Detector) -> str:

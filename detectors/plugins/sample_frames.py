@@ -11,9 +11,7 @@ from irregulars.detectors.plugins.protocol import Frame, Level
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 
-SLOWDOWN: Final = 3.0
-"""How many times as slow the faulty operators, or the faulty rank, are."""
-
+SLOWDOWN: Final = 3.0  # how many times as slow the faulty operators, or the faulty rank, are
 _NOISE: Final = 0.04  # standard deviation of log time: what gloo on a quiet host shows
 _RANKS_PER_STAGE: Final = 8
 _LAYOUT: Final = ((0, "all_gather", 2e6, 3e6), (0, "reduce_scatter", 2e6, 4e6), (1, "all_reduce", 6e7, 9e6),

@@ -31,18 +31,10 @@ _DTYPE: Final = re.compile(r"[<>|=][biuf]\d{1,2}")
 
 @dataclass(frozen=True, slots=True)
 class StoredDetector:
-    """One detector's state in a snapshot.
+    """One detector's state in a snapshot."""
 
-    Parameters
-    ----------
-    name
-        The detector's.
-    state
-        What `encode_detector` made of it; empty: it was too large, or there was none to be had.
-    """
-
-    name: str
-    state: bytes
+    name: str  # the detector's
+    state: bytes  # what `encode_detector` made of it; empty: it was too large, or there was none to be had
 
 
 def encode_detector(state: Mapping[str, Any]) -> bytes:
@@ -93,17 +85,10 @@ def _state_of(detector: Detector) -> bytes:
 
 
 class Restored(NamedTuple):
-    """Detectors after a restart.
+    """Detectors after a restart."""
 
-    Parameters
-    ----------
-    detectors
-        All of them, with their names.
-    cold
-        Names of those that can keep a state and yet begin cold: theirs was too large, or they did not take it.
-    """
-
-    detectors: list[tuple[str, Detector]]
+    detectors: list[tuple[str, Detector]]  # all of them, with their names
+    # Names of those that can keep a state and yet begin cold: theirs was too large, or they did not take it
     cold: tuple[str, ...]
 
 

@@ -41,66 +41,43 @@ Explain = Callable[[str, int], str]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One judged iteration.
-
-    Parameters
-    ----------
-    elapsed_ns, reference_ns
-        How long it took, and what is usual; NaN: not known.
-    lost_ns
-        What it took longer, if it was irregular and no other verdict's cause was seen in it; else 0.
-    """
+    """One judged iteration."""
 
     iteration: int
     time_ns: int
+    # elapsed_ns, reference_ns: How long it took, and what is usual; NaN: not known
     elapsed_ns: float
     reference_ns: float
-    lost_ns: float
+    lost_ns: float  # what it took longer, if it was irregular and no other verdict's cause was seen in it; else 0
 
 
 @dataclass(slots=True, eq=False)
 class CustomVerdict:
-    """One open verdict of a detector.
-
-    Parameters
-    ----------
-    ranks
-        Who is strange; ascending.
-    first, last, time_ns
-        First and newest iteration in which one of them was, and the event time of the newest.
-    judged, seen, quiet
-        Iterations judged since the first; those in which one of them was strange; those since the newest of them.
-    passed_ns, lasted_ns
-        How long the judged ones took; `lasted_ns`: those up to `last`.
-    lost_ns
-        What was lost in those.
-    highest
-        Largest score so far.
-    explanation
-        The detector's, of the iteration in which a score was that high.
-    moments
-        The newest iterations in which one of them was strange.
-    revision, severity, said_seen, said_ranks
-        The newest revision: its number, how urgent it was, and what it said of `seen` and `ranks`.
-    """
+    """One open verdict of a detector."""
 
     verdict_id: str
     detector: str
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...]  # who is strange; ascending
+    # first, last, time_ns: First and newest iteration in which one of them was, and the event time of the newest
     first: int
     last: int
     time_ns: int
+    # judged, seen, quiet: Iterations judged since the first; those in which one of them was strange; those since the
+    # newest of them
     judged: int
     seen: int = 0
     quiet: int = 0
-    lost_ns: float = 0.0
-    highest: float = 0.0
-    explanation: str = ""
-    moments: deque[Moment] = field(default_factory=deque)
+    lost_ns: float = 0.0  # what was lost in those
+    highest: float = 0.0  # largest score so far
+    explanation: str = ""  # the detector's, of the iteration in which a score was that high
+    moments: deque[Moment] = field(default_factory=deque)  # the newest iterations in which one of them was strange
+    # revision, severity, said_seen, said_ranks: The newest revision: its number, how urgent it was, and what it said
+    # of `seen` and `ranks`
     revision: int = 0
     severity: str = "note"
     said_seen: int = 0
     said_ranks: tuple[int, ...] = ()
+    # passed_ns, lasted_ns: How long the judged ones took; `lasted_ns`: those up to `last`
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
 

@@ -32,47 +32,34 @@ class OpenVerdict:
 
     Parameters
     ----------
-    verdict_id, cause
-        Its name, and what it accuses now.
-    first, last, time_ns
-        First and newest iteration in which the cause was seen, and the event time of the newest.
-    kept
-        The newest irregular iterations in which it was seen.
-    recovered
-        Of some of them, which share of their excess comes back with the first suspect as usual.
-    seen, tried
-        Iterations in which the cause was seen, and all that were looked into since the first, irregular or nearly so.
-    lost_ns
-        What was lost so far.
-    quiet
-        Judged iterations in a row in which the cause was not seen.
-    revision, said, said_lost_ns
-        The newest revision: its number, kind and first suspect, and loss.
-    standing
-        What more is known of a fault without a healthy past; None for one that irregular iterations showed.
     judged, passed_ns, lasted_ns
         Iterations judged since the first, and how long they took; `lasted_ns`: those up to `last`.
-    severity
-        The worst that was said (`messages.judgements.SEVERITIES`).
     """
 
+    # verdict_id, cause: Its name, and what it accuses now
     verdict_id: str
     cause: Cause
+    # first, last, time_ns: First and newest iteration in which the cause was seen, and the event time of the newest
     first: int
     last: int = 0
     time_ns: int = 0
-    kept: deque[Observation] = field(default_factory=deque)
+    kept: deque[Observation] = field(default_factory=deque)  # the newest irregular iterations in which it was seen
+    # Of some of them, which share of their excess comes back with the first suspect as usual
     recovered: deque[float] = field(default_factory=deque)
+    # seen, tried: Iterations in which the cause was seen, and all that were looked into since the first, irregular or
+    # nearly so
     seen: int = 0
     tried: int = 0
-    lost_ns: float = 0.0
-    quiet: int = 0
+    lost_ns: float = 0.0  # what was lost so far
+    quiet: int = 0  # judged iterations in a row in which the cause was not seen
+    # revision, said, said_lost_ns: The newest revision: its number, kind and first suspect, and loss
     revision: int = 0
     said: tuple[str, Device | None] = ("", None)
     said_lost_ns: float = 0.0
+    # What more is known of a fault without a healthy past; None for one that irregular iterations showed
     standing: StandingFault | None = None
     judged: int = 0
-    severity: str = "note"
+    severity: str = "note"  # the worst that was said (`messages.judgements.SEVERITIES`)
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
 
@@ -227,8 +214,7 @@ class OpenVerdict:
         return replace(self, standing=None if self.standing is None else replace(self.standing))
 
 
-Name = Callable[[int], str]
-"""Gives a verdict its id, from its first iteration."""
+Name = Callable[[int], str]  # gives a verdict its id, from its first iteration
 
 
 def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observation]) -> OpenVerdict:

@@ -36,40 +36,22 @@ _TRANSFERS = ("collective", "pair")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the newest iterations show.
+    """What the newest iterations show."""
 
-    Parameters
-    ----------
-    causes
-        All causes, seen often enough or not.
-    accusable
-        Those that were seen often enough and are sure, each with the iterations that it was looked for in.
-    """
-
-    causes: list[Cause]
+    causes: list[Cause]  # all causes, seen often enough or not
+    # Those that were seen often enough and are sure, each with the iterations that it was looked for in
     accusable: list[tuple[Cause, Sequence[Observation]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The newest iterations that were looked into, and what else a cause is held against before it accuses.
+    """The newest iterations that were looked into, and what else a cause is held against before it accuses."""
 
-    Parameters
-    ----------
-    recent
-        Of the last 6 judged iterations those that were looked into.
-    returning
-        The last 6 that were looked into, within 20: regular iterations may lie between them.
-    suspicions
-        What made iterations of late long.
-    is_uneven
-        Whether a verdict on uneven data is open.
-    """
-
-    recent: Sequence[Observation]
+    recent: Sequence[Observation]  # of the last 6 judged iterations those that were looked into
+    # The last 6 that were looked into, within 20: regular iterations may lie between them
     returning: Sequence[Observation]
-    suspicions: Suspicions
-    is_uneven: bool
+    suspicions: Suspicions  # what made iterations of late long
+    is_uneven: bool  # whether a verdict on uneven data is open
     topology: Topology
 
     def find(self, imbalance: Sequence[Cause] = ()) -> Found:

@@ -103,8 +103,7 @@ def _hang_probability(hang: Hang) -> float:
     return VERDICTS.shared_hang_probability if hang.is_shared else VERDICTS.hang_probability
 
 
-SUREST: Final = 0.99
-"""No suspect is said to be more probable: what was not thought of is in none of the likelihoods."""
+SUREST: Final = 0.99  # no suspect is said to be more probable: what was not thought of is in none of the likelihoods
 
 
 def suspect_of(device: Device, probability: float, topology: Topology) -> Suspect:

@@ -21,33 +21,15 @@ PLANS: Final = ("slow_stage", "imbalance")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a verdict's cause costs.
+    """What a verdict's cause costs."""
 
-    Parameters
-    ----------
-    kind
-        Of the verdict.
-    has_suspect
-        Whether it accuses anybody.
-    seen
-        Irregular iterations in which the cause was seen.
-    lost_s
-        Seconds of the job's time lost so far.
-    lasted_s
-        Seconds of the job's time since the cause was first seen, lost ones included.
-    world_size
-        GPUs that waited; 0: not known.
-    is_over
-        Whether no more will be lost.
-    """
-
-    kind: str
-    has_suspect: bool
-    seen: int
-    lost_s: float
-    lasted_s: float
-    world_size: int
-    is_over: bool = False
+    kind: str  # of the verdict
+    has_suspect: bool  # whether it accuses anybody
+    seen: int  # irregular iterations in which the cause was seen
+    lost_s: float  # seconds of the job's time lost so far
+    lasted_s: float  # seconds of the job's time since the cause was first seen, lost ones included
+    world_size: int  # GPUs that waited; 0: not known
+    is_over: bool = False  # whether no more will be lost
 
     @property
     def share(self) -> float:

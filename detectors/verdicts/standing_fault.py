@@ -18,20 +18,12 @@ NaN: of that rank it is not known."""
 
 @dataclass(slots=True)
 class StandingFault:
-    """A fault without a healthy past, found by review.
+    """A fault without a healthy past, found by review."""
 
-    Parameters
-    ----------
-    costs_ns
-        What it typically costs an iteration.
-    late_ns
-        By how much the rank is late against its stage; NaN where it is not a rank's own work, or does not show.
-    confirmed
-        What the verdict knew in the newest iteration in which a review saw it (`OpenVerdict.confirm`).
-    """
-
-    costs_ns: float
+    costs_ns: float  # what it typically costs an iteration
+    # By how much the rank is late against its stage; NaN where it is not a rank's own work, or does not show
     late_ns: float
+    # What the verdict knew in the newest iteration in which a review saw it (`OpenVerdict.confirm`)
     confirmed: tuple[int, int, int, float, float] = (0, 0, 0, 0.0, 0.0)
 
     @property

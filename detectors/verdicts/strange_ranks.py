@@ -12,27 +12,17 @@ from numpy.typing import NDArray
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Flags, Floats, Ints
 
-STRANGE: Final = 1.0
-"""Where strange begins on the scale that all detectors are brought to."""
-
+STRANGE: Final = 1.0  # where strange begins on the scale that all detectors are brought to
 _MASK: Final = (1 << VERDICTS.strange_recent) - 1
 _ONES: Final = np.array([mask.bit_count() for mask in range(_MASK + 1)], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class RankScores:
-    """Scores of the ranks of one iteration.
+    """Scores of the ranks of one iteration."""
 
-    Parameters
-    ----------
-    ranks
-        Ascending.
-    by_detector
-        One score for each rank, by the detector's name; NaN: no opinion.
-    """
-
-    ranks: Ints
-    by_detector: Mapping[str, Floats]
+    ranks: Ints  # ascending
+    by_detector: Mapping[str, Floats]  # one score for each rank, by the detector's name; NaN: no opinion
 
     def of(self, detector: str, ranks: Sequence[int]) -> Floats:
         """Return the scores of some ranks, NaN where there is none."""
@@ -45,18 +35,11 @@ class RankScores:
 
 @dataclass(frozen=True, slots=True)
 class StrangeRanks:
-    """Ranks that one detector found strange in some of the newest judged iterations.
+    """Ranks that one detector found strange in some of the newest judged iterations."""
 
-    Parameters
-    ----------
-    ranks
-        Ascending; who was strange in none of them is left out.
-    masks
-        One for each rank; bit n tells of the n-th newest iteration: with ``0b101`` the rank was strange in the newest
-        and in the one two before it.
-    """
-
-    ranks: NDArray[np.int64]
+    ranks: NDArray[np.int64]  # ascending; who was strange in none of them is left out
+    # One for each rank; bit n tells of the n-th newest iteration: with ``0b101`` the rank was strange in the newest
+    # and in the one two before it
     masks: NDArray[np.uint8]
 
     def next(self, strange: Ints) -> StrangeRanks:

@@ -22,24 +22,12 @@ from irregulars.toml_tables import read_toml
 
 @dataclass(frozen=True, slots=True)
 class LenientSettings:
-    """What came of it.
+    """What came of it."""
 
-    Parameters
-    ----------
-    settings
-        Those in force without what is refused; None: the rest does not fit together either.
-    refused
-        What is wrong, one text each.
-    file
-        The file in force; None: there is none.
-    names
-        What stands in it.
-    """
-
-    settings: Settings | None
-    refused: tuple[str, ...] = ()
-    file: Path | None = None
-    names: tuple[str, ...] = ()
+    settings: Settings | None  # those in force without what is refused; None: the rest does not fit together either
+    refused: tuple[str, ...] = ()  # what is wrong, one text each
+    file: Path | None = None  # the file in force; None: there is none
+    names: tuple[str, ...] = ()  # what stands in it
 
 
 def load_leniently(

@@ -77,19 +77,11 @@ def _head(value: bytes | None, most_bytes: int) -> bytes | None:
 
 @dataclass(slots=True)
 class KeptMessage:
-    """A message that is kept in case it must be buried later; see `InputMessage`.
+    """A message that is kept in case it must be buried later; see `InputMessage`."""
 
-    Parameters
-    ----------
-    topic
-        With its prefix.
-    timestamp
-        Seconds since the epoch.
-    """
-
-    topic: str
+    topic: str  # with its prefix
     partition: int
     offset: int
-    timestamp: float
+    timestamp: float  # seconds since the epoch
     key: bytes | None
     value: bytes | None

@@ -24,9 +24,7 @@ from irregulars.kafka.login_password import new_producer
 from irregulars.kafka.topics import SENDING
 
 LOG: Final = logging.getLogger("irregulars.kafka")
-BY_KEY: Final = -1
-"""A partition: the partitioner chooses it by the key (librdkafka's RD_KAFKA_PARTITION_UA)."""
-
+BY_KEY: Final = -1  # a partition: the partitioner chooses it by the key (librdkafka's RD_KAFKA_PARTITION_UA)
 _NOT_IN_TIME: Final = KafkaError(KafkaError._TIMED_OUT)
 _TICK_S: Final = 0.1
 _OF_FATAL: Final = frozenset(

@@ -21,9 +21,7 @@ from irregulars.errors import InputError
 from irregulars.private_files import read_secret
 
 LOG: Final = logging.getLogger("irregulars.kafka")
-KEY: Final = "sasl.password"
-"""Where it stands among librdkafka's settings."""
-
+KEY: Final = "sasl.password"  # where it stands among librdkafka's settings
 LOOK_S: Final = 2.0
 """Between two looks into the file, seconds. It is one line; a login that is refused is tried again each second."""
 

@@ -24,9 +24,7 @@ _MOST_BYTES: Final = 64 * 1024
 _UNSTATED_S: Final = 60.0
 """How long a token that does not say when it expires is used before it is read again, seconds."""
 
-_USED_SHARE: Final = 0.8
-"""Share of its life after which a token is renewed, as librdkafka does it."""
-
+_USED_SHARE: Final = 0.8  # share of its life after which a token is renewed, as librdkafka does it
 _TOLD_LATE_S: Final = 30.0
 """A log-in that failed with an expired token may be reported this long after a new one has come, seconds. librdkafka
 asks for a token every 10 s, and reports failures when it is polled."""

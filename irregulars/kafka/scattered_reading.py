@@ -115,17 +115,10 @@ _LEADERLESS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """Result of `LogReader.read_commops`.
+    """Result of `LogReader.read_commops`."""
 
-    Parameters
-    ----------
-    batches
-        Decoded batches, by partition and offset ascending.
-    missing
-        ``(partition, offset)`` that retention has deleted, or that hold no decodable batch.
-    """
-
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)  # decoded batches, by partition and offset ascending
+    # ``(partition, offset)`` that retention has deleted, or that hold no decodable batch
     missing: list[tuple[int, int]] = field(default_factory=list)
 
 

@@ -44,21 +44,13 @@ _TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """Changes that `create_topics` made, by full names of topics.
+    """Changes that `create_topics` made, by full names of topics."""
 
-    Parameters
-    ----------
-    created, existing
-        Those that it made, and those that were there.
-    altered
-        Of the latter, those whose configuration it changed.
-    stale
-        And those whose configuration it could not change: the argument for ``kafka-configs --add-config``.
-    """
-
+    # created, existing: Those that it made, and those that were there
     created: tuple[str, ...]
     existing: tuple[str, ...]
-    altered: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()  # of the latter, those whose configuration it changed
+    # And those whose configuration it could not change: the argument for ``kafka-configs --add-config``
     stale: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -295,8 +287,7 @@ def _result(futures: Mapping[Any, Any]) -> Any:
     return future.result()
 
 
-_NOT_TOLD: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The id of zeros, with which brokers before Kafka 2.8 answer."""
+_NOT_TOLD: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # the id of zeros, with which brokers before Kafka 2.8 answer
 
 _WITHOUT: Final = frozenset(
     {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION, KafkaError.INVALID_REQUEST}

@@ -21,9 +21,7 @@ being made) and take the second; librdkafka then takes the first for stored, and
 MAX_MESSAGE_BYTES: Final = 1_000_000
 """Kafka's default limit, less the room that headers take; larger batches are split."""
 
-HEADER_BYTES: Final = 48_576
-"""That room: Kafka's default limit, 1,048,576, less `MAX_MESSAGE_BYTES`."""
-
+HEADER_BYTES: Final = 48_576  # that room: Kafka's default limit, 1,048,576, less `MAX_MESSAGE_BYTES`
 SNAPSHOT_TOPICS: Final = ("rank_snapshots", "job_snapshots")
 
 CLEANING: Final[Mapping[str, str]] = {
@@ -38,35 +36,24 @@ after 1 GiB or 7 days, when 100,000 snapshots have been written. Here: 32 MiB or
 may be stale, and after half an hour anyway; tombstones stay for an hour, which no restart takes. What a restart reads
 does not depend on it (`streams.snapshots.snapshot_writer`), the disk does."""
 
-MAX_KEY_BYTES: Final = 4096
-"""Of job and rank: each message carries them."""
+MAX_KEY_BYTES: Final = 4096  # of job and rank: each message carries them
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic.
+    """One topic."""
 
-    Parameters
-    ----------
-    name
-        Name without the prefix.
-    key
-        The parts of its messages' keys: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank``
-        where the rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute``,
-        ``opinion`` (``verdict/who``), ``change`` or ``partition``.
-    is_compacted
-        Keep the newest message of each key for ever, instead of all messages for `retention_ms`.
-    is_parted_by_rank
-        The topics of the first hop: equal numbers of partitions, so that all that one rank sends meets in one worker.
-    segment_ms
-        Age at which Kafka closes a file of the log, since only closed ones are deleted; `None`: its default, 7 days.
-    """
-
-    name: str
+    name: str  # name without the prefix
+    # The parts of its messages' keys: ``rank`` (``job/rank``), ``group`` (``job/@group``, or ``job/rank`` where the
+    # rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute``, ``opinion``
+    # (``verdict/who``), ``change`` or ``partition``
     key: str
     retention_ms: int = 7 * DAY_MS
+    # Keep the newest message of each key for ever, instead of all messages for `retention_ms`
     is_compacted: bool = False
+    # The topics of the first hop: equal numbers of partitions, so that all that one rank sends meets in one worker
     is_parted_by_rank: bool = False
+    # Age at which Kafka closes a file of the log, since only closed ones are deleted; `None`: its default, 7 days
     segment_ms: int | None = None
 
 
@@ -103,21 +90,11 @@ it reads if they are there."""
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How the topics are laid out in one installation.
+    """How the topics are laid out in one installation."""
 
-    Parameters
-    ----------
-    prefix
-        Stands before each name, so that installations can share a broker.
-    partitions
-        Of each topic of the first hop, and of ``evidence`` and the snapshots.
-    replicas
-        Copies of each partition; 1 is for demos and tests.
-    """
-
-    prefix: str = "irregulars."
-    partitions: int = 8
-    replicas: int = 1
+    prefix: str = "irregulars."  # stands before each name, so that installations can share a broker
+    partitions: int = 8  # of each topic of the first hop, and of ``evidence`` and the snapshots
+    replicas: int = 1  # copies of each partition; 1 is for demos and tests
 
     def name(self, topic: str) -> str:
         """Full name of a topic, for example ``irregulars.commops``."""

@@ -93,47 +93,32 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One rank's message on the compacted topic ``jobs``: its place in the job, its devices, and its sources.
-
-    Parameters
-    ----------
-    logged_ranks
-        How many ranks of the job log. The job counts as announced once this many ranks have announced themselves.
-    is_logged
-        False for a rank whose place is known although it will send nothing.
-    sources
-        Schemas of the batches that this rank will send.
-    lost_rows
-        Rows that this rank's exporter is known to have dropped; `None` if it does not count them.
-    communicators
-        Those that this rank is in.
-    group
-        The group with whose bundles the rank's rows come (`messages.bundles`); None: they come by themselves.
-    start
-        An id of this start of the job, the same on all its ranks and on no other start's: it tells starts apart that
-        have one attempt number. None: the producer knows none.
-    since_ns
-        When the rank got this place in a start that ran already (a spare took it over, or the group was resized), ns
-        since the epoch, its host's clock. It holds for younger rows. None: it has had it from the start.
-    """
+    """One rank's message on the compacted topic ``jobs``: its place in the job, its devices, and its sources."""
 
     job: JobName
     attempt: Count
     rank: Rank
     world_size: Size
+    # How many ranks of the job log. The job counts as announced once this many ranks have announced themselves.
     logged_ranks: Rank
-    communicators: tuple[Communicator, ...]
-    sources: tuple[Label, ...] = ("commops",)
-    is_logged: bool = True
+    communicators: tuple[Communicator, ...]  # those that this rank is in
+    sources: tuple[Label, ...] = ("commops",)  # schemas of the batches that this rank will send
+    is_logged: bool = True  # false for a rank whose place is known although it will send nothing
     clock: Name = "per_host"
     host: Label | None = None
     gpu: Count | None = None
     nic: Label | None = None
     switch: Label | None = None
+    # Rows that this rank's exporter is known to have dropped; `None` if it does not count them
     lost_rows: RowCount | None = None
     recorded_until_ns: Count | None = None
+    # The group with whose bundles the rank's rows come (`messages.bundles`); None: they come by themselves
     group: Name | None = None
+    # An id of this start of the job, the same on all its ranks and on no other start's: it tells starts apart that
+    # have one attempt number. None: the producer knows none.
     start: Name | None = None
+    # When the rank got this place in a start that ran already (a spare took it over, or the group was resized), ns
+    # since the epoch, its host's clock. It holds for younger rows. None: it has had it from the start.
     since_ns: Count | None = None
 
 

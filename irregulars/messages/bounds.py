@@ -19,9 +19,7 @@ from irregulars.dtypes import Column, Flags
 from irregulars.messages.records import BATCH_SCHEMAS, SEND, UNKNOWN
 from irregulars.validation import LARGEST, MAX_RANK, MAX_ROWS
 
-LATEST_NS: Final = 1 << 62
-"""The latest time, ns since the epoch, that a row may have: later ones would overflow."""
-
+LATEST_NS: Final = 1 << 62  # the latest time, ns since the epoch, that a row may have: later ones would overflow
 MOST_EXACT: Final = (1 << 53) - 1
 """The largest of the integers that become float64: no other integer becomes the same float. As ns it is 104 days."""
 

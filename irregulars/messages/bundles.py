@@ -51,8 +51,7 @@ BUNDLE_VERSION: Final = 2
 
 _LONGEST_HOST: Final = 1000
 
-MAX_GROUP_RANKS: Final = 64
-"""Ranks of one group: a host's, and all that they send is one worker's."""
+MAX_GROUP_RANKS: Final = 64  # ranks of one group: a host's, and all that they send is one worker's
 
 
 @dataclass(frozen=True, slots=True)

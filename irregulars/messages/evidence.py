@@ -122,27 +122,13 @@ _WORTH_COMPRESSING: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRows:
-    """Evidence rows as columns: one row for each rank and iteration.
+    """Evidence rows as columns: one row for each rank and iteration."""
 
-    Parameters
-    ----------
-    names
-        Communicator ids; the ``communicator`` of classes and patterns are indices into them.
-    columns
-        As `COLUMNS` says, all of one length, the number of rows.
-    offsets
-        The column ``offset``: Kafka offsets of the `commops` batches that hold each row's operators.
-    classes
-        Columns as `CLASS_COLUMNS` says: the classes of operators of each row.
-    patterns
-        Columns as `PATTERN_COLUMNS` says: the behaviour patterns of each row.
-    """
-
-    names: tuple[str, ...]
-    columns: Mapping[str, Column]
-    offsets: Ragged
-    classes: Ragged
-    patterns: Ragged
+    names: tuple[str, ...]  # communicator ids; the ``communicator`` of classes and patterns are indices into them
+    columns: Mapping[str, Column]  # as `COLUMNS` says, all of one length, the number of rows
+    offsets: Ragged  # the column ``offset``: Kafka offsets of the `commops` batches that hold each row's operators
+    classes: Ragged  # columns as `CLASS_COLUMNS` says: the classes of operators of each row
+    patterns: Ragged  # columns as `PATTERN_COLUMNS` says: the behaviour patterns of each row
 
     def __len__(self) -> int:
         return len(self.columns["rank"])

@@ -53,25 +53,14 @@ def urgency_of(severity: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """One device that may be to blame; suspects of a verdict are alternatives.
+    """One device that may be to blame; suspects of a verdict are alternatives."""
 
-    Parameters
-    ----------
-    device
-        One of `DEVICES`, or a newer worker's own word.
-    rank, ranks
-        The first of the ranks that the device carries, and all of them (a link: the sender first).
-    probability
-        The chance that this one is a true cause, 0 to 1.
-    peer
-        The receiving rank of a link.
-    """
-
-    device: Name
+    device: Name  # one of `DEVICES`, or a newer worker's own word
+    # rank, ranks: The first of the ranks that the device carries, and all of them (a link: the sender first)
     rank: Rank
     ranks: Annotated[tuple[Rank, ...], Meta(min_length=1)]
-    probability: Share
-    peer: Rank | None = None
+    probability: Share  # the chance that this one is a true cause, 0 to 1
+    peer: Rank | None = None  # the receiving rank of a link
     host: Name | None = None
     gpu: Count | None = None
     nic: Name | None = None
@@ -83,43 +72,6 @@ class Verdict:
     """One revision of one decision; the fields are those of ``infra/docs/verdict-json.md``.
 
     Its words (state, kind, device, reason, event, severity) may be those of a newer worker.
-
-    Parameters
-    ----------
-    iterations
-        Range ``(first, past the last)`` of the iterations in which the cause was seen so far.
-    delta
-        Iteration time with the cause over the usual one (a ratio); NaN, in JSON null, where that is not known.
-    lost_s
-        Iteration seconds lost so far.
-    attempt
-        Start number of the job.
-    world_size
-        Ranks of the job, one GPU each: `lost_s` times this are the GPU seconds lost.
-    time_ns
-        When the cause was last seen: start of that iteration, ns since the epoch.
-    close_reason
-        Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``, ``stopped`` (who sent for its
-        ranks was ended before they were); `None` while open.
-    event
-        What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent than
-        was said), ``continued`` (more of the same), ``closed``.
-    severity
-        One of `SEVERITIES`, by the time that is lost (`detectors.verdicts.severity`); the worst so far. None: not
-        known.
-    recovers_ratio
-        Share of the lost time that would come back if the first suspect were as usual, 0 to 1, by replay. None:
-        not known.
-    detector
-        Name of the detector that opened it, of kind ``custom``; None, and not in the JSON, for all other kinds.
-    thresholds
-        By which thresholds it was judged, as far as people changed them while workers ran; None, and not in the
-        JSON, where they changed none.
-    lasted_s
-        Seconds of the job's time from the first to the newest iteration in which the cause was seen, lost ones
-        included; None, and not in the JSON, for hangs, and of older workers.
-    explanation
-        The reasons, in structure; None, and not in the JSON, where the judge looked into no iteration.
     """
 
     verdict_id: VerdictId
@@ -127,22 +79,39 @@ class Verdict:
     state: Name
     job: JobName
     kind: Name
+    # Range ``(first, past the last)`` of the iterations in which the cause was seen so far
     iterations: tuple[Integer, Integer]
+    # Iteration time with the cause over the usual one (a ratio); NaN, in JSON null, where that is not known
     delta: float
-    lost_s: float
+    lost_s: float  # iteration seconds lost so far
     communicator: str | None
     suspects: tuple[Suspect, ...]
     evidence: str
-    attempt: Integer = 0
+    attempt: Integer = 0  # start number of the job
+    # Ranks of the job, one GPU each: `lost_s` times this are the GPU seconds lost
     world_size: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
-    time_ns: Integer | None = None
+    time_ns: Integer | None = None  # when the cause was last seen: start of that iteration, ns since the epoch
+    # Why it closed: ``recovered``, ``finished``, ``restarted``, ``silent``, ``stopped`` (who sent for its ranks was
+    # ended before they were); `None` while open
     close_reason: Name | None = None
+    # What this revision is: ``opened``, ``changed`` (another kind or first suspect), ``raised`` (more urgent than was
+    # said), ``continued`` (more of the same), ``closed``
     event: Name = "opened"
+    # One of `SEVERITIES`, by the time that is lost (`detectors.verdicts.severity`); the worst so far. None: not
+    # known.
     severity: Name | None = None
+    # Share of the lost time that would come back if the first suspect were as usual, 0 to 1, by replay. None: not
+    # known.
     recovers_ratio: Share | None = None
+    # Name of the detector that opened it, of kind ``custom``; None, and not in the JSON, for all other kinds
     detector: Name | None = None
+    # By which thresholds it was judged, as far as people changed them while workers ran; None, and not in the JSON,
+    # where they changed none
     thresholds: Mapping[str, Number] | None = None
+    # Seconds of the job's time from the first to the newest iteration in which the cause was seen, lost ones
+    # included; None, and not in the JSON, for hangs, and of older workers
     lasted_s: NotNegative | None = None
+    # The reasons, in structure; None, and not in the JSON, where the judge looked into no iteration
     explanation: Reasons | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -211,37 +180,20 @@ def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class JudgedIteration:
-    """One iteration of a job, and whether it was irregular.
-
-    Parameters
-    ----------
-    start_ns
-        Earliest start over the ranks, ns since the epoch.
-    elapsed_ns
-        Time of the iteration: the largest of its ranks'.
-    reference_ns
-        Mean of the window before it; NaN while there is none. While a verdict is open, of the window before that
-        opened: the cost of a fault is held against this.
-    phase
-        ``train``, ``eval`` or ``checkpoint``.
-    is_irregular
-        None where the iteration was not judged (warm-up, evaluation, checkpoint).
-    ranks_reported
-        How many ranks sent evidence of it.
-    verdict_ids
-        Verdicts whose cause was seen in it.
-    """
+    """One iteration of a job, and whether it was irregular."""
 
     job: str
     attempt: int
     iteration: int
-    start_ns: int
-    elapsed_ns: int
+    start_ns: int  # earliest start over the ranks, ns since the epoch
+    elapsed_ns: int  # time of the iteration: the largest of its ranks'
+    # Mean of the window before it; NaN while there is none. While a verdict is open, of the window before that
+    # opened: the cost of a fault is held against this.
     reference_ns: float
-    phase: str
-    is_irregular: bool | None
-    ranks_reported: int
-    verdict_ids: tuple[str, ...] = ()
+    phase: str  # ``train``, ``eval`` or ``checkpoint``
+    is_irregular: bool | None  # none where the iteration was not judged (warm-up, evaluation, checkpoint)
+    ranks_reported: int  # how many ranks sent evidence of it
+    verdict_ids: tuple[str, ...] = ()  # verdicts whose cause was seen in it
 
 
 Columns = Mapping[str, np.ndarray]
@@ -249,41 +201,27 @@ Columns = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Judgements:
-    """All that one call of ``JobMonitor.advance`` decided, oldest first. The sinks store it.
-
-    Parameters
-    ----------
-    announcements
-        Ranks announced since the last call.
-    iterations
-        Judged iterations.
-    rank_iterations
-        Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
-        ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64),
-        ``score`` (float64, NaN = no opinion: the largest of the detectors' scores).
-    detector_scores
-        Columns, one row per detector, rank and iteration of which it is worth to know: ``attempt, iteration, rank``
-        (int64), ``start_ns`` (int64, `UNKNOWN`), ``detector`` (object: str), ``score`` (float64; 1: strange begins).
-    operators
-        Columns, one row per operator of irregular iterations: ``attempt, iteration, rank`` (int64), ``communicator``
-        (object: str), ``operator`` (object: str), ``sequence, peer`` (int64, `UNKNOWN`), ``start_ns`` (int64,
-        `UNKNOWN`), ``elapsed_ns, size_bytes, gap_ns, wait_ns, transfer_ns, abnormal_ratio`` (float64, NaN; the
-        last: elapsed over the time that it would have taken without the slow part).
-    patterns
-        Columns, one row per behaviour pattern of iterations that were looked into: ``attempt, iteration, rank``
-        (int64), ``communicator, operator`` (object: str; both empty: the iteration as a whole), ``start_ns``
-        (int64, `UNKNOWN`: of the iteration), ``share, tx_mean,
-        tx_deviation, rx_mean, rx_deviation`` (float64, NaN), ``differential, unexpected`` (float64, NaN: nobody
-        knows), ``is_abnormal`` (bool), as `detectors.nics.pattern_distances` says.
-    verdicts
-        Revisions of verdicts.
-    """
+    """All that one call of ``JobMonitor.advance`` decided, oldest first. The sinks store it."""
 
     job: str
-    announcements: Sequence[Announcement] = ()
-    iterations: Sequence[JudgedIteration] = ()
+    announcements: Sequence[Announcement] = ()  # ranks announced since the last call
+    iterations: Sequence[JudgedIteration] = ()  # judged iterations
+    # Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
+    # ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64), ``score``
+    # (float64, NaN = no opinion: the largest of the detectors' scores)
     rank_iterations: Columns = field(default_factory=dict)
+    # Columns, one row per detector, rank and iteration of which it is worth to know: ``attempt, iteration, rank``
+    # (int64), ``start_ns`` (int64, `UNKNOWN`), ``detector`` (object: str), ``score`` (float64; 1: strange begins)
     detector_scores: Columns = field(default_factory=dict)
+    # Columns, one row per operator of irregular iterations: ``attempt, iteration, rank`` (int64), ``communicator``
+    # (object: str), ``operator`` (object: str), ``sequence, peer`` (int64, `UNKNOWN`), ``start_ns`` (int64,
+    # `UNKNOWN`), ``elapsed_ns, size_bytes, gap_ns, wait_ns, transfer_ns, abnormal_ratio`` (float64, NaN; the last:
+    # elapsed over the time that it would have taken without the slow part)
     operators: Columns = field(default_factory=dict)
+    # Columns, one row per behaviour pattern of iterations that were looked into: ``attempt, iteration, rank``
+    # (int64), ``communicator, operator`` (object: str; both empty: the iteration as a whole), ``start_ns`` (int64,
+    # `UNKNOWN`: of the iteration), ``share, tx_mean, tx_deviation, rx_mean, rx_deviation`` (float64, NaN),
+    # ``differential, unexpected`` (float64, NaN: nobody knows), ``is_abnormal`` (bool), as
+    # `detectors.nics.pattern_distances` says
     patterns: Columns = field(default_factory=dict)
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Sequence[Verdict] = ()  # revisions of verdicts

@@ -9,40 +9,22 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class VerdictKind:
-    """One kind of verdict.
+    """One kind of verdict."""
 
-    Parameters
-    ----------
-    noun
-        Its name for people.
-    meaning, suspects
-        Its statement, and which devices it accuses first: for pages.
-    drains
-        Whether its first suspect's host is drained where the verdict is sure enough.
-    actions
-        Actions that an orchestrator may take (`sinks.advice.ACTION_NAMES`).
-    """
-
-    noun: str
+    noun: str  # its name for people
+    # meaning, suspects: Its statement, and which devices it accuses first: for pages
     meaning: str
     suspects: str
-    drains: bool = False
-    actions: tuple[str, ...] = ()
+    drains: bool = False  # whether its first suspect's host is drained where the verdict is sure enough
+    actions: tuple[str, ...] = ()  # actions that an orchestrator may take (`sinks.advice.ACTION_NAMES`)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
-    """One kind of suspect.
+    """One kind of suspect."""
 
-    Parameters
-    ----------
-    is_worker
-        Whether it is slow by its own work, and not by its transfers.
-    named_by
-        Fields of a suspect that name the device in every job. Empty: its ranks name it, in one job alone.
-    """
-
-    is_worker: bool
+    is_worker: bool  # whether it is slow by its own work, and not by its transfers
+    # Fields of a suspect that name the device in every job. Empty: its ranks name it, in one job alone.
     named_by: tuple[str, ...] = ()
 
 

@@ -24,36 +24,25 @@ class Opinion:
 
     Parameters
     ----------
-    verdict_id, job, kind
-        Of the verdict.
-    iterations
-        Range ``(first, past the last)`` of the verdict when it was judged.
-    is_right
-        Whether the first suspect was to blame; of a verdict without suspects: whether that was right. None: the
-        person's earlier opinion is withdrawn.
     who, note
         The person, and a remark.
-    time_ns
-        When it was recorded, ns since the epoch.
-    device
-        First suspect, named the same in all jobs (``nic:node-3/mlx5_1``); None: it has no such name.
-    rank
-        First rank of the first suspect; None: there is none.
-    probability
-        Of the first suspect, 0 to 1; None: there is none.
     """
 
+    # verdict_id, job, kind: Of the verdict
     verdict_id: Words
     job: Words
     kind: Words
-    iterations: tuple[Integer, Integer]
+    iterations: tuple[Integer, Integer]  # range ``(first, past the last)`` of the verdict when it was judged
+    # Whether the first suspect was to blame; of a verdict without suspects: whether that was right. None: the
+    # person's earlier opinion is withdrawn.
     is_right: bool | None
     who: Words
-    time_ns: Integer
+    time_ns: Integer  # when it was recorded, ns since the epoch
     note: Note = ""
+    # First suspect, named the same in all jobs (``nic:node-3/mlx5_1``); None: it has no such name
     device: Words | None = None
-    rank: Rank | None = None
-    probability: Share | None = None
+    rank: Rank | None = None  # first rank of the first suspect; None: there is none
+    probability: Share | None = None  # of the first suspect, 0 to 1; None: there is none
 
     @property
     def key(self) -> bytes:

@@ -49,20 +49,11 @@ class Field(Protocol):
 
 
 class Layout(NamedTuple):
-    """How messages of one schema are laid out.
+    """How messages of one schema are laid out."""
 
-    Parameters
-    ----------
-    fields
-        By name, with their places.
-    plan
-        The same, as the compiled loop reads it.
-    known
-        Structures of messages that Arrow has taken: it checks more of the metadata than where columns stand.
-    """
-
-    fields: Mapping[str, tuple[int, Field]]
-    plan: bytes
+    fields: Mapping[str, tuple[int, Field]]  # by name, with their places
+    plan: bytes  # the same, as the compiled loop reads it
+    # Structures of messages that Arrow has taken: it checks more of the metadata than where columns stand
     known: set[bytes]
 
 
@@ -140,19 +131,11 @@ class PlainColumns(Mapping[str, np.ndarray]):
 
 
 class PlainMessage(NamedTuple):
-    """A message that is laid out as ours are.
+    """A message that is laid out as ours are."""
 
-    Parameters
-    ----------
-    metadata
-        The header, as JSON.
-    structure
-        See `Layout.known`.
-    """
-
-    metadata: bytes
+    metadata: bytes  # the header, as JSON
     columns: PlainColumns
-    structure: bytes
+    structure: bytes  # see `Layout.known`
 
 
 def find_plain(value: bytes, layout: Layout) -> PlainMessage | None:

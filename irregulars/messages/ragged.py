@@ -15,13 +15,6 @@ from irregulars.dtypes import Column, Ints
 class Ragged:
     """Entries of many rows as columns: those of the first row, then those of the second, and so on.
 
-    Parameters
-    ----------
-    counts
-        How many entries each row owns, int64.
-    columns
-        The entries' columns, all as long as `counts` in sum.
-
     Raises
     ------
     ValueError
@@ -40,8 +33,8 @@ class Ragged:
     array([7, 7, 9])
     """
 
-    counts: Ints
-    columns: Mapping[str, Column]
+    counts: Ints  # how many entries each row owns, int64
+    columns: Mapping[str, Column]  # the entries' columns, all as long as `counts` in sum
 
     def __post_init__(self) -> None:
         entries = int(self.counts.sum())

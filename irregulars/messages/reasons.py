@@ -23,28 +23,22 @@ class Step:
 
     Parameters
     ----------
-    what
-        One of `STEPS`.
     rank, peer
         Who worked, or in whose row the time passed; the other end of a send or recv.
-    operator, communicator
-        In which the time passed, or before which the rank worked.
-    elapsed_ns, usual_ns
-        How long it took, and its usual time; None: not known.
-    is_accused
-        Whether it is on the device that the verdict accuses.
-    waiting, waited_rank, waited_ns
-        How many ranks waited for its end; the one of them that waited longest, and how long.
     """
 
-    what: Name
+    what: Name  # one of `STEPS`
     rank: Rank
+    # operator, communicator: In which the time passed, or before which the rank worked
     operator: Name
     communicator: str | None
+    # elapsed_ns, usual_ns: How long it took, and its usual time; None: not known
     elapsed_ns: Number | None
     usual_ns: Number | None
-    is_accused: bool
+    is_accused: bool  # whether it is on the device that the verdict accuses
     peer: Rank | None = None
+    # waiting, waited_rank, waited_ns: How many ranks waited for its end; the one of them that waited longest, and how
+    # long
     waiting: Count = 0
     waited_rank: Rank | None = None
     waited_ns: Number | None = None
@@ -52,58 +46,32 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """One alternative to the first suspect, and the numbers that rule it out or do not.
+    """One alternative to the first suspect, and the numbers that rule it out or do not."""
 
-    Parameters
-    ----------
-    what
-        One of `ALTERNATIVES`.
-    is_ruled_out
-        None: the operators that were read can't tell.
-    rank
-        Whose work or transfers were held against their usual; None: all ranks'.
-    excess_ns, usual_ns
-        By how much longer than usual they took in the typical iteration; None: not known.
-    slow, known
-        How many lanes were slow, and how many were compared.
-    """
-
-    what: Name
-    is_ruled_out: bool | None
-    rank: Rank | None = None
+    what: Name  # one of `ALTERNATIVES`
+    is_ruled_out: bool | None  # none: the operators that were read can't tell
+    rank: Rank | None = None  # whose work or transfers were held against their usual; None: all ranks'
+    # excess_ns, usual_ns: By how much longer than usual they took in the typical iteration; None: not known
     excess_ns: Number | None = None
     usual_ns: Number | None = None
+    # slow, known: How many lanes were slow, and how many were compared
     slow: Count | None = None
     known: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Why a verdict is as it is; `Verdict.explanation`.
+    """Why a verdict is as it is; `Verdict.explanation`."""
 
-    Parameters
-    ----------
-    iteration
-        The iteration that is shown: of those in which the cause was seen the one whose time is the median.
-    elapsed_ns, usual_ns
-        How long it took, and the usual time; None: it did not end, or not known.
-    against
-        Origin of the usual time: the job's own ``past``, or ``peers`` in the same iterations.
-    delta
-        The δ in force.
-    path
-        From the symptom to the cause, at most `MOST_STEPS`; empty: no operators were read.
-    considered
-        Alternatives to the first suspect.
-    """
-
+    # The iteration that is shown: of those in which the cause was seen the one whose time is the median
     iteration: Integer
+    # elapsed_ns, usual_ns: How long it took, and the usual time; None: it did not end, or not known
     elapsed_ns: Number | None
     usual_ns: Number | None
-    against: Name
-    delta: Number | None = None
-    path: tuple[Step, ...] = ()
-    considered: tuple[Considered, ...] = ()
+    against: Name  # origin of the usual time: the job's own ``past``, or ``peers`` in the same iterations
+    delta: Number | None = None  # the δ in force
+    path: tuple[Step, ...] = ()  # from the symptom to the cause, at most `MOST_STEPS`; empty: no operators were read
+    considered: tuple[Considered, ...] = ()  # alternatives to the first suspect
 
     @property
     def ranks(self) -> set[int]:

@@ -47,12 +47,8 @@ from irregulars.validation import (
     json_object,
 )
 
-VERSION: Final = 1
-"""Version of every record: a reader refuses a newer one, and reads all older ones."""
-
-UNKNOWN: Final = int(np.iinfo(np.int64).min)
-"""An unknown value in an ``int64`` column."""
-
+VERSION: Final = 1  # version of every record: a reader refuses a newer one, and reads all older ones
+UNKNOWN: Final = int(np.iinfo(np.int64).min)  # an unknown value in an ``int64`` column
 PHASE_UNKNOWN: Final = 255
 
 OPERATORS: Final = (
@@ -64,15 +60,11 @@ OPERATORS: Final = (
 OPERATOR_CODES: Final = {name: code for code, name in enumerate(OPERATORS)}
 SEND: Final = OPERATOR_CODES["send"]
 RECV: Final = OPERATOR_CODES["recv"]
-P2P: Final = (SEND, RECV)
-"""Operators of two ranks; all others are collectives."""
-
+P2P: Final = (SEND, RECV)  # operators of two ranks; all others are collectives
 ROOTED: Final = tuple(OPERATOR_CODES[name] for name in ("broadcast", "reduce", "gather", "scatter"))
 """Collectives in which only those wait who depend on others."""
 
-KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")
-"""Kinds of communicators."""
-
+KINDS: Final = ("world", "dp", "tp", "pp", "ep", "cp", "unknown")  # kinds of communicators
 PHASES: Final = ("train", "eval", "checkpoint", "observed")
 """Phases of an iteration; a column ``phase`` holds indices into this tuple. An ``observed`` one is no turn of the
 training loop: the job was observed from outside, was alive, and nothing in it was timed."""
@@ -169,9 +161,7 @@ def _field(one: pa.Field) -> _Field:
     return _Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable, in_numpy, unknown)
 
 
-CODED: Final = ("communicator", "device")
-"""Columns that hold indices into the names of a header."""
-
+CODED: Final = ("communicator", "device")  # columns that hold indices into the names of a header
 _NOT_SENT: Final = ("schema", "group")  # the one stands beside the header, the other in that of a bundle
 
 _LIMITS: Final = {"operator": len(OPERATORS), "path": len(PATHS), **dict.fromkeys(CODED, None)}
@@ -187,40 +177,24 @@ _LAYOUTS: Final = {name: layout_of(fields) for name, fields in _FIELDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose rows a batch holds, and how far its source is complete with it.
+    """Whose rows a batch holds, and how far its source is complete with it."""
 
-    Parameters
-    ----------
-    schema
-        A name in `BATCH_SCHEMAS`.
-    job, attempt, rank
-        The training job, its start number, the global rank.
-    rows_before
-        Rows of this schema that this rank published in this attempt before this batch: shows loss, and lets a
-        heartbeat say "all rows up to here are yours".
-    watermark_ns
-        Event time (end of an operator or iteration, time of a sample; ns since the epoch) up to which this source
-        is complete with this batch; `None` if the source does not know.
-    names
-        Dictionary of the batch: communicator ids (commops) or device names (bandwidth).
-    group
-        The group with whose bundles the batch travels (`messages.bundles`); None: it travels by itself.
-    start
-        As in the rank's announcement; None: of whichever start of this attempt is heard.
-    since_ns
-        As in the announcement of the rank's place from which the rows come.
-    """
-
-    schema: str
+    schema: str  # a name in `BATCH_SCHEMAS`
+    # job, attempt, rank: The training job, its start number, the global rank
     job: JobName
     attempt: Count
     rank: Rank
+    # Rows of this schema that this rank published in this attempt before this batch: shows loss, and lets a heartbeat
+    # say "all rows up to here are yours"
     rows_before: RowCount = 0
+    # Event time (end of an operator or iteration, time of a sample; ns since the epoch) up to which this source is
+    # complete with this batch; `None` if the source does not know
     watermark_ns: Integer | None = None
-    names: tuple[Label, ...] = ()
+    names: tuple[Label, ...] = ()  # dictionary of the batch: communicator ids (commops) or device names (bandwidth)
+    # The group with whose bundles the batch travels (`messages.bundles`); None: it travels by itself
     group: Name | None = None
-    start: Name | None = None
-    since_ns: Count | None = None
+    start: Name | None = None  # as in the rank's announcement; None: of whichever start of this attempt is heard
+    since_ns: Count | None = None  # as in the announcement of the rank's place from which the rows come
 
 
 BATCH_HEADERS: Final = msgspec.json.Decoder(Header)

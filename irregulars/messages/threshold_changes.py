@@ -42,27 +42,12 @@ FIXED: Final[Mapping[str, str]] = {
 }
 """Settings of the judgement that may not, and why."""
 
-_AT_ONCE: Final = "silence_s"
-"""A job that is silent has no event time from which this could hold."""
+_AT_ONCE: Final = "silence_s"  # a job that is silent has no event time from which this could hold
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdChange:
     """Thresholds that one person changed at once. All of its values hold, or none.
-
-    Parameters
-    ----------
-    change_id
-        Names it; key of its message.
-    values
-        New values by the names of settings, those of `LIVE`; None: the value of the settings.
-    who, reason, time_ns
-        Who changed them, why, and when, ns since the epoch.
-    job
-        The training job; None: all of them. A change of one job beats one of all.
-    from_ns
-        It holds for iterations that start at this event time or later, ns since the epoch; None: `LEAD_NS` after
-        `time_ns`. A silence holds at once.
 
     Raises
     ------
@@ -70,12 +55,15 @@ class ThresholdChange:
         If it changes nothing, or something that must not change, or breaks a setting's rule.
     """
 
-    change_id: Words
-    values: Values
+    change_id: Words  # names it; key of its message
+    values: Values  # new values by the names of settings, those of `LIVE`; None: the value of the settings
+    # who, reason, time_ns: Who changed them, why, and when, ns since the epoch
     who: Words
     reason: Words
     time_ns: Integer
-    job: JobName | None = None
+    job: JobName | None = None  # the training job; None: all of them. A change of one job beats one of all.
+    # It holds for iterations that start at this event time or later, ns since the epoch; None: `LEAD_NS` after
+    # `time_ns`. A silence holds at once.
     from_ns: Integer | None = None
 
     def __post_init__(self) -> None:

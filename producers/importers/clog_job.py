@@ -136,8 +136,7 @@ def _name(groups: dict[str, ProcessGroup | None], name: str, group: ProcessGroup
 RUNNING_MS: Final = 300_000
 """A job whose newest line is not older counts as running: its open calls prove nothing yet."""
 
-Collective = tuple[str, int]
-"""A communicator, as a log names it, and the number of a collective on it."""
+Collective = tuple[str, int]  # a communicator, as a log names it, and the number of a collective on it
 
 
 def given_up(
@@ -172,14 +171,10 @@ def given_up(
     return found
 
 
-MOST_CALLS: Final = 8_000_000
-"""Of all ranks together, 72 bytes each."""
-
+MOST_CALLS: Final = 8_000_000  # of all ranks together, 72 bytes each
 _MS_NS: Final = 1_000_000
 _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
-_ENDED_NS: Final = 0.0
-"""Duration of an operator that ended after an unknown time: no less than this."""
-
+_ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 ITERATION: Final = 0
 """Number of the only iteration where the durations of operators are unknown: then none can be judged."""
 
@@ -238,19 +233,11 @@ class Log:
 
 @dataclass(slots=True)
 class Opened:
-    """Calls of a log, those without an end that means anything last; counts these.
-
-    Parameters
-    ----------
-    standing
-        Collectives whose end means nothing.
-    is_kept
-        Whether calls without an end are given.
-    """
+    """Calls of a log, those without an end that means anything last; counts these."""
 
     log: Log
-    standing: Set[Collective]
-    is_kept: bool
+    standing: Set[Collective]  # collectives whose end means nothing
+    is_kept: bool  # whether calls without an end are given
     count: int = 0
 
     def __iter__(self) -> Iterator[Call]:

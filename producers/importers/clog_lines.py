@@ -45,23 +45,13 @@ _MOST_RANK: Final = 1 << 20
 
 
 class Signature(NamedTuple):
-    """Operator, communicator and size of the calls of one number.
-
-    Parameters
-    ----------
-    operator
-        None where the name is none that we know.
-    peer
-        The other end of a send or recv, as rank inside of the communicator; `UNKNOWN` for collectives.
-    is_async
-        Whether the caller goes on before the operator has ended.
-    """
+    """Operator, communicator and size of the calls of one number."""
 
     communicator: str
-    operator: int | None
-    peer: int
+    operator: int | None  # none where the name is none that we know
+    peer: int  # the other end of a send or recv, as rank inside of the communicator; `UNKNOWN` for collectives
     size_bytes: float
-    is_async: bool
+    is_async: bool  # whether the caller goes on before the operator has ended
 
 
 def read_signature(fields: list[str]) -> Signature | None:
@@ -118,8 +108,7 @@ MOST_OPEN: Final = 100_000
 
 MOST_SIGNATURES: Final = 200_000
 MOST_MEMBERSHIPS: Final = 2_000
-MOST_LISTED: Final = 1 << 21
-"""Ranks in all split lines of a log."""
+MOST_LISTED: Final = 1 << 21  # ranks in all split lines of a log
 
 
 _MOST_RANKS: Final = 1 << 20
@@ -161,16 +150,11 @@ class Split(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of an operator; `start_ms` and `end_ms` are None where the log does not say them (yet).
-
-    Parameters
-    ----------
-    number
-        How many collectives this rank called on the communicator before; of sends and recvs, how many with that peer.
-    """
+    """One call of an operator; `start_ms` and `end_ms` are None where the log does not say them (yet)."""
 
     communicator: str
     operator: int
+    # How many collectives this rank called on the communicator before; of sends and recvs, how many with that peer
     number: int
     peer: int
     size_bytes: float

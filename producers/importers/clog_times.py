@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Final
 
-LONG_MS: Final = 2
-"""From the call to the end: of a shorter operator, either of both times may be its begin."""
-
+LONG_MS: Final = 2  # from the call to the end: of a shorter operator, either of both times may be its begin
 _SAME_MS: Final = 1
 _MOST_HOLLOW: Final = 0.9
 _MOST_OVERLAPPED: Final = 0.05
@@ -30,27 +28,20 @@ START, CALL, UNCLEAR = "start", "call", "unclear"
 
 @dataclass(slots=True)
 class TimeCounts:
-    """Counts of one log.
+    """Counts of one log."""
 
-    Parameters
-    ----------
-    followed, overlapped
-        Calls that should block and had another one behind them; those of them that had not ended by then.
-    ended, hollow
-        Operators of calls that should block whose end comes `LONG_MS` after the call or later; those of them that
-        began where they ended.
-    ended_apart, hollow_apart
-        The same of calls that return at once.
-    at_calls
-        Of both, those whose end was written right after the call of another one, at which the watchdog looked.
-    """
-
+    # followed, overlapped: Calls that should block and had another one behind them; those of them that had not ended
+    # by then
     followed: int = 0
     overlapped: int = 0
+    # ended, hollow: Operators of calls that should block whose end comes `LONG_MS` after the call or later; those of
+    # them that began where they ended
     ended: int = 0
     hollow: int = 0
+    # ended_apart, hollow_apart: The same of calls that return at once
     ended_apart: int = 0
     hollow_apart: int = 0
+    # Of both, those whose end was written right after the call of another one, at which the watchdog looked
     at_calls: int = 0
 
     def add_call(self, *, is_after_sync: bool, is_open: bool) -> None:

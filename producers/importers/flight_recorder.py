@@ -27,9 +27,7 @@ from irregulars.producers.importers.groups import (
 from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
-ENDED_NS: Final = 0.0
-"""Duration of an operator that ended after an unknown time: no less than this."""
-
+ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 _ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _MOST_GROUPS: Final = 65_536
 
@@ -46,26 +44,14 @@ class Dump:
 
 
 class Entry(NamedTuple):
-    """One entry: an operator of this rank.
+    """One entry: an operator of this rank."""
 
-    Parameters
-    ----------
-    group
-        Name of the process group.
-    sequence
-        Of collectives; of p2p -1.
-    ends
-        Sender and receiver inside the group; None for collectives.
-    elapsed_ns
-        NaN if it has not ended.
-    """
-
-    group: str
+    group: str  # name of the process group
     operator: int
-    sequence: int
-    ends: tuple[int, int] | None
+    sequence: int  # of collectives; of p2p -1
+    ends: tuple[int, int] | None  # sender and receiver inside the group; None for collectives
     start_ns: int
-    elapsed_ns: float
+    elapsed_ns: float  # NaN if it has not ended
     size_bytes: float
 
 
@@ -234,16 +220,12 @@ def _integer(value: Any) -> int | None:
     return None
 
 
-ITERATION: Final = 0
-"""A dump knows no iterations: all that it holds counts as one."""
-
+ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as one
 _FIRST_OPEN: Final = 1 << 20
 """Number of the first send or recv of a pair that never ended. The recorder's own numbers differ at the two ends, and
 those that both have completed are the same."""
 
-_ANY: Final = OPERATOR_CODES["barrier"]
-"""Operator of a collective that ended and whose name is in no entry."""
-
+_ANY: Final = OPERATOR_CODES["barrier"]  # operator of a collective that ended and whose name is in no entry
 NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
 
 

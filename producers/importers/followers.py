@@ -26,19 +26,14 @@ from irregulars.producers.trace.foreign_files import GZIP_MAGIC, Directory, rank
 
 _LOG: Final = logging.getLogger("irregulars.following")
 
-SETTLE_S: Final = 2.0
-"""A file that has not changed for so long is complete."""
-
+SETTLE_S: Final = 2.0  # a file that has not changed for so long is complete
 MOST_WAIT_S: Final = 60.0
 """Longest wait of complete files for others that still change: one that never rests must not block the rest."""
 
-MOST_PIECE_BYTES: Final = 4 << 20
-"""Of logs, read at once."""
-
+MOST_PIECE_BYTES: Final = 4 << 20  # of logs, read at once
 _MOST_UNSEEN: Final = 1000
 
-KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")
-"""Kinds of files that can be followed."""
+KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")  # kinds of files that can be followed
 
 
 class LiveRows(Protocol):

@@ -26,8 +26,7 @@ from irregulars.producers.trace.directory import published_ns
 _LOG: Final = logging.getLogger("irregulars.following")
 _WAIT_S: Final = 0.05
 
-Stand = dict[str, Any]
-"""Position of a reader: plain JSON values."""
+Stand = dict[str, Any]  # position of a reader: plain JSON values
 
 
 class Piece(NamedTuple):
@@ -56,24 +55,14 @@ class FileReader(Protocol):
 
 @dataclass(slots=True)
 class _Progress:
-    """Content of a source's position.
+    """Content of a source's position."""
 
-    Parameters
-    ----------
-    before, after
-        The piece that rows are taken from; `after` is None before there is one.
-    rows
-        Rows taken of it.
-    announced
-        Sources of each rank that was announced.
-    totals
-        For each rank and schema, before that piece: rows taken, and the watermark.
-    """
-
+    # before, after: The piece that rows are taken from; `after` is None before there is one
     before: Stand = field(default_factory=dict)
     after: Stand | None = None
-    rows: int = 0
-    announced: dict[str, list[str]] = field(default_factory=dict)
+    rows: int = 0  # rows taken of it
+    announced: dict[str, list[str]] = field(default_factory=dict)  # sources of each rank that was announced
+    # For each rank and schema, before that piece: rows taken, and the watermark
     totals: dict[str, list[int | None]] = field(default_factory=dict)
 
     def to_text(self) -> str:

@@ -132,28 +132,18 @@ class RankRows:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """All that was imported of one job.
-
-    Parameters
-    ----------
-    ranks
-        Rows of each logged rank; a rank that logged nothing has empty ones.
-    notes
-        Limits of this source that a person must know, a sentence each.
-    skipped
-        Number of records without a known collective, by reason.
-    complete_until_ns
-        Per rank, where it is known: time up to which all its rows are here, ns since the epoch.
-    """
+    """All that was imported of one job."""
 
     job: str
     world_size: int
     clock: str
     communicators: Mapping[str, Communicator]
-    ranks: Mapping[int, RankRows]
+    ranks: Mapping[int, RankRows]  # rows of each logged rank; a rank that logged nothing has empty ones
     places: Mapping[int, RankLocation] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # limits of this source that a person must know, a sentence each
+    # Number of records without a known collective, by reason
     skipped: Mapping[str, int] = field(default_factory=dict)
+    # Per rank, where it is known: time up to which all its rows are here, ns since the epoch
     complete_until_ns: Mapping[int, int] = field(default_factory=dict)
 
     def announcements(self) -> Iterator[Announcement]:

@@ -38,8 +38,7 @@ from irregulars.producers.trace.job_file import RankLocation
 from irregulars.validation import nearest
 
 MAX_PICKLE_BYTES: Final = 64 << 20
-MAX_JSON_BYTES: Final = 16 << 20
-"""Of one dump. A byte of JSON may become 25 of memory; 20,000 entries take 12 MB."""
+MAX_JSON_BYTES: Final = 16 << 20  # of one dump. A byte of JSON may become 25 of memory; 20,000 entries take 12 MB.
 
 
 def import_trace(

@@ -62,9 +62,7 @@ class LogParser:
 
     skipped: Counter[str] = field(default_factory=Counter)
     dropped: Counter[Process] = field(default_factory=Counter)
-    written_us: int = 0
-    """When the newest line that says so was written, us since the epoch."""
-
+    written_us: int = 0  # when the newest line that says so was written, us since the epoch
     _process: Process | None = None
     _member: Membership | None = None
     _left: dict[str, int] = field(default_factory=dict)

@@ -20,33 +20,19 @@ Array = np.ndarray
 
 BLOCK_BYTES: Final = 1 << 20
 MAX_EVENT_BYTES: Final = 4 << 20
-MAX_HEAD_BYTES: Final = 8 << 20
-"""Of the text before and behind the events: properties of devices, groups, logs."""
-
-_NAME_BYTES: Final = 1 << 10
-"""Of the name of the list, with the white space behind it."""
-
+MAX_HEAD_BYTES: Final = 8 << 20  # of the text before and behind the events: properties of devices, groups, logs
+_NAME_BYTES: Final = 1 << 10  # of the name of the list, with the white space behind it
 _QUOTE, _BACKSLASH = 0x22, 0x5C
 _OPENING, _CLOSING = 0x0B, 0x0D  # lower halves of { [ and of } ]
 _LIST_DEPTH: Final = 2  # of the list of events: the file's object is 1, so that events begin there
 
 
 class Structure(NamedTuple):
-    """Brackets of a block that are not inside strings.
+    """Brackets of a block that are not inside strings."""
 
-    Parameters
-    ----------
-    at
-        Their places.
-    depth
-        Depth after each of them, when the block begins at depth 0.
-    is_open
-        Whether they open an object or a list.
-    """
-
-    at: Array
-    depth: Array
-    is_open: Array
+    at: Array  # their places
+    depth: Array  # depth after each of them, when the block begins at depth 0
+    is_open: Array  # whether they open an object or a list
 
 
 def find_structure(block: bytes) -> Structure:

@@ -24,8 +24,7 @@ from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.importers.kineto_trace import Call, Capture, step_at
 from irregulars.producers.trace.job_file import RankLocation
 
-_PASSING: Final = 0.95
-"""Of the calls: profilers place some events a little off."""
+_PASSING: Final = 0.95  # of the calls: profilers place some events a little off
 
 
 class Kind(NamedTuple):

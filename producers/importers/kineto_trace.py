@@ -74,9 +74,7 @@ LAUNCHES: Final = (b"LaunchKernel",)
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
 _MOST_US: Final = 1 << 53
 _MOST_KEPT: Final = 500_000
-_MOST_TEXT: Final = 32 << 20
-"""Events that are kept of a trace, and characters of the different texts in them."""
-
+_MOST_TEXT: Final = 32 << 20  # events that are kept of a trace, and characters of the different texts in them
 _LONGEST_TEXT: Final = 1 << 16
 _LONGEST_NAME: Final = 200
 _MOST_GROUPS: Final = 65_536
@@ -92,28 +90,16 @@ class Kernel(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One collective of this rank.
+    """One collective of this rank."""
 
-    Parameters
-    ----------
-    group
-        The process group; None where the trace does not say.
-    lane
-        Stands for the group where the trace does not name it: the stream, or the backend's name.
-    issued_ns
-        When the call was made: it belongs to the step around that time.
-    peer
-        The other end of p2p as a rank of the group; -1 elsewhere.
-    """
-
-    group: ProcessGroup | None
-    lane: str
+    group: ProcessGroup | None  # the process group; None where the trace does not say
+    lane: str  # stands for the group where the trace does not name it: the stream, or the backend's name
     operator: int
     start_ns: int
     elapsed_ns: float
     size_bytes: float
-    issued_ns: int
-    peer: int = -1
+    issued_ns: int  # when the call was made: it belongs to the step around that time
+    peer: int = -1  # the other end of p2p as a rank of the group; -1 elsewhere
 
 
 @dataclass(slots=True)

@@ -15,9 +15,7 @@ from typing import Any, Final
 from irregulars.errors import InputError
 
 MAX_INTEGER_BITS: Final = 64
-MAX_INSTRUCTIONS: Final = 3_000_000
-"""A dump of 2,000 entries with their stacks has some hundred thousand."""
-
+MAX_INSTRUCTIONS: Final = 3_000_000  # a dump of 2,000 entries with their stacks has some hundred thousand
 _MARK: Final = object()
 _PUSHED: Final = frozenset(
     {"BINFLOAT", "BINUNICODE", "BINUNICODE8", "SHORT_BINUNICODE", "UNICODE", "BINBYTES", "BINBYTES8",

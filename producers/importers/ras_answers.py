@@ -24,12 +24,8 @@ from irregulars.errors import InputError
 from irregulars.messages.records import P2P
 from irregulars.producers.importers.groups import operator_of
 
-MAX_ANSWER_BYTES: Final = 64 << 20
-"""Of one answer: 8,192 ranks in four communicators each take 18 MiB."""
-
-MOST_MEMBERS: Final = 1 << 18
-"""Ranks of all communicators together."""
-
+MAX_ANSWER_BYTES: Final = 64 << 20  # of one answer: 8,192 ranks in four communicators each take 18 MiB
+MOST_MEMBERS: Final = 1 << 18  # ranks of all communicators together
 _MOST_PARTS: Final = 4 * MOST_MEMBERS
 _MOST_VALUES: Final = 16 * MOST_MEMBERS
 """Objects and lists of an answer, and values in them; in a rank there are four and 18. An answer of nothing but these
@@ -60,25 +56,14 @@ class Worker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A rank that answered.
+    """A rank that answered."""
 
-    Parameters
-    ----------
-    worker
-        Its process and GPU.
-    launched
-        How many collectives of each kind it has launched on this communicator, by code of the operator. NCCL does not
-        count sends and recvs.
-    is_running
-        Whether it has joined the communicator, and neither leaves nor aborts it.
-    async_error
-        NCCL's result code of its last error; 0: none.
-    """
-
-    worker: Worker
+    worker: Worker  # its process and GPU
+    # How many collectives of each kind it has launched on this communicator, by code of the operator. NCCL does not
+    # count sends and recvs.
     launched: Mapping[int, int]
-    is_running: bool
-    async_error: int
+    is_running: bool  # whether it has joined the communicator, and neither leaves nor aborts it
+    async_error: int  # NCCL's result code of its last error; 0: none
 
     @property
     def total(self) -> int:
@@ -88,18 +73,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A rank of which there was no answer.
+    """A rank of which there was no answer."""
 
-    Parameters
-    ----------
-    worker
-        Its process and GPU.
-    is_gone
-        Whether its process could not be reached. Else it answered, and does not take itself for a member: it joins or
-        leaves just now.
-    """
-
-    worker: Worker
+    worker: Worker  # its process and GPU
+    # Whether its process could not be reached. Else it answered, and does not take itself for a member: it joins or
+    # leaves just now.
     is_gone: bool
 
 
@@ -131,24 +109,12 @@ class RasCommunicator:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of the service.
+    """One answer of the service."""
 
-    Parameters
-    ----------
-    version
-        NCCL's.
-    told
-        Time of the answer by the service: local time to the second, without zone; it orders saved answers.
-    communicators
-        Those that could be used.
-    unusable
-        Number of those that could not.
-    """
-
-    version: str
-    told: str
-    communicators: tuple[RasCommunicator, ...]
-    unusable: int
+    version: str  # NCCL's
+    told: str  # time of the answer by the service: local time to the second, without zone; it orders saved answers
+    communicators: tuple[RasCommunicator, ...]  # those that could be used
+    unusable: int  # number of those that could not
 
 
 def read_answer(value: bytes) -> Answer:

@@ -27,42 +27,23 @@ OBSERVED: Final = PHASES.index("observed")
 
 SOURCES: Final = ("commops", "iterations")
 
-ENDED_NS: Final = 0.0
-"""Duration of an operator that ended at an unknown time: the smallest that it can have."""
+ENDED_NS: Final = 0.0  # duration of an operator that ended at an unknown time: the smallest that it can have
 
 
 @dataclass(slots=True)
 class JobRun:
-    """One run of a job, and the state of its publication.
+    """One run of a job, and the state of its publication."""
 
-    Parameters
-    ----------
-    job, attempt
-        Name and start number.
-    workers
-        By global rank.
-    members
-        Communicators that are announced: global ranks in their order.
-    began_ns
-        When it was first seen.
-    observed
-        How many iterations were published.
-    observed_ns
-        When the last of them ended.
-    operators
-        Rows of operators published of each rank.
-    told, told_ns
-        Operators that were published as entered, and not yet as ended; when any were published last.
-    """
-
+    # job, attempt: Name and start number
     job: str
     attempt: int
-    workers: Mapping[int, Worker]
-    members: Mapping[str, tuple[int, ...]]
-    began_ns: int
-    observed: int = 0
-    observed_ns: int = 0
-    operators: dict[int, int] = field(default_factory=dict)
+    workers: Mapping[int, Worker]  # by global rank
+    members: Mapping[str, tuple[int, ...]]  # communicators that are announced: global ranks in their order
+    began_ns: int  # when it was first seen
+    observed: int = 0  # how many iterations were published
+    observed_ns: int = 0  # when the last of them ended
+    operators: dict[int, int] = field(default_factory=dict)  # rows of operators published of each rank
+    # told, told_ns: Operators that were published as entered, and not yet as ended; when any were published last
     told: list[Open] = field(default_factory=list)
     told_ns: int = 0
 
@@ -157,9 +138,7 @@ def _operators(own: Sequence[Open], names: Sequence[str], iteration: int, elapse
     return {name: columns[name] for name in COMMOPS.names}
 
 
-ITERATION: Final = 0
-"""Answers know no iterations: all that they hold counts as one."""
-
+ITERATION: Final = 0  # answers know no iterations: all that they hold counts as one
 _BORDER: Final = re.compile(rb"(?<=\n\})\s*(?=\{)")
 
 NOTE_COUNTS: Final = "RAS counts collectives that were launched, and no sends and recvs: use it for hangs alone"

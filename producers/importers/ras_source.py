@@ -34,34 +34,21 @@ not answer for a moment."""
 
 _ANY_PORT: Final = 9
 
-_MOST_WAITING: Final = 1 << 17
-"""Records that wait to be polled: above it looks are left out."""
+_MOST_WAITING: Final = 1 << 17  # records that wait to be polled: above it looks are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RasSettings:
-    """Which job is looked for, and when it counts as standing still.
+    """Which job is looked for, and when it counts as standing still."""
 
-    Parameters
-    ----------
-    job
-        Its name.
-    world_size
-        How many ranks it has: the communicator of that size gives each process its global rank.
-    every_s
-        Time between two looks, seconds.
-    standing_s
-        After this time without movement the operators in which ranks wait are published, seconds. Judgement then
-        waits for ``silence_s``.
-    hang_s
-        A job that ends while it stands still hung if it stood for this time, seconds. Else its operators are
-        published as ended: before its end a job often waits for a last checkpoint of one rank.
-    """
-
-    job: str
-    world_size: int
-    every_s: float = 10.0
+    job: str  # its name
+    world_size: int  # how many ranks it has: the communicator of that size gives each process its global rank
+    every_s: float = 10.0  # time between two looks, seconds
+    # After this time without movement the operators in which ranks wait are published, seconds. Judgement then waits
+    # for ``silence_s``.
     standing_s: float = 30.0
+    # A job that ends while it stands still hung if it stood for this time, seconds. Else its operators are published
+    # as ended: before its end a job often waits for a last checkpoint of one rank.
     hang_s: float = 300.0
 
 

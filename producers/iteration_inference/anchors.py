@@ -24,24 +24,12 @@ _OTHER_KIND: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A communicator that marks where iterations end.
+    """A communicator that marks where iterations end."""
 
-    Parameters
-    ----------
-    communicator
-        Its code.
-    ranks
-        Those that are numbered by it.
-    last_sequence
-        Of each iteration, ascending: its last reduction on the communicator.
-    first_sequence
-        The first reduction of the first iteration.
-    """
-
-    communicator: int
-    ranks: Array
-    last_sequence: Array
-    first_sequence: int
+    communicator: int  # its code
+    ranks: Array  # those that are numbered by it
+    last_sequence: Array  # of each iteration, ascending: its last reduction on the communicator
+    first_sequence: int  # the first reduction of the first iteration
 
 
 def find_anchors(operators: Operators, kinds: Sequence[str]) -> list[Anchor]:

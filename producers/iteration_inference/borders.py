@@ -13,12 +13,8 @@ import numpy as np
 
 Array = np.ndarray
 
-HOLE: Final = -1
-"""Class of an operator that is in no rank's rows: it may be any."""
-
-REPEATS: Final = 3
-"""Number of exact repeats in a row that make a template."""
-
+HOLE: Final = -1  # class of an operator that is in no rank's rows: it may be any
+REPEATS: Final = 3  # number of exact repeats in a row that make a template
 _CLASSES: Final = 24
 _CORRELATED: Final = 0.3
 _MOST_TRIES: Final = 200
@@ -182,33 +178,16 @@ _SHORTEST_HALF: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class AnchorLane:
-    """Reductions of one communicator in order of sequence; arrays of equal length.
+    """Reductions of one communicator in order of sequence; arrays of equal length."""
 
-    Parameters
-    ----------
-    sequence
-        Of each operator.
-    classes
-        Equal for operators that are equal in all known respects; `HOLE` where no rank's rows hold the operator.
-    operators
-        Coarser classes, without sizes.
-    size_bytes
-        float64, NaN where unknown.
-    is_scalar
-        Whether it carries single numbers.
-    start_ns
-        float64, of some member.
-    sides
-        As `find_template` wants them.
-    """
-
-    sequence: Array
+    sequence: Array  # of each operator
+    # Equal for operators that are equal in all known respects; `HOLE` where no rank's rows hold the operator
     classes: Array
-    operators: Array
-    size_bytes: Array
-    is_scalar: Array
-    start_ns: Array
-    sides: Sequence[Array]
+    operators: Array  # coarser classes, without sizes
+    size_bytes: Array  # float64, NaN where unknown
+    is_scalar: Array  # whether it carries single numbers
+    start_ns: Array  # float64, of some member
+    sides: Sequence[Array]  # as `find_template` wants them
 
     def __len__(self) -> int:
         return len(self.sequence)

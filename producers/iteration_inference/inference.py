@@ -22,23 +22,14 @@ Array = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class IterationSpans:
-    """Times of iterations on ranks.
+    """Times of iterations on ranks."""
 
-    Parameters
-    ----------
-    ranks
-        Ascending.
-    start_ns, past_ns
-        ``(ranks, iterations)``, int64; from the first operator's start to the last one's end, as where nothing else
-        is known of an iteration; `UNKNOWN` where a rank has no timed operator of one.
-    gaps_ns
-        Time without an operator before the first one, float64; NaN where unknown.
-    """
-
-    ranks: Array
+    ranks: Array  # ascending
+    # start_ns, past_ns: ``(ranks, iterations)``, int64; from the first operator's start to the last one's end, as
+    # where nothing else is known of an iteration; `UNKNOWN` where a rank has no timed operator of one
     start_ns: Array
     past_ns: Array
-    gaps_ns: Array
+    gaps_ns: Array  # time without an operator before the first one, float64; NaN where unknown
 
     @property
     def job_elapsed_ns(self) -> Array:
@@ -179,23 +170,12 @@ COLUMNS: Final = ("rank", "communicator", "operator", "sequence", "peer", "start
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """The inferred iterations.
+    """The inferred iterations."""
 
-    Parameters
-    ----------
-    iteration
-        Of each row given, int64; `UNKNOWN` outside of iterations.
-    anchors
-        The communicators that mark the ends of iterations, and their ranks.
-    spans
-        When each iteration began and ended on each rank; None where there are none.
-    phases
-        Index into `messages.records.PHASES` of each iteration, uint8.
-    """
-
-    iteration: Array
-    anchors: tuple[Anchor, ...] = ()
-    spans: IterationSpans | None = None
+    iteration: Array  # of each row given, int64; `UNKNOWN` outside of iterations
+    anchors: tuple[Anchor, ...] = ()  # the communicators that mark the ends of iterations, and their ranks
+    spans: IterationSpans | None = None  # when each iteration began and ended on each rank; None where there are none
+    # Index into `messages.records.PHASES` of each iteration, uint8
     phases: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
 
     @property

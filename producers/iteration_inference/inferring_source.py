@@ -66,9 +66,7 @@ def read_state(path: Path, kind: type[T]) -> T | None:
 
 _LOG: Final = logging.getLogger("irregulars.iterations")
 
-PAUSE_S: Final = 30.0
-"""Time without operators of a job after which held rows leave: it may hang."""
-
+PAUSE_S: Final = 30.0  # time without operators of a job after which held rows leave: it may hang
 LEARNING_S: Final = 2.0
 LEARNING_RATIO: Final = 0.02
 """Time that learning may take at first, and its share of all time after it: a job that repeats nothing must not

@@ -32,24 +32,14 @@ _REGULAR: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """A regular stretch on an anchor's communicator.
+    """A regular stretch on an anchor's communicator."""
 
-    Parameters
-    ----------
-    communicator
-        Its code.
-    border, number
-        Sequence of the operator that ended some iteration, and that iteration's number.
-    length
-        Collectives of one iteration on the communicator.
-    operators, sizes
-        Of each of them, from the first after a border on; -1 where it is none of training, or varies.
-    """
-
-    communicator: int
+    communicator: int  # its code
+    # border, number: Sequence of the operator that ended some iteration, and that iteration's number
     border: int
     number: int
-    length: int
+    length: int  # collectives of one iteration on the communicator
+    # operators, sizes: Of each of them, from the first after a border on; -1 where it is none of training, or varies
     operators: Array
     sizes: Array
 
@@ -125,18 +115,10 @@ _PATIENT: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
-    """Limits on the rows that the inference of a running job holds.
+    """Limits on the rows that the inference of a running job holds."""
 
-    Parameters
-    ----------
-    rows
-        Operators of all ranks kept in memory at most.
-    delay_s
-        Event time for which a batch may be held back until its iterations are known.
-    """
-
-    rows: int = 200_000
-    delay_s: float = 900.0
+    rows: int = 200_000  # operators of all ranks kept in memory at most
+    delay_s: float = 900.0  # event time for which a batch may be held back until its iterations are known
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,33 +68,18 @@ _UNSIZED: Final = tuple(OPERATOR_CODES[name] for name in ("all_to_all", "gather"
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """Rows in the order of rank and start, each share once; arrays of equal length.
+    """Rows in the order of rank and start, each share once; arrays of equal length."""
 
-    Parameters
-    ----------
-    row
-        Index of the row given.
-    rank, communicator, operator, sequence
-        As in the record; communicators as codes of the whole job.
-    lane
-        Code of the lane.
-    kind
-        Code of (lane, operator): operators of one kind do the same to the same ranks.
-    start_ns
-        int64; `UNKNOWN` rows stand first of their rank.
-    size_bytes
-        float64; NaN where unknown, or where members of one collective may differ.
-    """
-
-    row: Array
+    row: Array  # index of the row given
+    # rank, communicator, operator, sequence: As in the record; communicators as codes of the whole job
     rank: Array
     communicator: Array
     operator: Array
     sequence: Array
-    lane: Array
-    kind: Array
-    start_ns: Array
-    size_bytes: Array
+    lane: Array  # code of the lane
+    kind: Array  # code of (lane, operator): operators of one kind do the same to the same ranks
+    start_ns: Array  # int64; `UNKNOWN` rows stand first of their rank
+    size_bytes: Array  # float64; NaN where unknown, or where members of one collective may differ
 
     def __len__(self) -> int:
         return len(self.rank)

@@ -9,17 +9,12 @@ import numpy as np
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 
-UNREADABLE: Final = 2**64 - 1
-"""A count that could not be read."""
-
+UNREADABLE: Final = 2**64 - 1  # a count that could not be read
 _MARGIN: Final = 1.25
 """A link carries its nominal rate; framing, and two clocks that read time and count, make it look like more."""
 
-_HALF_WAY: Final = 2.0**31
-"""A counter that fell, and would have gone further than half of 32 bits to wrap, was reset."""
-
-_LONGEST_S: Final = 2.0
-"""A lazy counter that has not moved for this long, seconds, shows that no byte moved."""
+_HALF_WAY: Final = 2.0**31  # a counter that fell, and would have gone further than half of 32 bits to wrap, was reset
+_LONGEST_S: Final = 2.0  # a lazy counter that has not moved for this long, seconds, shows that no byte moved
 
 
 def increments(counts: np.ndarray, before: np.ndarray, limits: np.ndarray) -> np.ndarray:

@@ -24,25 +24,14 @@ _LAG_NS: Final = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Mean rates of one device, each over the interval since the sample before.
+    """Mean rates of one device, each over the interval since the sample before."""
 
-    Parameters
-    ----------
-    owner
-        The rank that the samples are of.
-    device, path
-        Name of the device; index into `messages.records.PATHS`.
-    times_ns
-        int64, shape (n,), growing: ends of the intervals.
-    rates
-        float64, shape (n, 2): bytes/s sent and received; NaN: not known.
-    """
-
-    owner: Owner
+    owner: Owner  # the rank that the samples are of
+    # device, path: Name of the device; index into `messages.records.PATHS`
     device: str
     path: int
-    times_ns: np.ndarray
-    rates: np.ndarray
+    times_ns: np.ndarray  # int64, shape (n,), growing: ends of the intervals
+    rates: np.ndarray  # float64, shape (n, 2): bytes/s sent and received; NaN: not known
 
 
 @dataclass(frozen=True, slots=True)

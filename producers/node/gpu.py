@@ -41,9 +41,7 @@ _NEVER: Final = frozenset(
 )
 """Answers that will not change while we run."""
 
-_MOST: Final = 2**63
-"""A GPU that falls off its bus answers with all bits set, before NVML reports that it is lost."""
-
+_MOST: Final = 2**63  # a GPU that falls off its bus answers with all bits set, before NVML reports that it is lost
 Rates = tuple[int, float, float]
 """End of an interval, ns since the epoch; bytes/s sent and received in it, NaN: not known."""
 

@@ -22,18 +22,10 @@ _NAME: Final = re.compile(r"(?!\.\.?$)[^/\0]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class PciPlace:
-    """A device's way from the root of the PCI tree.
+    """A device's way from the root of the PCI tree."""
 
-    Parameters
-    ----------
-    path
-        The root (``pci0000:00``), the bridges, and the device's own address.
-    numa_node
-        None: the host does not report it.
-    """
-
-    path: tuple[str, ...]
-    numa_node: int | None = None
+    path: tuple[str, ...]  # the root (``pci0000:00``), the bridges, and the device's own address
+    numa_node: int | None = None  # none: the host does not report it
 
 
 def place_of(device: Path) -> PciPlace | None:
@@ -93,28 +85,15 @@ def _nearest(gpu: PciPlace, nics: Mapping[str, PciPlace]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One NIC and its counters.
+    """One NIC and its counters."""
 
-    Parameters
-    ----------
-    name
-        As in ``/sys/class/infiniband``, else as in ``/sys/class/net``.
-    tx, rx
-        The files that count what was sent and received.
-    unit_bytes
-        Bytes that one count stands for.
-    capacity_bytes_per_s
-        Of the link, per direction; None: it is not reported.
-    place
-        In the PCI tree; None: not on it.
-    """
-
-    name: str
+    name: str  # as in ``/sys/class/infiniband``, else as in ``/sys/class/net``
+    # tx, rx: The files that count what was sent and received
     tx: Path
     rx: Path
-    unit_bytes: int
-    capacity_bytes_per_s: float | None
-    place: PciPlace | None
+    unit_bytes: int  # bytes that one count stands for
+    capacity_bytes_per_s: float | None  # of the link, per direction; None: it is not reported
+    place: PciPlace | None  # in the PCI tree; None: not on it
 
 
 def find_nics(sysfs: Path = SYSFS) -> dict[str, Nic]:

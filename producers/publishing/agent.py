@@ -42,31 +42,19 @@ STOPPED: Final = "stopped"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Counts of an agent since its start.
+    """Counts of an agent since its start."""
 
-    Parameters
-    ----------
-    announcements, batches, rows, value_bytes
-        Published so far: announcements, messages with rows, rows of all schemas, bytes of all messages before
-        compression.
-    delivered_messages
-        Acknowledged by the broker: announcements, batches and heartbeats.
-    watermark_ns
-        Newest event time published; `None` before there is one.
-    position
-        Of the source. In the `Progress` that `Agent.run` returns everything before it is acknowledged: resume there.
-    reason
-        ``finished`` or ``stopped`` once it has ended.
-    """
-
+    # announcements, batches, rows, value_bytes: Published so far: announcements, messages with rows, rows of all
+    # schemas, bytes of all messages before compression
     announcements: int = 0
     batches: int = 0
     rows: int = 0
     value_bytes: int = 0
-    delivered_messages: int = 0
-    watermark_ns: int | None = None
+    delivered_messages: int = 0  # acknowledged by the broker: announcements, batches and heartbeats
+    watermark_ns: int | None = None  # newest event time published; `None` before there is one
+    # Of the source. In the `Progress` that `Agent.run` returns everything before it is acknowledged: resume there.
     position: str = ""
-    reason: str | None = None
+    reason: str | None = None  # ``finished`` or ``stopped`` once it has ended
 
 
 _NO_PROGRESS: Final = SourceProgress(0)

@@ -12,12 +12,8 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.records import UNKNOWN, Batch, encode_batch
 
-BATCH_ROWS: Final = 1_500
-"""About 64 KiB of operators: where Kafka and Faust carry most rows per second."""
-
-BATCH_SPAN_S: Final = 1.0
-"""Event time of one batch at most, for which a verdict may wait."""
-
+BATCH_ROWS: Final = 1_500  # about 64 KiB of operators: where Kafka and Faust carry most rows per second
+BATCH_SPAN_S: Final = 1.0  # event time of one batch at most, for which a verdict may wait
 _LONGEST_S: Final = 1e9
 _LATEST: Final = np.iinfo(np.int64).max
 

@@ -15,9 +15,7 @@ from irregulars.messages.bundles import MAX_GROUP_RANKS, bundle_of, encode_bundl
 from irregulars.messages.records import Batch, Header
 from irregulars.producers.publishing.batches import encode_in_parts
 
-MAX_ROWS: Final = 12_000
-"""Rows of a bundle: half a MiB of operators, half of what a message may have."""
-
+MAX_ROWS: Final = 12_000  # rows of a bundle: half a MiB of operators, half of what a message may have
 _GroupKey = tuple[str, int, str | None, str]  # job, attempt, start, group
 _Key = tuple[str, _GroupKey]  # with the schema before it
 

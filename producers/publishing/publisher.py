@@ -31,46 +31,26 @@ _NO_TOPIC: Final = frozenset(
 class AgentSettings:
     """How an agent publishes.
 
-    Parameters
-    ----------
-    bootstrap
-        Kafka brokers to ask first: ``host:port``, several with commas between.
-    topics
-        Prefix, partitions and retention of the topics.
-    kafka
-        More settings of librdkafka, for example ``security.protocol`` and ``sasl.password``; never logged.
-    linger_ms
-        Milliseconds for which a message may wait for others of the same request.
-    compression
-        ``zstd`` (smaller) or ``lz4`` (cheaper).
-    queue_messages, queue_bytes
-        Bounds of the messages that wait for the broker; above them the source is not polled.
-    heartbeat_s
-        Seconds between heartbeats of a rank, and between reports of progress.
-    broker_wait_s
-        Seconds for which a broker that does not answer is waited for.
-    poll_records
-        Announcements and rows of one poll of the source.
-    bundle_s
-        Seconds for which a batch of a rank may wait for those of the other ranks of its host.
-
     Raises
     ------
     InputError
         If a value breaks its rule.
     """
 
-    bootstrap: str
-    topics: TopicSettings = field(default_factory=TopicSettings)
+    bootstrap: str  # Kafka brokers to ask first: ``host:port``, several with commas between
+    topics: TopicSettings = field(default_factory=TopicSettings)  # prefix, partitions and retention of the topics
+    # More settings of librdkafka, for example ``security.protocol`` and ``sasl.password``; never logged
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    linger_ms: float = 50.0
-    compression: str = "zstd"
+    linger_ms: float = 50.0  # milliseconds for which a message may wait for others of the same request
+    compression: str = "zstd"  # ``zstd`` (smaller) or ``lz4`` (cheaper)
+    # queue_messages, queue_bytes: Bounds of the messages that wait for the broker; above them the source is not
+    # polled
     queue_messages: int = 20_000
     queue_bytes: int = 64 << 20
-    heartbeat_s: float = 1.0
-    broker_wait_s: float = 60.0
-    poll_records: int = 15_000
-    bundle_s: float = 0.25
+    heartbeat_s: float = 1.0  # seconds between heartbeats of a rank, and between reports of progress
+    broker_wait_s: float = 60.0  # seconds for which a broker that does not answer is waited for
+    poll_records: int = 15_000  # announcements and rows of one poll of the source
+    bundle_s: float = 0.25  # seconds for which a batch of a rank may wait for those of the other ranks of its host
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:

@@ -42,26 +42,16 @@ _HOPELESS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_
 class SpoolSettings:
     """Where messages wait while Kafka is away.
 
-    Parameters
-    ----------
-    directory
-        For one agent alone.
-    limit_bytes
-        On disk; above it the oldest are dropped and counted.
-    memory_bytes
-        In flight; as much again may wait in memory before it goes to disk.
-    final_s
-        Seconds for which the end of the agent waits for the broker before it leaves the rest in the spool.
-
     Raises
     ------
     InputError
         If a limit is too small to hold a message.
     """
 
-    directory: Path
-    limit_bytes: int = 1 << 30
-    memory_bytes: int = 4 << 20
+    directory: Path  # for one agent alone
+    limit_bytes: int = 1 << 30  # on disk; above it the oldest are dropped and counted
+    memory_bytes: int = 4 << 20  # in flight; as much again may wait in memory before it goes to disk
+    # Seconds for which the end of the agent waits for the broker before it leaves the rest in the spool
     final_s: float = 5.0
 
     def __post_init__(self) -> None:

@@ -16,11 +16,8 @@ from typing import Final
 from irregulars.producers.simulator.settings import NS_PER_MS, SimulatorSettings
 from irregulars.producers.simulator.topology import has_group
 
-RING: Final = "ring"
-"""Stands in the place of an operator where keys and values go round."""
-
-Cuts = Sequence[tuple[str, str]]
-"""Group and operator of each collective that cuts a pass through a stage."""
+RING: Final = "ring"  # stands in the place of an operator where keys and values go round
+Cuts = Sequence[tuple[str, str]]  # group and operator of each collective that cuts a pass through a stage
 
 
 def reductions(settings: SimulatorSettings) -> list[tuple[str, str, int, int]]:
@@ -99,15 +96,11 @@ def pass_cuts(settings: SimulatorSettings, cp_operator: str) -> Cuts:
     return [(group, operator) for layer in range(layers) for group, operator, count in found if layer < count]
 
 
-OWN_WORK: Final = -1
-"""Stands where work belongs to no micro-batch: the optimizer, and data loading of all ranks."""
-
+OWN_WORK: Final = -1  # stands where work belongs to no micro-batch: the optimizer, and data loading of all ranks
 LEADER_WORK: Final = -2
 """Work that only the first rank of each tensor parallel group does: it loads the data for all of them."""
 
-POINT: Final = "point"
-"""Group of a call which is no communication: the moment at which a second stream may go on."""
-
+POINT: Final = "point"  # group of a call which is no communication: the moment at which a second stream may go on
 P2P: Final = "pp"
 
 GRADIENT_STREAM, REPLICA_STREAM, RING_STREAM = 1, 2, 3
@@ -116,46 +109,23 @@ GRADIENT_STREAM, REPLICA_STREAM, RING_STREAM = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One entry into communication: one operator, or sends and recvs that are batched.
+    """One entry into communication: one operator, or sends and recvs that are batched."""
 
-    Parameters
-    ----------
-    group
-        One of `producers.simulator.topology.VARYING`, or `POINT`.
-    operators
-        One name; of p2p one or several of ``send`` and ``recv``.
-    size_bytes
-        Payload of each operator.
-    peers
-        Of p2p: for each operator the stage at its other end.
-    work
-        Work of the rank before it enters: pairs of micro-batch (or `OWN_WORK`, `LEADER_WORK`) and nanoseconds.
-    stream
-        Calls of one stream follow each other. A call beside stream 0 also waits for the call on stream 0 that
-        came before it; calls on stream 0 wait for those on others only if they say so.
-    is_joining
-        Waits for all calls made on other streams so far.
-    after
-        Places in the program of calls that must have ended besides.
-    ring
-        Above 0: each member sends to the next of its group and receives from the one before, all in one batch, in
-        groups of this size.
-    is_logged
-        False: the ranks wait in it as in any other, but write no row.
-    is_scaled
-        Its payload grows with the length of the sequences.
-    """
-
-    group: str
-    operators: tuple[str, ...]
-    size_bytes: int
-    peers: tuple[int, ...] = ()
+    group: str  # one of `producers.simulator.topology.VARYING`, or `POINT`
+    operators: tuple[str, ...]  # one name; of p2p one or several of ``send`` and ``recv``
+    size_bytes: int  # payload of each operator
+    peers: tuple[int, ...] = ()  # of p2p: for each operator the stage at its other end
+    # Work of the rank before it enters: pairs of micro-batch (or `OWN_WORK`, `LEADER_WORK`) and nanoseconds
     work: tuple[tuple[int, float], ...] = ()
+    # Calls of one stream follow each other. A call beside stream 0 also waits for the call on stream 0 that came
+    # before it; calls on stream 0 wait for those on others only if they say so.
     stream: int = 0
-    is_joining: bool = False
-    is_logged: bool = True
-    is_scaled: bool = False
-    after: tuple[int, ...] = ()
+    is_joining: bool = False  # waits for all calls made on other streams so far
+    is_logged: bool = True  # false: the ranks wait in it as in any other, but write no row
+    is_scaled: bool = False  # its payload grows with the length of the sequences
+    after: tuple[int, ...] = ()  # places in the program of calls that must have ended besides
+    # Above 0: each member sends to the next of its group and receives from the one before, all in one batch, in
+    # groups of this size
     ring: int = 0
 
 

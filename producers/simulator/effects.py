@@ -24,25 +24,14 @@ _DEVICES = {"slow_nic": "nic", "slow_link": "link", "slow_switch": "switch"}
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Effects of all faults in one iteration; None: none of this sort.
+    """Effects of all faults in one iteration; None: none of this sort."""
 
-    Attributes
-    ----------
-    work_factor, stall_ns
-        Per rank.
-    load
-        Array ``(replicas, micro-batches)``: weight of each micro-batch.
-    network
-        State of the network.
-    hangs
-        The faults that stop a rank.
-    """
-
+    # work_factor, stall_ns: Per rank
     work_factor: Floats | None = None
     stall_ns: Floats | None = None
-    load: Floats | None = None
-    network: NetworkState | None = None
-    hangs: tuple[Fault, ...] = ()
+    load: Floats | None = None  # array ``(replicas, micro-batches)``: weight of each micro-batch
+    network: NetworkState | None = None  # state of the network
+    hangs: tuple[Fault, ...] = ()  # the faults that stop a rank
 
 
 NO_EFFECTS = Effects()

@@ -40,23 +40,15 @@ PASSES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Who crosses which NIC in one plan.
+    """Who crosses which NIC in one plan."""
 
-    Attributes
-    ----------
-    flow, hop
-        Each crossing of a hop by a flow, in order of flows.
-    offsets, flows
-        Where the crossings of each flow begin that has some, and which flow it is.
-    nics
-        NIC of each crossing: the one that sends, and the one that receives.
-    """
-
+    # flow, hop: Each crossing of a hop by a flow, in order of flows
     flow: Ints
     hop: Ints
+    # offsets, flows: Where the crossings of each flow begin that has some, and which flow it is
     offsets: Ints
     flows: Ints
-    nics: tuple[Ints, Ints]
+    nics: tuple[Ints, Ints]  # NIC of each crossing: the one that sends, and the one that receives
 
     @classmethod
     def of(cls, topology: Topology, network: Network, plan: Plan) -> Contention:
@@ -133,47 +125,28 @@ def _climbed(place: Floats, slopes: Floats, starts: Floats, nic: Ints, at: Float
     return np.asarray(at * (slopes[past] - slopes[first]) - (starts[past] - starts[first]))
 
 
-LAUNCH_NS: Final = 20 * NS_PER_US
-"""Time between two operators of a rank with no work between them."""
-
-NEVER_NS: Final = float("inf")
-"""Time of an event that waits for a rank which stopped."""
-
+LAUNCH_NS: Final = 20 * NS_PER_US  # time between two operators of a rank with no work between them
+NEVER_NS: Final = float("inf")  # time of an event that waits for a rank which stopped
 _AFTER_LAST_NS = 1 * NS_PER_MS  # logging, zeroing of gradients
 _BUFFERED_SEND_NS = 50 * NS_PER_US
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One iteration that has run. Times are ns since the start of the job, on a true clock; `NEVER_NS`: never.
-
-    Attributes
-    ----------
-    plan
-        Its plan.
-    start_ns, end_ns
-        Per rank: from data loading until it is done with everything.
-    arrival_ns, departure_ns
-        Per step (`producers.simulator.plan`): when it entered and left its call.
-    begin_ns
-        Per transfer: when all were there.
-    flow_ns
-        Per flow: how long its bytes travelled.
-    phase
-        Index into `messages.records.PHASES`.
-    expert_load
-        Per rank of a stage: tokens of its experts, relative to the mean; None: 1 for all.
-    """
+    """One iteration that has run. Times are ns since the start of the job, on a true clock; `NEVER_NS`: never."""
 
     iteration: int
-    phase: int
-    plan: Plan
+    phase: int  # index into `messages.records.PHASES`
+    plan: Plan  # its plan
+    # start_ns, end_ns: Per rank: from data loading until it is done with everything
     start_ns: Floats
     end_ns: Floats
+    # arrival_ns, departure_ns: Per step (`producers.simulator.plan`): when it entered and left its call
     arrival_ns: Floats
     departure_ns: Floats
-    begin_ns: Floats
-    flow_ns: Floats
+    begin_ns: Floats  # per transfer: when all were there
+    flow_ns: Floats  # per flow: how long its bytes travelled
+    # Per rank of a stage: tokens of its experts, relative to the mean; None: 1 for all
     expert_load: Floats | None = None
 
     @property

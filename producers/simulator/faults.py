@@ -60,53 +60,27 @@ _NAMES: Final = frozenset({"host", "switch"})  # a name of the cluster, or an in
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One injected cause.
+    """One injected cause."""
 
-    Parameters
-    ----------
-    kind
-        One of `FAULT_KINDS`.
-    first, past
-        Iterations in which it acts, half-open; `past` None: to the end of the run.
-    shape
-        One of `SHAPES`.
-    factor
-        Times as long: work, or the time per byte on the device.
-    add_ms
-        Added to the rank's first forward, or to each transfer over the device.
-    spread
-        Of ``uneven_data``: relative standard deviation.
-    rank, peer
-        The rank; of a link the sender and the receiver.
-    host, switch
-        Name or index.
-    stage
-        Pipeline stage.
-    excess
-        Wanted excess of the mean iteration time, as a ratio; 0: the strength is given.
-    by
-        Name of the strength that is looked for to reach it.
-    over
-        Of a shape that grows: in how many iterations.
-    at, is_inside
-        Of ``hang``: after which part of its calls, and whether inside the next one.
-    """
-
-    kind: str
+    kind: str  # one of `FAULT_KINDS`
+    # first, past: Iterations in which it acts, half-open; `past` None: to the end of the run
     first: int = 0
     past: int | None = None
-    shape: str = "lasting"
-    factor: float = 1.0
-    add_ms: float = 0.0
-    spread: float = 0.0
+    shape: str = "lasting"  # one of `SHAPES`
+    factor: float = 1.0  # times as long: work, or the time per byte on the device
+    add_ms: float = 0.0  # added to the rank's first forward, or to each transfer over the device
+    spread: float = 0.0  # of ``uneven_data``: relative standard deviation
+    # rank, peer: The rank; of a link the sender and the receiver
     rank: int | None = None
     peer: int | None = None
+    # host, switch: Name or index
     host: str | None = None
     switch: str | None = None
-    stage: int | None = None
-    excess: float = 0.0
-    by: str = ""
-    over: int = _USUAL_OVER
+    stage: int | None = None  # pipeline stage
+    excess: float = 0.0  # wanted excess of the mean iteration time, as a ratio; 0: the strength is given
+    by: str = ""  # name of the strength that is looked for to reach it
+    over: int = _USUAL_OVER  # of a shape that grows: in how many iterations
+    # at, is_inside: Of ``hang``: after which part of its calls, and whether inside the next one
     at: float = 0.5
     is_inside: bool = False
 

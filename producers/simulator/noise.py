@@ -28,24 +28,12 @@ _HEALTHY, _CLOCKS, _FAULTS, _UNTIDINESS, _DELIVERY, _WARM_UP, _LOGGING = range(7
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Factors of one iteration.
+    """Factors of one iteration."""
 
-    Attributes
-    ----------
-    gap
-        Per step: factor on its work.
-    transfer
-        Per flow: factor on its time.
-    spread
-        Per step, 0 to 1: how late within the spread it leaves its transfer.
-    tail
-        Per rank: factor on its work after its last operator.
-    """
-
-    gap: Floats
-    transfer: Floats
-    spread: Floats
-    tail: Floats
+    gap: Floats  # per step: factor on its work
+    transfer: Floats  # per flow: factor on its time
+    spread: Floats  # per step, 0 to 1: how late within the spread it leaves its transfer
+    tail: Floats  # per rank: factor on its work after its last operator
 
     def spread_ns(self, steps: NDArray[np.int64], transfer_ns: Floats) -> Floats:
         """How long after the end of a transfer each share leaves it: longer after a longer transfer."""

@@ -156,41 +156,21 @@ _ROOTED: Final = {"broadcast": _FROM_ROOT, "scatter": _FROM_ROOT, "reduce": _TO_
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Transfers that depend on earlier waves only. No step takes part twice.
+    """Transfers that depend on earlier waves only. No step takes part twice."""
 
-    Attributes
-    ----------
-    first, past
-        Numbers of its transfers, half-open.
-    shares
-        Steps that take part, transfer by transfer; the root of a rooted operator comes first.
-    offsets
-        Where the shares of each transfer begin.
-    owner
-        Transfer of each share, counted from `first`.
-    before
-        For each share the step after which its own work begins.
-    others
-        Arrays like `before`, of further steps that must be over, or the same again.
-    is_queued
-        For each share: it only waits for `others` in the queue of its stream, and its own work goes on meanwhile;
-        None: all shares begin their work when `others` are over too.
-    roles
-        For each share its role, one of `ALL` to `NOBODY`; None: all wait for all.
-    is_merging
-        Some steps have parts in other waves: each leaves with its last part.
-    """
-
+    # first, past: Numbers of its transfers, half-open
     first: int
     past: int
-    shares: Ints
-    offsets: Ints
-    owner: Ints
-    before: Ints
-    others: tuple[Ints, ...]
+    shares: Ints  # steps that take part, transfer by transfer; the root of a rooted operator comes first
+    offsets: Ints  # where the shares of each transfer begin
+    owner: Ints  # transfer of each share, counted from `first`
+    before: Ints  # for each share the step after which its own work begins
+    others: tuple[Ints, ...]  # arrays like `before`, of further steps that must be over, or the same again
+    # For each share: it only waits for `others` in the queue of its stream, and its own work goes on meanwhile; None:
+    # all shares begin their work when `others` are over too
     is_queued: NDArray[np.bool_] | None
-    roles: Ints | None
-    is_merging: bool
+    roles: Ints | None  # for each share its role, one of `ALL` to `NOBODY`; None: all wait for all
+    is_merging: bool  # some steps have parts in other waves: each leaves with its last part
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,25 +189,19 @@ class Flows:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An iteration before it runs.
-
-    Attributes
-    ----------
-    start_step, last_step, first_forward_step
-        Per rank: its marker, its last call, and the call before which it did its first forward.
-    step_rank, is_call
-        Per step: its rank, and whether it is a call (not a marker, nor a point on a stream).
-    stage_work
-        Per stage an array ``(steps of a rank, micro-batches + 2)`` of nanoseconds; the last two columns are
-        `LEADER_WORK` and `OWN_WORK`. Where experts have work of their own, its columns follow the micro-batches'.
-    """
+    """An iteration before it runs."""
 
     topology: Topology
+    # start_step, last_step, first_forward_step: Per rank: its marker, its last call, and the call before which it did
+    # its first forward
     start_step: Ints
     last_step: Ints
     first_forward_step: Ints
+    # step_rank, is_call: Per step: its rank, and whether it is a call (not a marker, nor a point on a stream)
     step_rank: Ints
     is_call: NDArray[np.bool_]
+    # Per stage an array ``(steps of a rank, micro-batches + 2)`` of nanoseconds; the last two columns are
+    # `LEADER_WORK` and `OWN_WORK`. Where experts have work of their own, its columns follow the micro-batches'.
     stage_work: tuple[Floats, ...]
     waves: tuple[Wave, ...]
     flows: Flows

@@ -133,8 +133,7 @@ def with_preset(settings: SimulatorSettings, name: str) -> SimulatorSettings:
     return replace(settings, **PRESETS[name])
 
 
-_OTHERS: Final = {"faults": "--fault"}
-"""Settings that have a flag of their own, whose text is no single value."""
+_OTHERS: Final = {"faults": "--fault"}  # settings that have a flag of their own, whose text is no single value
 
 
 def with_values(settings: SimulatorSettings, assignments: Iterable[str]) -> SimulatorSettings:

@@ -164,28 +164,19 @@ def _run_interleaved(program: Program) -> None:
         program.exchange(*turn.after_backward(n))
 
 
-CallKey = tuple[int, int]
-"""Stage of a call, and its place in the stage's program."""
+CallKey = tuple[int, int]  # stage of a call, and its place in the stage's program
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Calls that happen together.
+    """Calls that happen together."""
 
-    Attributes
-    ----------
-    members
-        Of p2p two: first the stage from which activations come, then the one to which they go.
-    is_down, is_up
-        Of p2p: whether a message goes from the first to the second member, and whether one comes back.
-    part
-        Of a ring, in which each member meets both neighbours: which of its pairs, see `ring_pairs`.
-    """
-
+    # Of p2p two: first the stage from which activations come, then the one to which they go
     members: tuple[CallKey, ...]
+    # is_down, is_up: Of p2p: whether a message goes from the first to the second member, and whether one comes back
     is_down: bool = False
     is_up: bool = False
-    part: int = 0
+    part: int = 0  # of a ring, in which each member meets both neighbours: which of its pairs, see `ring_pairs`
 
 
 Programs = Sequence[Sequence[Call]]

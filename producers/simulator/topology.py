@@ -45,8 +45,7 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 
 Ints = NDArray[np.int64]
 
-AXES: Final = ("pp", "dp", "shards", "ep", "cp", "tp")
-"""Order of the axes of the grid of ranks."""
+AXES: Final = ("pp", "dp", "shards", "ep", "cp", "tp")  # order of the axes of the grid of ranks
 
 VARYING: Final[Mapping[str, tuple[str, ...]]] = {
     "world": AXES, "tp": ("tp",), "cp": ("cp",), "ep": ("ep",), "dp": ("dp", "shards", "ep", "cp"),

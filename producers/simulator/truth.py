@@ -173,18 +173,11 @@ _STD_OF_MEDIAN_STEP: Final = 1 / 0.954
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A job with the strengths of its faults, and their effect.
-
-    Attributes
-    ----------
-    label
-        See `label_of`.
-    hung_ns
-        Since the start of the job: when the last rank came to a standstill; None if the job does not hang.
-    """
+    """A job with the strengths of its faults, and their effect."""
 
     settings: SimulatorSettings
-    label: dict[str, Any]
+    label: dict[str, Any]  # see `label_of`
+    # Since the start of the job: when the last rank came to a standstill; None if the job does not hang
     hung_ns: float | None
 
     def recorded_until_ns(self, start_ns: int) -> int | None:

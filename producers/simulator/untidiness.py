@@ -55,18 +55,12 @@ class WarmUp:
 
 
 STALL_LOW_RATIO: Final = 0.5
-STALL_HIGH_RATIO: Final = 2.0
-"""A transfer that hangs does so for between these parts of an iteration's time."""
-
+STALL_HIGH_RATIO: Final = 2.0  # a transfer that hangs does so for between these parts of an iteration's time
 _RANKS, _HOSTS, _DATA, _STALLS, _PHASES, _REPLICAS, _PAUSES, _EXPERTS, _ROUTERS = range(9)
 _LEAST_HOST_PART: Final = 0.3
 _SLOWEST_RANK_STDS: Final = 3.0
-_MOST_STDS: Final = 4.0
-"""Of a heavy tail: sequences have a longest length."""
-
-_MOST_PAUSES: Final = 100.0
-"""Longest pause, as a multiple of the shortest: a longer one is a fault."""
-
+_MOST_STDS: Final = 4.0  # of a heavy tail: sequences have a longest length
+_MOST_PAUSES: Final = 100.0  # longest pause, as a multiple of the shortest: a longer one is a fault
 _PHASE_FROM, _PHASE_SIZES = 0.5, (2 / 3, 4 / 3)
 _LASTING_PART: Final = 0.8
 """Part of the variance of experts' tokens that lasts; auxiliary losses even out batches, not preferences."""

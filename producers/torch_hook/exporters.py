@@ -31,13 +31,10 @@ POLL_S: Final = 0.2
 _POLL_ROWS: Final = 15_000
 _LAST_POLL_S: Final = 0.01
 _RETRY_S: Final = 2.0
-_OPEN_PERIOD_S: Final = 1.0
-"""Seconds from one search for operators that do not end to the next, at most."""
-
+_OPEN_PERIOD_S: Final = 1.0  # seconds from one search for operators that do not end to the next, at most
 _SEND_S: Final = 5.0
 _BROKER_WAIT_S: Final = 30.0
-_LAST_TRY_S: Final = 2.0
-"""Seconds for which a broker that never answered is still asked when training has ended."""
+_LAST_TRY_S: Final = 2.0  # seconds for which a broker that never answered is still asked when training has ended
 
 
 class TraceDirectory:

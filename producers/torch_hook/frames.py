@@ -120,8 +120,7 @@ def _decode(letter: bytes, value: bytes) -> Frame:
     return Lost(lost_rows) if letter == b"L" else End(lost_rows)
 
 
-END_BYTES: Final = 64
-"""Bytes at the end of a file that show whether its last frame is `End`."""
+END_BYTES: Final = 64  # bytes at the end of a file that show whether its last frame is `End`
 
 
 def is_ended(tail: bytes) -> bool:

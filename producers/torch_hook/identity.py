@@ -18,23 +18,16 @@ _JOBS = ("TORCH_COMMS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A rank's place in the job; `None` where it is not known.
+    """A rank's place in the job; `None` where it is not known."""
 
-    Parameters
-    ----------
-    job, attempt
-        The same on all ranks.
-    local_world_size
-        Ranks on this host.
-    """
-
+    # job, attempt: The same on all ranks
     job: str
     attempt: int = 0
     host: str = field(default_factory=socket.gethostname)
     gpu: int | None = None
     nic: str | None = None
     switch: str | None = None
-    local_world_size: int | None = None
+    local_world_size: int | None = None  # ranks on this host
 
     def clock(self, world_size: int) -> str:
         """Return ``shared`` if all ranks read one clock, since they run on one host; else ``per_host``."""
@@ -100,22 +93,14 @@ def _integer(environment: Mapping[str, str], *names: str) -> int | None:
 
 _START_KEY: Final = "irregulars/start/"
 _PROCESSES_KEY: Final = "irregulars/processes/"
-_WAIT_S: Final = 5.0
-"""The store answers within a millisecond. One that has gone would block until its own timeout."""
+_WAIT_S: Final = 5.0  # the store answers within a millisecond. One that has gone would block until its own timeout.
 
 
 class Start(NamedTuple):
-    """A start of the job, as a rank's process finds it.
+    """A start of the job, as a rank's process finds it."""
 
-    Parameters
-    ----------
-    id
-        The same on all ranks; None: the store of the process group does not answer.
-    is_again
-        Whether the rank asked before in this start: then by another process, or before the group was resized.
-    """
-
-    id: str | None = None
+    id: str | None = None  # the same on all ranks; None: the store of the process group does not answer
+    # Whether the rank asked before in this start: then by another process, or before the group was resized
     is_again: bool = False
 
 

@@ -23,8 +23,7 @@ _OF_TRAINERS: Final = tuple(phase for phase in PHASES if phase != "observed")
 class Boundary(Protocol):
     """The border of two iterations."""
 
-    host_ns: int
-    """Time at which the training thread passed it, ns of the monotonic clock."""
+    host_ns: int  # time at which the training thread passed it, ns of the monotonic clock
 
     def time_ns(self) -> int | None:
         """Return the time at which the device of its operators passed it; None: not yet."""

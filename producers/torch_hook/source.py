@@ -70,18 +70,10 @@ class Hook(Protocol):
 
 
 class ClockOffset(NamedTuple):
-    """The host's clock minus the monotonic one.
+    """The host's clock minus the monotonic one."""
 
-    Parameters
-    ----------
-    offset_ns
-        Off by at most half of `width_ns`.
-    width_ns
-        Time between the two readings of the monotonic clock around the reading of the host's.
-    """
-
-    offset_ns: int
-    width_ns: int
+    offset_ns: int  # off by at most half of `width_ns`
+    width_ns: int  # time between the two readings of the monotonic clock around the reading of the host's
 
 
 _TRIES: Final = 8

@@ -65,29 +65,17 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """Columns of one file, and the rows that could not be read.
+    """Columns of one file, and the rows that could not be read."""
 
-    Parameters
-    ----------
-    name
-        The file, as the errors call it.
-    schema
-        ``commops``, ``bandwidth`` or ``iterations``.
-    columns
-        Equal lengths; a column that the file lacks is absent.
-    row_numbers
-        Row number in the file (the first is 1) of each row; `None`: they are 1, 2, 3 ...
-    unreadable
-        Row number and reason of each row that is in no column.
-    rows_before, rows_in_file
-        Rows of the file before those of `columns`, and all of them, where this is a part of it.
-    """
-
-    name: str
-    schema: str
-    columns: Mapping[str, pa.ChunkedArray]
+    name: str  # the file, as the errors call it
+    schema: str  # ``commops``, ``bandwidth`` or ``iterations``
+    columns: Mapping[str, pa.ChunkedArray]  # equal lengths; a column that the file lacks is absent
+    # Row number in the file (the first is 1) of each row; `None`: they are 1, 2, 3 ..
     row_numbers: np.ndarray | None = None
+    # Row number and reason of each row that is in no column
     unreadable: tuple[tuple[int, str], ...] = field(default=())
+    # rows_before, rows_in_file: Rows of the file before those of `columns`, and all of them, where this is a part of
+    # it
     rows_before: int = 0
     rows_in_file: int = 0
 

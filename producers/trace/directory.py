@@ -42,35 +42,26 @@ _NEVER_NS: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A read trace directory.
+    """A read trace directory."""
 
-    Parameters
-    ----------
-    job, attempt, world_size, clock, recorded_until_ns
-        As in ``job.json``; `recorded_until_ns` is `None` where it is not known.
-    announcements
-        One per logged rank, and one with ``is_logged=False`` per other rank that ``job.json`` places; ordered by
-        rank. Communicators are ordered by id.
-    commops, bandwidth, iterations
-        Per rank all rows as one batch, in order of event time (see `producers.trace.order.arrange`). Ranks without
-        rows are absent. ``header.names`` of `commops` are the ids of the rank's communicators.
-    rejected
-        Rows that break the contract and were left out.
-    copies
-        Rows that were there more than once, counted without the first.
-    """
-
+    # job, attempt, world_size, clock, recorded_until_ns: As in ``job.json``; `recorded_until_ns` is `None` where it
+    # is not known
     job: str
     attempt: int
     world_size: int
     clock: str
     recorded_until_ns: int | None
+    # One per logged rank, and one with ``is_logged=False`` per other rank that ``job.json`` places; ordered by rank.
+    # Communicators are ordered by id.
     announcements: tuple[Announcement, ...]
+    # commops, bandwidth, iterations: Per rank all rows as one batch, in order of event time (see
+    # `producers.trace.order.arrange`). Ranks without rows are absent. ``header.names`` of `commops` are the ids of
+    # the rank's communicators.
     commops: Mapping[int, Batch]
     bandwidth: Mapping[int, Batch] = field(default_factory=dict)
     iterations: Mapping[int, Batch] = field(default_factory=dict)
-    rejected: Rejected = field(default_factory=Rejected)
-    copies: int = 0
+    rejected: Rejected = field(default_factory=Rejected)  # rows that break the contract and were left out
+    copies: int = 0  # rows that were there more than once, counted without the first
 
     def batches(self, schema: str) -> Mapping[int, Batch]:
         """Return the batches of ``commops``, ``bandwidth`` or ``iterations`` per rank."""

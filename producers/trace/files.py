@@ -28,8 +28,7 @@ from irregulars.producers.trace.columns import COLUMNS, PART_ROWS, Column, Table
 from irregulars.producers.trace.job_file import is_integer, refuse_pipe
 from irregulars.validation import shown
 
-CSV_NULLS: Final = ("", "null", "NULL", "None", "nan", "NaN", "NA")
-"""Words that stand for a value that is missing."""
+CSV_NULLS: Final = ("", "null", "NULL", "None", "nan", "NaN", "NA")  # words that stand for a value that is missing
 
 
 def arrow_types(columns: tuple[Column, ...], is_lenient: bool) -> dict[str, pa.DataType]:
@@ -233,16 +232,12 @@ def _csv_header(path: Path) -> list[str]:
     return header
 
 
-FREE_ROWS: Final = 1 << 24
-"""Rows that any file may have: they take some 1.5 GB in memory."""
-
+FREE_ROWS: Final = 1 << 24  # rows that any file may have: they take some 1.5 GB in memory
 MOST_ROWS_PER_BYTE: Final = 8
 """Of a file with more rows than that. Operators begin at different times, so that a row takes some bytes, whatever
 the encoding: files of ours have 0.05 to 0.2 rows a byte."""
 
-FREE_BYTES: Final = 1 << 30
-"""Bytes that any file may have once it is unpacked."""
-
+FREE_BYTES: Final = 1 << 30  # bytes that any file may have once it is unpacked
 MOST_EXPANSION: Final = 200
 """Of a file with more: unpacked over packed size. Logs of text are packed to a tenth or a fiftieth."""
 

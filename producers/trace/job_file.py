@@ -30,8 +30,7 @@ from irregulars.validation import (
 )
 
 CLOCKS: Final = ("shared", "per_host")
-MOST_COMMUNICATORS: Final = 1 << 16
-"""Of one rank: batches number them with 16 bits."""
+MOST_COMMUNICATORS: Final = 1 << 16  # of one rank: batches number them with 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +46,15 @@ class RankLocation:
 
 @dataclass(frozen=True)
 class JobFile:
-    """A checked ``job.json``.
-
-    Parameters
-    ----------
-    communicators
-        Ordered by id, so that the order of the file's keys changes nothing.
-    logged_ranks
-        As the file gives them; `None` where it does not.
-    """
+    """A checked ``job.json``."""
 
     job: str
     attempt: int
     world_size: int
     clock: str
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[Communicator, ...]  # ordered by id, so that the order of the file's keys changes nothing
     places: Mapping[int, RankLocation] = field(default_factory=dict)
-    logged_ranks: tuple[int, ...] | None = None
+    logged_ranks: tuple[int, ...] | None = None  # as the file gives them; `None` where it does not
     recorded_until_ns: int | None = None
 
     @cached_property
@@ -74,20 +65,11 @@ class JobFile:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Pairs of communicator and rank, ordered by rank, then communicator.
+    """Pairs of communicator and rank, ordered by rank, then communicator."""
 
-    Parameters
-    ----------
-    keys
-        ``communicator * world_size + rank`` of each pair, the communicator as its ordinal.
-    ordinals
-        The communicator of each pair.
-    first_of_rank
-        Where the pairs of a rank begin; one more than ranks, so that a slice's end is the next one's begin.
-    """
-
-    keys: np.ndarray
-    ordinals: np.ndarray
+    keys: np.ndarray  # ``communicator * world_size + rank`` of each pair, the communicator as its ordinal
+    ordinals: np.ndarray  # the communicator of each pair
+    # Where the pairs of a rank begin; one more than ranks, so that a slice's end is the next one's begin
     first_of_rank: np.ndarray
 
     @classmethod

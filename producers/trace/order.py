@@ -19,40 +19,22 @@ _RANK: Final = ""  # name of the ranks among the columns
 
 
 class Keys(NamedTuple):
-    """The keys by which rows are ordered, and by which copies are recognised.
+    """The keys by which rows are ordered, and by which copies are recognised."""
 
-    Parameters
-    ----------
-    event_ns
-        When a row was complete (end of an operator or iteration, time of a sample); `UNKNOWN` where not known.
-    identity
-        Columns that two copies of the same row have in common, beside the rank.
-    """
-
+    # When a row was complete (end of an operator or iteration, time of a sample); `UNKNOWN` where not known
     event_ns: np.ndarray
-    identity: Sequence[np.ndarray]
+    identity: Sequence[np.ndarray]  # columns that two copies of the same row have in common, beside the rank
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Good rows of one file, in numpy, in the file's order.
+    """Good rows of one file, in numpy, in the file's order."""
 
-    Parameters
-    ----------
-    rank
-        int32, one per row.
-    columns
-        Those of the batch's schema.
-    keys
-        Makes the keys of some rows of their columns: they are as large as the columns, and wanted of few at once.
-    names
-        Dictionary of each rank: the names of its codes.
-    """
-
-    rank: np.ndarray
-    columns: dict[str, np.ndarray]
+    rank: np.ndarray  # int32, one per row
+    columns: dict[str, np.ndarray]  # those of the batch's schema
+    # Makes the keys of some rows of their columns: they are as large as the columns, and wanted of few at once
     keys: Callable[[Mapping[str, np.ndarray]], Keys]
-    names: Callable[[int], tuple[str, ...]]
+    names: Callable[[int], tuple[str, ...]]  # dictionary of each rank: the names of its codes
 
 
 class RowsGatherer:

@@ -19,12 +19,8 @@ from irregulars.kafka.login_password import new_consumer
 from irregulars.streams.faust_driver.message_blocks import MOST_BYTES, MOST_MESSAGES, Record
 
 LOG: Final = logging.getLogger("irregulars.worker")
-Place = tuple[str, int]
-"""Topic and partition."""
-
-MOST_READY_BYTES: Final = 16 << 20
-"""Of messages that were fetched and not taken: then fetching waits."""
-
+Place = tuple[str, int]  # topic and partition
+MOST_READY_BYTES: Final = 16 << 20  # of messages that were fetched and not taken: then fetching waits
 _POLL_S: Final = 0.1
 _MOST_TAKEN: Final = 2 * MOST_MESSAGES
 _AT_ONCE: Final = 256

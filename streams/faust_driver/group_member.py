@@ -42,9 +42,7 @@ from irregulars.streams.worker_settings import WorkerSettings
 LOG: Final = logging.getLogger("irregulars.worker")
 _POLL_S: Final = 0.05
 _AGAIN_S: Final = 0.5
-_REBALANCE_S: Final = 60.0
-"""How long a member may take to give its partitions back, and to ask for new ones."""
-
+_REBALANCE_S: Final = 60.0  # how long a member may take to give its partitions back, and to ask for new ones
 BEGIN: Final = OFFSET_BEGINNING
 END: Final = OFFSET_END
 

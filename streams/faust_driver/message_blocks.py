@@ -11,29 +11,20 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_MESSAGES: Final = 64
-MOST_BYTES: Final = 1 << 20
-"""Of a block: taking it in must not hold up the event loop for long."""
+MOST_BYTES: Final = 1 << 20  # of a block: taking it in must not hold up the event loop for long
 
 
 @dataclass(slots=True)
 class Record:
-    """One message, as it was fetched.
-
-    Parameters
-    ----------
-    timestamp
-        Of the message, seconds since the epoch.
-    generation_id
-        Of the assignment for which it was fetched.
-    """
+    """One message, as it was fetched."""
 
     topic: str
     partition: int
     offset: int
-    timestamp: float
+    timestamp: float  # of the message, seconds since the epoch
     key: bytes | None
     value: bytes | None
-    generation_id: int = 0
+    generation_id: int = 0  # of the assignment for which it was fetched
 
     @property
     def size_bytes(self) -> int:

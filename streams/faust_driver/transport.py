@@ -27,9 +27,7 @@ LOG: Final = logging.getLogger("irregulars.worker")
 SCHEME: Final = "irregulars"
 """Name of the driver in the entry point group ``faust.transports``, and scheme of its broker's address."""
 
-_LEAVE_S: Final = 1.5
-"""For leaving the group: there may be no broker to tell."""
-
+_LEAVE_S: Final = 1.5  # for leaving the group: there may be no broker to tell
 _CLOSE_S: Final = 0.2
 
 
@@ -39,8 +37,7 @@ class Restorer(Protocol):
     consumer_generation_id: int
     rebalancing: bool
     settings: WorkerSettings
-    second_hop: str
-    """Full name of the topic that the second hop reads."""
+    second_hop: str  # full name of the topic that the second hop reads
 
     def on_rebalance_start(self) -> None:
         """See `faust.App`."""

@@ -10,8 +10,7 @@ from typing import Final
 from irregulars.errors import ServiceUnavailable
 
 LOG: Final = logging.getLogger("irregulars.worker")
-QUIET_S: Final = 5.0
-"""Seconds without an answer after which the broker counts as away: a busy one may take some."""
+QUIET_S: Final = 5.0  # seconds without an answer after which the broker counts as away: a busy one may take some
 
 
 class BrokerWatch:

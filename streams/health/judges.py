@@ -19,8 +19,7 @@ take Python's lock from one another."""
 _MOST_AT_ONCE: Final = 8
 """Judgements that run beside each other: each takes its share of the lock from the others, and from reading."""
 
-_MOST_THREADS: Final = 64
-"""Those at once, and threads that are lost: see `streams.health.watchdog`."""
+_MOST_THREADS: Final = 64  # those at once, and threads that are lost: see `streams.health.watchdog`
 
 
 class Judges:

@@ -17,15 +17,11 @@ STUCK_S: Final = 300.0
 """A partition that has messages to read stands for that long, s: the worker is stuck. Five times what the watchdog
 of the consumer takes, and above the longest judgement of one step that was seen."""
 
-STANDS_S: Final = 30.0
-"""The same for being ready, s: it may still heal by itself."""
-
+STANDS_S: Final = 30.0  # the same for being ready, s: it may still heal by itself
 LOOP_STUCK_S: Final = 120.0
 """The event loop has not come round for that long, s: above the longest restoring of one large state."""
 
-LOOP_STANDS_S: Final = 15.0
-"""The same for being ready, s."""
-
+LOOP_STANDS_S: Final = 15.0  # the same for being ready, s
 BROKER_SILENT_S: Final = 30.0
 """So long after the broker last gave the ends of topics, s, it is unknown how much there is to read."""
 

@@ -28,8 +28,7 @@ OBSERVE_S: Final = 1.0
 
 RESULTS: Final = ("evidence", "verdicts", "alerts", "deadletter", "progress")
 
-_SUM_EVERY: Final = 15
-"""Looks from one sum of state bytes to the next: it goes through the records of all monitors."""
+_SUM_EVERY: Final = 15  # looks from one sum of state bytes to the next: it goes through the records of all monitors
 
 
 class StateLike(Protocol):

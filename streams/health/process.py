@@ -60,8 +60,7 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     LOG.info("event=stray_error error=%s reason=%r", type(error).__name__, str(error or context.get("message")))
 
 
-CUT_OFF_STATUS: Final = 1
-"""Exit status of a process that had to be cut off: its supervisor may start it again."""
+CUT_OFF_STATUS: Final = 1  # exit status of a process that had to be cut off: its supervisor may start it again
 
 
 class StopDeadline:
@@ -116,22 +115,13 @@ _LONGEST_PAUSE_S: Final = 8.0
 
 @dataclass(frozen=True)
 class Need:
-    """A service that a start waits for.
+    """A service that a start waits for."""
 
-    Attributes
-    ----------
-    service
-        Its name in the log: ``event=broker_away``, later ``event=broker_back``.
-    ask
-        Asks once, within a few seconds; raises `ServiceUnavailable` while it is away. It runs in a thread of its own:
-        what nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
-    most_s
-        How long the service may be away, seconds.
-    """
-
-    service: str
+    service: str  # its name in the log: ``event=broker_away``, later ``event=broker_back``
+    # Asks once, within a few seconds; raises `ServiceUnavailable` while it is away. It runs in a thread of its own:
+    # what nothing can interrupt, like the look-up of a host's name, must not hold up a signal.
     ask: Callable[[], object]
-    most_s: float
+    most_s: float  # how long the service may be away, seconds
 
 
 def wait_for(

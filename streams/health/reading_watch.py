@@ -58,9 +58,7 @@ class WaitedTime:
 
 Place = TypeVar("Place")
 
-LEAVE_AFTER: Final = 2.0
-"""Times ``stall_s``: if seeking has not healed a partition by then, only a new process will."""
-
+LEAVE_AFTER: Final = 2.0  # times ``stall_s``: if seeking has not healed a partition by then, only a new process will
 _MOST_BETWEEN_LOOKS: Final = 0.5
 """Times ``stall_s``: a process that could not even look for longer could not read either."""
 

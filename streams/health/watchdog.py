@@ -114,32 +114,21 @@ class WorkGivenUp(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long, and how large, a monitor's work may be.
+    """How long, and how large, a monitor's work may be."""
 
-    Attributes
-    ----------
-    slow_s
-        Work that has run for longer is told of.
-    job_cpu_s, job_cpu_s_per_rank
-        Processor time of one judgement, s. An irregular iteration of 100,000 ranks takes 19 s: a rank may take five
-        times that, and a message of a small job may complete thousands of iterations, of some ms each.
-    rank_cpu_s
-        Processor time of a message, a second's tick or a drain of one group in the first hop, s, where some ms are
-        usual and everybody waits.
-    wall_ratio
-        The same by the wall clock, as a multiple, of work that takes next to no processor time: it is blocked.
-    lost_s
-        A thread that has not come back for that long after its work was given up is lost.
-    memory_ratio
-        Share of the free memory of the machine, or of the process's cgroup, by which the process may grow meanwhile.
-    """
-
-    slow_s: float = 10.0
+    slow_s: float = 10.0  # work that has run for longer is told of
+    # job_cpu_s, job_cpu_s_per_rank: Processor time of one judgement, s. An irregular iteration of 100,000 ranks takes
+    # 19 s: a rank may take five times that, and a message of a small job may complete thousands of iterations, of
+    # some ms each.
     job_cpu_s: float = 60.0
     job_cpu_s_per_rank: float = 0.001
+    # Processor time of a message, a second's tick or a drain of one group in the first hop, s, where some ms are
+    # usual and everybody waits
     rank_cpu_s: float = 5.0
+    # The same by the wall clock, as a multiple, of work that takes next to no processor time: it is blocked
     wall_ratio: float = 4.0
-    lost_s: float = 10.0
+    lost_s: float = 10.0  # a thread that has not come back for that long after its work was given up is lost
+    # Share of the free memory of the machine, or of the process's cgroup, by which the process may grow meanwhile
     memory_ratio: float = 0.5
 
 

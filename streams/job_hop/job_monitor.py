@@ -24,8 +24,7 @@ from irregulars.streams.job_hop.job_roster import JobRoster, RosterState
 from irregulars.streams.job_hop.job_starts import Contradiction, JobStarts, StartsState, without_places
 from irregulars.streams.job_hop.stored_attributions import StoredAttributions, put_back, take_out
 
-_SEVERITY: Final = "alert_"
-"""Before the name of each limit of `SeverityLimits`, in the names of settings."""
+_SEVERITY: Final = "alert_"  # before the name of each limit of `SeverityLimits`, in the names of settings
 
 
 def changed_settings(settings: JudgeSettings, values: Mapping[str, float]) -> JudgeSettings:
@@ -52,33 +51,19 @@ def judged_by(verdict: Verdict, values: Mapping[str, float]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class JobMonitorState:
-    """State of a `JobMonitor`.
-
-    Parameters
-    ----------
-    announced
-        Ranks whose announcement is still to be handed on.
-    later
-        Rows of the next attempt, as messages of ``evidence``.
-    still_s
-        For how long the job has not moved.
-    attributions
-        Those of `judge`, which is without them.
-    starts
-        The job's starts.
-    """
+    """State of a `JobMonitor`."""
 
     job: str
     attempt: int | None
     roster: RosterState
     pending: tuple[Part[IterationRows], ...]
     judge: JudgeState
-    announced: tuple[int, ...]
+    announced: tuple[int, ...]  # ranks whose announcement is still to be handed on
     is_ended: bool
-    later: tuple[bytes, ...]
-    still_s: float | None
-    attributions: StoredAttributions
-    starts: StartsState
+    later: tuple[bytes, ...]  # rows of the next attempt, as messages of ``evidence``
+    still_s: float | None  # for how long the job has not moved
+    attributions: StoredAttributions  # those of `judge`, which is without them
+    starts: StartsState  # the job's starts
 
 
 class JobMonitor:

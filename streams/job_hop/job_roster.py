@@ -25,8 +25,7 @@ from irregulars.streams.job_hop.job_starts import Contradiction, hosts_of
 _MOST_SKIPPED: Final = 1 << 21
 """Iterations that a job may skip at once: twice the first hop's bound, since ranks are at different iterations."""
 
-_NOTHING: Final = int(np.iinfo(np.int64).min)
-"""Stands for the newest iteration of a rank that has delivered none."""
+_NOTHING: Final = int(np.iinfo(np.int64).min)  # stands for the newest iteration of a rank that has delivered none
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,11 @@ _EVIDENCE: Final = (
 
 
 class Contradiction(NamedTuple):
-    """Why it is not known which devices a job's rows are of.
+    """Why it is not known which devices a job's rows are of."""
 
-    Parameters
-    ----------
-    what
-        In which respect announcements differ (`announcements.contradiction_of`); ``starts``: two starts run at once.
-    hosts
-        Some of those that are concerned, ascending.
-    """
-
+    # In which respect announcements differ (`announcements.contradiction_of`); ``starts``: two starts run at once
     what: str
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # some of those that are concerned, ascending
 
 
 def hosts_of(announcements: Iterable[Announcement]) -> tuple[str, ...]:
@@ -47,9 +40,7 @@ def without_places(verdict: Verdict) -> Verdict:
     return replace(verdict, suspects=(), evidence=_EVIDENCE, close_reason=reason)
 
 
-_NOT_JUDGED: Final = -LARGEST
-"""Number of rows of a start that was not announced: none is judged under it."""
-
+_NOT_JUDGED: Final = -LARGEST  # number of rows of a start that was not announced: none is judged under it
 _MOST_STARTS: Final = 1024
 """Starts that are known as such. Of a job that starts more often, one that is long over would count as new."""
 

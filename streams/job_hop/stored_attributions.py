@@ -46,38 +46,25 @@ class Head(NamedTuple):
 class StoredAttributions:
     """Attributions, and where in a judge's state they belong.
 
-    Parameters
-    ----------
-    heads
-        One for each attribution.
-    lanes
-        All lanes that occur; tables name them by their place here.
-    path, pieces, excess, work, rates
-        Tables of each attribution by lane or rank: `path_excess_ns` (NaN: the excess of the lane's piece), `pieces`,
-        `lanes`, `work_excess_ns` and `rates`.
-    observations
-        The attribution of each observation of the state, in the order of `_observed`; -1: it has none.
-    read_last
-        That of the last reading; -1: nothing was read.
-    read_excess_ns
-        The number beside it in `JudgeState.read_last`.
-
     Raises
     ------
     ValueError
         If a number is none of an attribution or lane.
     """
 
-    heads: tuple[Head, ...]
-    lanes: tuple[Lane, ...]
+    heads: tuple[Head, ...]  # one for each attribution
+    lanes: tuple[Lane, ...]  # all lanes that occur; tables name them by their place here
+    # path, pieces, excess, work, rates: Tables of each attribution by lane or rank: `path_excess_ns` (NaN: the excess
+    # of the lane's piece), `pieces`, `lanes`, `work_excess_ns` and `rates`
     path: Ragged
     pieces: Ragged
     excess: Ragged
     work: Ragged
     rates: Ragged
+    # The attribution of each observation of the state, in the order of `_observed`; -1: it has none
     observations: Ints
-    read_last: int
-    read_excess_ns: float
+    read_last: int  # that of the last reading; -1: nothing was read
+    read_excess_ns: float  # the number beside it in `JudgeState.read_last`
 
     def __post_init__(self) -> None:
         numbers = [*self.observations.tolist(), self.read_last]

@@ -13,8 +13,7 @@ from irregulars.streams.rank_hop.thresholds import RANK_HOP
 
 NEVER_NS: Final = int(np.iinfo(np.int64).max)
 
-ClosingTime = tuple[int, int]
-"""The number of an iteration, and the watermark of ``commops`` that closes it, ns."""
+ClosingTime = tuple[int, int]  # the number of an iteration, and the watermark of ``commops`` that closes it, ns
 
 
 def closing_time_ns(row: IterationTimes) -> int:

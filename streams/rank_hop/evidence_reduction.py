@@ -37,44 +37,28 @@ _MOST_ROWS: Final = 12_000 if KERNEL is None else 200_000
 
 
 class Closing(NamedTuple):
-    """Complete iterations of one rank, at least one, with their operators and samples.
-
-    Parameters
-    ----------
-    wide
-        Ids of the communicators of more than `WIDE` ranks that were announced.
-    numbers
-        The iterations, ascending.
-    cuts
-        Their operators; columns as those of ``commops``.
-    free_ns
-        For each iteration when the rank was free to begin it, as `reduce_blocks` says.
-    entry_ns
-        End of the rank's last operator before the first of them, if it was of the iteration before; else `UNKNOWN`.
-    start_ns, elapsed_ns, phase, tokens
-        Of each iteration, as its own row says; `UNKNOWN`, `PHASE_UNKNOWN` and NaN where there is none.
-    late_rows, lost_rows
-        Rows that came too late since the closing before, and rows lost so far.
-    samples
-        Of the rank's NIC.
-    """
+    """Complete iterations of one rank, at least one, with their operators and samples."""
 
     attempt: int
     rank: int
     partition: int
-    wide: frozenset[str]
-    numbers: Sequence[int]
-    cuts: Sequence[Cut]
-    free_ns: Sequence[int]
+    wide: frozenset[str]  # ids of the communicators of more than `WIDE` ranks that were announced
+    numbers: Sequence[int]  # the iterations, ascending
+    cuts: Sequence[Cut]  # their operators; columns as those of ``commops``
+    free_ns: Sequence[int]  # for each iteration when the rank was free to begin it, as `reduce_blocks` says
+    # End of the rank's last operator before the first of them, if it was of the iteration before; else `UNKNOWN`
     entry_ns: int
+    # start_ns, elapsed_ns, phase, tokens: Of each iteration, as its own row says; `UNKNOWN`, `PHASE_UNKNOWN` and NaN
+    # where there is none
     start_ns: Sequence[int]
     elapsed_ns: Sequence[int]
     phase: Sequence[int]
     tokens: Sequence[float]
+    # late_rows, lost_rows: Rows that came too late since the closing before, and rows lost so far
     late_rows: int
     lost_rows: int
     detectors: TaughtDetectors | None = None
-    samples: Sequence[Piece] = ()
+    samples: Sequence[Piece] = ()  # of the rank's NIC
 
     @property
     def rows(self) -> int:

@@ -27,48 +27,26 @@ _ANY_NAME: Final = 1 << 16  # codes of communicators have 16 bits
 
 
 class Runs(NamedTuple):
-    """The iterations of one rank's operators, ascending: each one's rows stand together.
+    """The iterations of one rank's operators, ascending: each one's rows stand together."""
 
-    Parameters
-    ----------
-    iterations
-        Their numbers.
-    splits
-        Row of the message at which each begins, and the row past the last of them.
-    first_ns, last_ns
-        Earliest start and latest end of each, ns since the epoch; what never ended ends where it starts.
-    """
-
-    iterations: list[int]
-    splits: list[int]
+    iterations: list[int]  # their numbers
+    splits: list[int]  # row of the message at which each begins, and the row past the last of them
+    # first_ns, last_ns: Earliest start and latest end of each, ns since the epoch; what never ended ends where it
+    # starts
     first_ns: list[int]
     last_ns: list[int]
 
 
 class RowSummary(NamedTuple):
-    """Extremes of one rank's rows in one message, and in which ways they are ordinary.
+    """Extremes of one rank's rows in one message, and in which ways they are ordinary."""
 
-    Parameters
-    ----------
-    newest_ns
-        A time at or after the end of the newest row; `UNKNOWN` if no row has a time.
-    newest_iteration
-        The highest number of an iteration; `UNKNOWN` if no row has one.
-    is_usable
-        Whether every row is one that an honest producer may send.
-    has_unended
-        Whether some operator was entered and has not ended.
-    runs
-        Of operators that can all be used, all name their iteration, and all have a start time; None of others.
-    device
-        Code of the NIC that all samples are of, if each is newer than the one before it; else None.
-    """
-
-    newest_ns: int
-    newest_iteration: int
-    is_usable: bool
-    has_unended: bool = False
+    newest_ns: int  # a time at or after the end of the newest row; `UNKNOWN` if no row has a time
+    newest_iteration: int  # the highest number of an iteration; `UNKNOWN` if no row has one
+    is_usable: bool  # whether every row is one that an honest producer may send
+    has_unended: bool = False  # whether some operator was entered and has not ended
+    # Of operators that can all be used, all name their iteration, and all have a start time; None of others
     runs: Runs | None = None
+    # Code of the NIC that all samples are of, if each is newer than the one before it; else None
     device: int | None = None
 
 
@@ -260,23 +238,15 @@ class Cut(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The rows of one rank in one message; the other fields are those of the message's header.
-
-    Parameters
-    ----------
-    cut
-        These rows.
-    summary
-        Of its rows; its runs count rows from the beginning of the message.
-    """
+    """The rows of one rank in one message; the other fields are those of the message's header."""
 
     schema: str
     attempt: int
     rank: int
     rows_before: int
     watermark_ns: int | None
-    cut: Cut
-    summary: RowSummary
+    cut: Cut  # these rows
+    summary: RowSummary  # of its rows; its runs count rows from the beginning of the message
     group: str | None = None
     job: str = ""
     start: str | None = None

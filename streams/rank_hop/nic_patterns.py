@@ -35,21 +35,11 @@ _MAX_LIFTED: Final = 1 << 62
 
 
 class Placed(NamedTuple):
-    """Samples whose middle lies in a block; a block is one iteration of one rank.
+    """Samples whose middle lies in a block; a block is one iteration of one rank."""
 
-    Parameters
-    ----------
-    samples
-        Those of one rank after those of another.
-    rank
-        Which of the ranks each is of, by place.
-    block
-        In which each lies.
-    """
-
-    samples: Samples
-    rank: Ints
-    block: Ints
+    samples: Samples  # those of one rank after those of another
+    rank: Ints  # which of the ranks each is of, by place
+    block: Ints  # in which each lies
 
     def peaks(self, blocks: int) -> Floats:
         """Return the highest rates of each block, sent and received; NaN where no sample lies in it."""
@@ -107,21 +97,13 @@ def _blocks_begun(parts: Sequence[slice], start_ns: Ints, middle_ns: Ints, rank:
 
 
 class Sampled(NamedTuple):
-    """Samples of many blocks, in order of block and time; a block is one iteration of one rank.
+    """Samples of many blocks, in order of block and time; a block is one iteration of one rank."""
 
-    Parameters
-    ----------
-    block
-        In which each sample lies.
-    begin_ns, end_ns
-        Of its interval, since the beginning of the block.
-    tx, rx
-        Bytes per second sent and received.
-    """
-
-    block: Ints
+    block: Ints  # in which each sample lies
+    # begin_ns, end_ns: Of its interval, since the beginning of the block
     begin_ns: Ints
     end_ns: Ints
+    # tx, rx: Bytes per second sent and received
     tx: Floats
     rx: Floats
 

@@ -52,18 +52,12 @@ class Samples(NamedTuple):
 
 
 class SampleCut(NamedTuple):
-    """Neighbouring samples of one device in a message, at least one, each newer than the one before it.
-
-    Parameters
-    ----------
-    before_ns
-        When the device's sample before the first of them was taken.
-    """
+    """Neighbouring samples of one device in a message, at least one, each newer than the one before it."""
 
     source: MessageRows
     first: int
     past: int
-    before_ns: int
+    before_ns: int  # when the device's sample before the first of them was taken
 
     @property
     def rows(self) -> int:

@@ -29,36 +29,22 @@ _MAX_LIFTED: Final = 1 << 62
 
 
 class Reduction(NamedTuple):
-    """Sums over the operators of some blocks; a block is one iteration of one rank.
+    """Sums over the operators of some blocks; a block is one iteration of one rank."""
 
-    Parameters
-    ----------
-    rows
-        The operators, without duplicates, by block and start.
-    gap_ns
-        For each operator, the time between the rank's operators before it; NaN where it has no start time.
-    first_start_ns, last_end_ns
-        Of each block; `UNKNOWN` where no operator of it has a time.
-    operators, unended
-        How many operators each block has, and how many of them were entered and never ended.
-    work_ns, communication_ns
-        Sums of gaps, and of elapsed, of each block.
-    offsets
-        Distinct offsets of the batches that hold each block's operators, ascending.
-    classes
-        Classes of operators of each block, columns as `messages.evidence.CLASS_COLUMNS` says.
-    """
-
-    rows: Mapping[str, Column]
+    rows: Mapping[str, Column]  # the operators, without duplicates, by block and start
+    # For each operator, the time between the rank's operators before it; NaN where it has no start time
     gap_ns: Floats
+    # first_start_ns, last_end_ns: Of each block; `UNKNOWN` where no operator of it has a time
     first_start_ns: Ints
     last_end_ns: Ints
+    # operators, unended: How many operators each block has, and how many of them were entered and never ended
     operators: Ints
     unended: Ints
+    # work_ns, communication_ns: Sums of gaps, and of elapsed, of each block
     work_ns: Floats
     communication_ns: Floats
-    offsets: Ragged
-    classes: Ragged
+    offsets: Ragged  # distinct offsets of the batches that hold each block's operators, ascending
+    classes: Ragged  # classes of operators of each block, columns as `messages.evidence.CLASS_COLUMNS` says
 
 
 def reduce_blocks(
@@ -246,17 +232,10 @@ _CLASSES: Final = np.dtype([("key", np.int64), ("count", np.int64), ("shortest_n
 
 
 class Blocks(NamedTuple):
-    """Blocks to sum up: a block is one iteration of one rank.
+    """Blocks to sum up: a block is one iteration of one rank."""
 
-    Parameters
-    ----------
-    counts
-        How many blocks each closing has.
-    iteration, is_next, free_ns
-        Of each block; see `reduce_blocks`.
-    """
-
-    counts: Ints
+    counts: Ints  # how many blocks each closing has
+    # iteration, is_next, free_ns: Of each block; see `reduce_blocks`
     iteration: Ints
     is_next: Flags
     free_ns: Ints

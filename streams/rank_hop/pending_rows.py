@@ -33,8 +33,7 @@ MOST_NAMES: Final = 1 << 16
 _NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
                    for name in OPERATOR_COLUMNS}  # fmt: skip
 
-Rows = dict[str, Column]
-"""Operators as columns, `OPERATOR_COLUMNS`."""
+Rows = dict[str, Column]  # operators as columns, `OPERATOR_COLUMNS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +57,13 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """Some rows.
+    """Some rows."""
 
-    Parameters
-    ----------
-    cut
-        The rows: of a message as it came where there are runs; else looked at, with our own codes and their offsets.
-    runs
-        How these rows stand together by iteration, so that they can be cut without a look at them.
-    taken
-        How many of the runs have gone.
-    """
-
+    # The rows: of a message as it came where there are runs; else looked at, with our own codes and their offsets
     cut: Cut
+    # How these rows stand together by iteration, so that they can be cut without a look at them
     runs: Runs | None = None
-    taken: int = 0
+    taken: int = 0  # how many of the runs have gone
 
     def count_until(self, last: int) -> int:
         """Return how many runs there were up to an iteration, with those that have gone."""

@@ -35,9 +35,7 @@ from irregulars.streams.rank_hop.pending_rows import PendingRows, PendingState
 from irregulars.streams.rank_hop.plausible_progress import ArrivalsState, PlausibleProgress, SourceArrivals
 from irregulars.streams.rank_hop.taught_detectors import TaughtDetectors, TaughtState
 
-Closed = list[Closing | Membership]
-"""Complete iterations, and memberships (a rank came or went), oldest first."""
-
+Closed = list[Closing | Membership]  # complete iterations, and memberships (a rank came or went), oldest first
 _OF_TRAINING: Final = ("commops", "iterations")
 """Sources that fall silent when a rank hangs; samples of its GPU and its NIC flow on."""
 

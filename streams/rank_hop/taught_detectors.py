@@ -34,16 +34,10 @@ class UsualTime:
 
     No value counts for more than δ times the mean, as in the judgement's window; and of the first ones, which
     compilation makes long, those before a much shorter one do not count.
-
-    Parameters
-    ----------
-    mean_ns
-        Of the newest ones; each has the weight of one in a window.
-    learned, held
-        Iterations that were learned in all, and those since that were not.
     """
 
-    mean_ns: float = 0.0
+    mean_ns: float = 0.0  # of the newest ones; each has the weight of one in a window
+    # learned, held: Iterations that were learned in all, and those since that were not
     learned: int = 0
     held: int = 0
 

@@ -20,43 +20,25 @@ RESULTS: Final = (VERDICTS, ALERTS)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One verdict, by its newest revisions on the result topics.
-
-    Parameters
-    ----------
-    what
-        Kind and first suspect.
-    iterations
-        As `Verdict.iterations` of the newest revision.
-    is_open
-        Whether the newest revision is open.
-    revisions
-        The newest one on each topic.
-    """
+    """One verdict, by its newest revisions on the result topics."""
 
     verdict_id: str
     job: str
     attempt: int
-    what: str
-    iterations: tuple[int, int]
-    is_open: bool
-    revisions: Mapping[str, int]
+    what: str  # kind and first suspect
+    iterations: tuple[int, int]  # as `Verdict.iterations` of the newest revision
+    is_open: bool  # whether the newest revision is open
+    revisions: Mapping[str, int]  # the newest one on each topic
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """The published id of an incident to which a job that began anew gives another one.
+    """The published id of an incident to which a job that began anew gives another one."""
 
-    Parameters
-    ----------
-    verdict_id
-        The id that was published first.
-    revision, past_last, is_open
-        As published when it was taken over: newest revision, `Verdict.iterations`' end, whether it was open.
-    """
-
-    verdict_id: str
+    verdict_id: str  # the id that was published first
     job: str
+    # revision, past_last, is_open: As published when it was taken over: newest revision, `Verdict.iterations`' end,
+    # whether it was open
     revision: int
     past_last: int
     is_open: bool
@@ -71,24 +53,12 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """State of `PublishedVerdicts`, in a partition's snapshot.
+    """State of `PublishedVerdicts`, in a partition's snapshot."""
 
-    Parameters
-    ----------
-    published
-        Verdicts on the topics that the monitors have not repeated yet.
-    aliases
-        By the id that the monitor uses.
-    anew
-        Keys of the jobs that began anew.
-    before
-        Evidence before this offset was judged before they did: that of other jobs is not judged again.
-    """
-
-    published: tuple[Published, ...] = ()
-    aliases: Mapping[str, Alias] = field(default_factory=dict)
-    anew: tuple[bytes, ...] = ()
-    before: int = 0
+    published: tuple[Published, ...] = ()  # verdicts on the topics that the monitors have not repeated yet
+    aliases: Mapping[str, Alias] = field(default_factory=dict)  # by the id that the monitor uses
+    anew: tuple[bytes, ...] = ()  # keys of the jobs that began anew
+    before: int = 0  # evidence before this offset was judged before they did: that of other jobs is not judged again
 
 
 class PublishedVerdicts:

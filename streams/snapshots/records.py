@@ -23,19 +23,13 @@ from irregulars.streams.snapshots.published_verdicts import Told
 
 T = TypeVar("T")
 
-POSITION_KEY: Final = b"\x00position"
-"""Key of the partition's own record; no job's name begins with a zero byte."""
-
-RECORD_VERSION: Final = 1
-"""Of the records of this module, without the states in them."""
-
+POSITION_KEY: Final = b"\x00position"  # key of the partition's own record; no job's name begins with a zero byte
+RECORD_VERSION: Final = 1  # of the records of this module, without the states in them
 STATE_VERSION: Final = 1
 """Of the states of monitors: raise it with each change of their classes but that of a new field with a default. A
 worker lets those begin anew whose states are of another version (`streams.stages.stage`)."""
 
-PIECE_BYTES: Final = 512 * 1024
-"""Longest piece, bytes: half of a broker's default limit of a message (1 MiB)."""
-
+PIECE_BYTES: Final = 512 * 1024  # longest piece, bytes: half of a broker's default limit of a message (1 MiB)
 PART_BYTES: Final = 16 * 1024
 """Shortest part of a state that gets pieces of its own, bytes: below that its key, its tombstone and its place in the
 record cost more than writing it again. An iteration of 44 ranks."""
@@ -43,14 +37,9 @@ record cost more than writing it again. An iteration of 44 ranks."""
 _PIECE_KEY: Final = b"\x00piece/"
 _DIGEST_BYTES: Final = 16
 
-Offsets = dict[str, int]
-"""Offsets by topic, named without the prefix."""
-
-Ends = dict[str, dict[int, int]]
-"""End offsets by result topic (without prefix) and partition."""
-
-Keys = tuple[bytes, ...]
-"""Keys of the pieces of something, in order."""
+Offsets = dict[str, int]  # offsets by topic, named without the prefix
+Ends = dict[str, dict[int, int]]  # end offsets by result topic (without prefix) and partition
+Keys = tuple[bytes, ...]  # keys of the pieces of something, in order
 
 
 class EncodedState(NamedTuple):
@@ -62,28 +51,14 @@ class EncodedState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MonitorRecord:
-    """One monitor's record.
-
-    Parameters
-    ----------
-    seen
-        The newest offsets in the state.
-    state
-        The encoded state without its larger parts; empty if that itself is cut into pieces.
-    root
-        Pieces of the state, where it is too long for `state`.
-    parts
-        Pieces of each of the larger parts.
-    given_up
-        How often the monitor began anew because its work did not end.
-    """
+    """One monitor's record."""
 
     epoch: int
-    seen: Offsets
-    state: bytes
-    root: Keys = ()
-    parts: tuple[Keys, ...] = ()
-    given_up: GivenUp = NOT_GIVEN_UP
+    seen: Offsets  # the newest offsets in the state
+    state: bytes  # the encoded state without its larger parts; empty if that itself is cut into pieces
+    root: Keys = ()  # pieces of the state, where it is too long for `state`
+    parts: tuple[Keys, ...] = ()  # pieces of each of the larger parts
+    given_up: GivenUp = NOT_GIVEN_UP  # how often the monitor began anew because its work did not end
 
     @property
     def pieces(self) -> Iterator[bytes]:
@@ -95,29 +70,19 @@ class MonitorRecord:
 
 @dataclass(frozen=True, slots=True)
 class PositionRecord:
-    """The partition's own record: where to go on reading, by input topic.
-
-    Parameters
-    ----------
-    ends
-        The ends of the result topics before anything that the stored states do not hold; None: never set.
-    begin
-        Offset in the snapshot topic from which on everything stands that counts; None: not known.
-    claimed
-        Offset in the snapshot topic up to which the writer has read before it wrote; records of others behind that do
-        not count.
-    told
-        Of the revisions that stand before `ends`, those that are still of use.
-    topic_ids
-        Ids of the topics to which these offsets belong, by topic; a topic that was made anew has another one.
-    """
+    """The partition's own record: where to go on reading, by input topic."""
 
     epoch: int = 0
     positions: Offsets = field(default_factory=dict)
+    # The ends of the result topics before anything that the stored states do not hold; None: never set
     ends: Ends | None = None
+    # Offset in the snapshot topic from which on everything stands that counts; None: not known
     begin: int | None = None
+    # Offset in the snapshot topic up to which the writer has read before it wrote; records of others behind that do
+    # not count
     claimed: int | None = None
-    told: Told = field(default_factory=Told)
+    told: Told = field(default_factory=Told)  # of the revisions that stand before `ends`, those that are still of use
+    # Ids of the topics to which these offsets belong, by topic; a topic that was made anew has another one
     topic_ids: dict[str, str] = field(default_factory=dict)
 
 
@@ -126,19 +91,11 @@ Record = MonitorRecord | PositionRecord
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A monitor's state on its way to the topic.
-
-    Parameters
-    ----------
-    root
-        The state without its larger parts, encoded.
-    parts
-        These, not yet encoded; they do not change.
-    """
+    """A monitor's state on its way to the topic."""
 
     seen: Offsets
-    root: bytes
-    parts: Sequence[Any] = ()
+    root: bytes  # the state without its larger parts, encoded
+    parts: Sequence[Any] = ()  # these, not yet encoded; they do not change
     given_up: GivenUp = NOT_GIVEN_UP
 
 

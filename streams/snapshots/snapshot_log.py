@@ -31,11 +31,8 @@ _FIRST_LOOK: Final = 4
 """Messages at the end among which the newest position record is looked for first: it is the last one, unless a worker
 ended while it wrote."""
 
-_NEXT_LOOK: Final = 32
-"""And then in so many times as many."""
-
-_PROGRESS_S: Final = 5.0
-"""Seconds between two lines that tell how far reading has come."""
+_NEXT_LOOK: Final = 32  # and then in so many times as many
+_PROGRESS_S: Final = 5.0  # seconds between two lines that tell how far reading has come
 
 
 class SnapshotLog:

@@ -36,8 +36,7 @@ SPAN_BYTES: Final = 4 << 20
 """Log that may lie behind a record before it is written again, bytes: a restart reads it in far less than a second,
 and small partitions never come to it."""
 
-SPAN_RATIO: Final = 2
-"""The same, in times of all that counts: at most half as much again is written as changes."""
+SPAN_RATIO: Final = 2  # the same, in times of all that counts: at most half as much again is written as changes
 
 
 @dataclass(slots=True)

@@ -35,21 +35,11 @@ class Message(Protocol):
 
 
 class Place(NamedTuple):
-    """Position of a record in its partition.
+    """Position of a record in its partition."""
 
-    Parameters
-    ----------
-    offset
-        Its offset in the partition, or a lower one.
-    after_bytes
-        How many bytes of records its reader or writer had seen before it.
-    size_bytes
-        Its own.
-    """
-
-    offset: int
-    after_bytes: int
-    size_bytes: int
+    offset: int  # its offset in the partition, or a lower one
+    after_bytes: int  # how many bytes of records its reader or writer had seen before it
+    size_bytes: int  # its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +54,20 @@ class StoredMonitor:
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """One partition, as `SnapshotLog.read` found it.
+    """One partition, as `SnapshotLog.read` found it."""
 
-    Parameters
-    ----------
-    epoch
-        The highest one, 0 if the partition is empty.
-    position
-        The newest record of the partition itself.
-    monitors
-        The newest state of each monitor, by key.
-    refused
-        Why the record of a monitor, or of the partition, could not be read, by key.
-    strays
-        Keys of pieces that no record needs: a worker ended before it had written the record, or before it had deleted
-        them.
-    late
-        Keys of monitors of which a former owner has written a record that does not count.
-    end
-        Offset after the last message.
-    read_bytes
-        Bytes of all messages that were read.
-    """
-
-    epoch: int = 0
-    position: PositionRecord = field(default_factory=PositionRecord)
-    monitors: Mapping[bytes, StoredMonitor] = field(default_factory=dict)
+    epoch: int = 0  # the highest one, 0 if the partition is empty
+    position: PositionRecord = field(default_factory=PositionRecord)  # the newest record of the partition itself
+    monitors: Mapping[bytes, StoredMonitor] = field(default_factory=dict)  # the newest state of each monitor, by key
+    # Why the record of a monitor, or of the partition, could not be read, by key
     refused: Mapping[bytes, str] = field(default_factory=dict)
+    # Keys of pieces that no record needs: a worker ended before it had written the record, or before it had deleted
+    # them
     strays: frozenset[bytes] = frozenset()
+    # Keys of monitors of which a former owner has written a record that does not count
     late: frozenset[bytes] = frozenset()
-    end: int = 0
-    read_bytes: int = 0
+    end: int = 0  # offset after the last message
+    read_bytes: int = 0  # bytes of all messages that were read
 
 
 def newest_records(messages: Iterable[Message], where: str, newest: PositionRecord | None = None) -> StoredPartition:

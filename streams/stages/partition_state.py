@@ -131,8 +131,7 @@ _AGAIN_S: Final = 10.0
 FirstOffset = Callable[[str, int, int], Awaitable[int]]
 """Topic, partition, offset: gives the offset of the first message there or behind; raises `ServiceError`."""
 
-GoBack = Callable[[str, int, int], Awaitable[None]]
-"""Topic, partition, offset: reads on from there."""
+GoBack = Callable[[str, int, int], Awaitable[None]]  # topic, partition, offset: reads on from there
 
 
 class Continuity:

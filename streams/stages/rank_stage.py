@@ -47,10 +47,8 @@ RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health"
 _SAMPLES: Final = ("bandwidth", "gpu_health")
 _MOST_ROWS: Final = 1 << 17
 """Monitors are drained once so many rows have gone into them: longer rounds were measured to be slower."""
-_MOST_MESSAGES: Final = 512
-"""Or so many messages: those of hosts are small, and a drain has its price for each rank."""
-_MOST_SAMPLES: Final = 256
-"""Messages with samples of a partition that are handed over before the next round is due."""
+_MOST_MESSAGES: Final = 512  # or so many messages: those of hosts are small, and a drain has its price for each rank
+_MOST_SAMPLES: Final = 256  # messages with samples of a partition that are handed over before the next round is due
 _AGAIN_S: Final = 0.5
 
 
@@ -58,8 +56,7 @@ class _NotFed(Exception):
     """A monitor took nothing of a message, for this reason."""
 
 
-MakeRankMonitor = Callable[[str, int], RankMonitorLike]
-"""Job, partition."""
+MakeRankMonitor = Callable[[str, int], RankMonitorLike]  # job, partition
 
 
 class RankStage(Stage[RankMonitorLike]):

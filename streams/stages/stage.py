@@ -75,21 +75,14 @@ M = TypeVar("M", bound=Snapshottable)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Services that stages use; one set per worker process.
-
-    Parameters
-    ----------
-    reading
-        For both stages: restoring, and what is read again.
-    commit
-        Lets the group know how far a partition's snapshot is; offsets by topic, named without prefix.
-    """
+    """Services that stages use; one set per worker process."""
 
     settings: WorkerSettings
     outbox: Outbox
-    reading: ReadingThread
+    reading: ReadingThread  # for both stages: restoring, and what is read again
     dead_letters: DeadLetters
     sink: SinkWriter
+    # Lets the group know how far a partition's snapshot is; offsets by topic, named without prefix
     commit: Callable[[int, Offsets], Any]
     fail: Callable[[BaseException], None]
     continuity: Continuity
@@ -103,8 +96,7 @@ class Stage(ABC, Generic[M]):
 
     hop: str
     snapshot_topic: str
-    rests_on: frozenset[str] = frozenset()
-    """Topics (without prefix) of which its states and records name places."""
+    rests_on: frozenset[str] = frozenset()  # topics (without prefix) of which its states and records name places
 
     def __init__(self, services: Services) -> None:
         self.services = services

@@ -26,8 +26,7 @@ from irregulars.streams.snapshots.records import Offsets
 
 Place = TypeVar("Place")
 
-MOST_LOOKS: Final = 128
-"""Looks that are kept while reading lags; where more would be needed, every second one goes."""
+MOST_LOOKS: Final = 128  # looks that are kept while reading lags; where more would be needed, every second one goes
 
 
 class ReadThrough(Generic[Place]):
@@ -74,9 +73,7 @@ class ReadThrough(Generic[Place]):
 
 
 LOG: Final = logging.getLogger("irregulars.worker")
-EVERY_S: Final = 2.0
-"""Between two looks, and between two words to the others."""
-
+EVERY_S: Final = 2.0  # between two looks, and between two words to the others
 _ANSWER_S: Final = 10.0
 _STANDS_S: Final = 60.0
 

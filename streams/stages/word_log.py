@@ -17,8 +17,7 @@ from irregulars.kafka.log_reader import ReadingThread
 LOG: Final = logging.getLogger("irregulars.worker")
 WORDS_S: Final = 2.0
 """Seconds between two readings of the changed thresholds; see `messages.threshold_changes.LEAD_NS`."""
-OPINIONS_S: Final = 10.0
-"""Seconds between two readings for the database: nobody waits for a row of feedback."""
+OPINIONS_S: Final = 10.0  # seconds between two readings for the database: nobody waits for a row of feedback
 
 
 class Word(Protocol):
@@ -34,15 +33,9 @@ W = TypeVar("W", bound=Word)
 
 @dataclass(frozen=True, slots=True)
 class ReadWords(Generic[W]):
-    """The words that were read of a topic, in its order.
+    """The words that were read of a topic, in its order."""
 
-    Parameters
-    ----------
-    revision
-        The offset of the next word.
-    """
-
-    revision: int = 0
+    revision: int = 0  # the offset of the next word
     words: tuple[W, ...] = ()
     _by_job: dict[str, tuple[W, ...]] = field(default_factory=dict, repr=False, compare=False)
 

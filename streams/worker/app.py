@@ -59,16 +59,13 @@ from irregulars.streams.worker.topic_watch import TopicWatch
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
-LOOK_S: Final = 1.0
-"""Between two questions to the broker."""
-
+LOOK_S: Final = 1.0  # between two questions to the broker
 _SNAPSHOT_SHARE: Final = 0.3  # of the time to stop; Faust takes up to half of it
 _FLUSH_SHARE: Final = 0.2
 _MARGIN_S: Final = 60.0
 _AGAIN_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 8.0
-_MOST_LINES: Final = 100
-"""Changes of thresholds that are logged one by one: a worker may start with thousands."""
+_MOST_LINES: Final = 100  # changes of thresholds that are logged one by one: a worker may start with thousands
 _REFUSED_S: Final = 60.0  # librdkafka tries to log in every ten seconds or sooner
 
 

@@ -35,18 +35,15 @@ class Monitors:
         New ones: of job and partition; of a job.
     restore_rank, restore_job
         Of what their ``state()`` returned, encoded; raise `RecordError` where that can't be read.
-    alert_of
-        The encoded alert of a verdict's revision; `None` where the policy keeps quiet.
-    limits
-        How long, and how large, their work may be.
     """
 
     make_rank: MakeRankMonitor
     restore_rank: Callable[[EncodedState], RankMonitorLike]
     make_job: Callable[[str], JobMonitorLike]
     restore_job: Callable[[EncodedState], JobMonitorLike]
+    # The encoded alert of a verdict's revision; `None` where the policy keeps quiet
     alert_of: Callable[[Verdict], bytes | None] = alert_of
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=Limits)  # how long, and how large, their work may be
 
 
 def make_monitors(settings: WorkerSettings) -> Monitors:

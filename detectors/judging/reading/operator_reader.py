@@ -49,18 +49,10 @@ Announcements = Mapping[int, Announcement]
 
 @dataclass(slots=True)
 class LogTraffic:
-    """How much of a job's log was read back.
+    """How much of a job's log was read back."""
 
-    Parameters
-    ----------
-    flowed
-        Operators that the job has run.
-    read
-        Operators in batches that were read back, each time they were.
-    """
-
-    flowed: int = 0
-    read: int = 0
+    flowed: int = 0  # operators that the job has run
+    read: int = 0  # operators in batches that were read back, each time they were
 
     @property
     def read_share(self) -> float:

@@ -65,9 +65,7 @@ class PastScores:
         return np.where(np.isfinite(scores), np.log(share) / math.log(self._strange_share), np.nan)
 
 
-SEED: Final = 7
-"""Given to models that draw and were told no seed: two detectors made alike must agree."""
-
+SEED: Final = 7  # given to models that draw and were told no seed: two detectors made alike must agree
 _SCORED_TAUGHT: Final = 16  # rows learned in a frame whose scores are kept: a score costs a River model as much again
 
 

@@ -130,51 +130,32 @@ _INPUTS = ("", "unit", "sigmas")
 
 @dataclass(frozen=True, slots=True)
 class AdapterOptions:
-    """How rows become inputs, and scores of a model scores of a detector.
+    """How rows become inputs, and scores of a model scores of a detector."""
 
-    Parameters
-    ----------
-    level
-        ``rank`` or ``operator``. A series is a rank, or a class of operators (communicator, operator, peer, size).
-    columns
-        Columns that a model sees, with commas between them: floats of the level. Default: ``work_ns`` of ranks,
-        ``elapsed_ns`` of operators.
-    inputs
-        ``sigmas``: spreads from the series' own median of logarithms; ``unit``: the same pressed between 0 and 1.
-        Empty: what suits the model.
-    shared
-        One model for all series; else each has its own.
-    warm_up
-        Values of a series before there is an opinion on it, 2 to 64.
-    least_sigmas
-        A row that lies less above its own past in all columns is not strange, whatever the model says, and is not put
-        to it: its score is 0. 0: every row is. Models are uncertain about the edge of what they saw. 5: a spread from
-        64 values is known to a sixth, and 4 true ones are one healthy row in 30,000.
-    window
-        Bound: rows that a scikit-learn model is fitted on, and past scores that are kept of any.
-    refit
-        Frames after which a scikit-learn model is fitted anew.
-    taught_rows
-        Most rows of a frame that a model learns, ever others; 0: 16 for a shared model, else 256. River's cost 10 to
-        100 µs a row.
-    strange_share
-        Share of past scores that are as high as a strange one. 0.05: an opinion begins with 50 past scores, which
-        know one of twenty and not one of a hundred; `least_sigmas` keeps the rest quiet.
-    hold
-        Drift detectors: a row is strange if the detector would tell of a drift within as many frames like this one,
-        and for as many frames after it told of one.
-    """
-
+    # ``rank`` or ``operator``. A series is a rank, or a class of operators (communicator, operator, peer, size).
     level: Level = "rank"
+    # Columns that a model sees, with commas between them: floats of the level. Default: ``work_ns`` of ranks,
+    # ``elapsed_ns`` of operators.
     columns: str = ""
+    # ``sigmas``: spreads from the series' own median of logarithms; ``unit``: the same pressed between 0 and 1.
+    # Empty: what suits the model.
     inputs: str = ""
-    shared: bool = True
-    warm_up: int = 20
+    shared: bool = True  # one model for all series; else each has its own
+    warm_up: int = 20  # values of a series before there is an opinion on it, 2 to 64
+    # A row that lies less above its own past in all columns is not strange, whatever the model says, and is not put
+    # to it: its score is 0. 0: every row is. Models are uncertain about the edge of what they saw. 5: a spread from
+    # 64 values is known to a sixth, and 4 true ones are one healthy row in 30,000.
     least_sigmas: float = 5.0
-    window: int = 500
-    refit: int = 50
+    window: int = 500  # bound: rows that a scikit-learn model is fitted on, and past scores that are kept of any
+    refit: int = 50  # frames after which a scikit-learn model is fitted anew
+    # Most rows of a frame that a model learns, ever others; 0: 16 for a shared model, else 256. River's cost 10 to
+    # 100 µs a row.
     taught_rows: int = 0
+    # Share of past scores that are as high as a strange one. 0.05: an opinion begins with 50 past scores, which know
+    # one of twenty and not one of a hundred; `least_sigmas` keeps the rest quiet.
     strange_share: float = 0.05
+    # Drift detectors: a row is strange if the detector would tell of a drift within as many frames like this one, and
+    # for as many frames after it told of one
     hold: int = 10
 
     def __post_init__(self) -> None:

@@ -218,21 +218,11 @@ _STEP: Final = 8  # the same, where it is followed always
 
 @dataclass(frozen=True, slots=True)
 class FeatureRows:
-    """Features of the rows of a frame that have a past.
+    """Features of the rows of a frame that have a past."""
 
-    Attributes
-    ----------
-    rows
-        Their indices in the frame.
-    matrix
-        Array ``(len(rows), len(FEATURES))``, float64, finite.
-    is_slow
-        Whether the iteration took longer than usual on this rank.
-    """
-
-    rows: Ints
-    matrix: Floats
-    is_slow: bool
+    rows: Ints  # their indices in the frame
+    matrix: Floats  # array ``(len(rows), len(FEATURES))``, float64, finite
+    is_slow: bool  # whether the iteration took longer than usual on this rank
 
     def column(self, name: str) -> Floats:
         """One feature of all rows."""

@@ -24,34 +24,18 @@ _LEAF: Final = -1  # feature of a node that is a leaf
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Binary trees; the nodes of all trees stand one after the other.
+    """Binary trees; the nodes of all trees stand one after the other."""
 
-    Attributes
-    ----------
-    names
-        Features, in the order of the columns that the trees were trained on.
-    roots
-        Index of each tree's first node.
-    feature
-        Per node: the feature that it asks for, -1 in a leaf.
-    threshold
-        Per node: values up to it go left. float32, and compared with float32, as scikit-learn does.
-    left, right
-        Per node: indices of its children; of a leaf its own.
-    probability
-        Per node: part of the abnormal among the training rows that came here.
-    depth
-        Most questions from a root to a leaf.
-    """
-
-    names: tuple[str, ...]
-    roots: NDArray[np.int32]
-    feature: NDArray[np.int8]
+    names: tuple[str, ...]  # features, in the order of the columns that the trees were trained on
+    roots: NDArray[np.int32]  # index of each tree's first node
+    feature: NDArray[np.int8]  # per node: the feature that it asks for, -1 in a leaf
+    # Per node: values up to it go left. float32, and compared with float32, as scikit-learn does.
     threshold: NDArray[np.float32]
+    # left, right: Per node: indices of its children; of a leaf its own
     left: NDArray[np.int32]
     right: NDArray[np.int32]
-    probability: NDArray[np.float32]
-    depth: int
+    probability: NDArray[np.float32]  # per node: part of the abnormal among the training rows that came here
+    depth: int  # most questions from a root to a leaf
 
     def predict(self, matrix: Floats | NDArray[np.float32]) -> Column:
         """Return the probability that each row of `matrix` is abnormal: the mean of the trees.

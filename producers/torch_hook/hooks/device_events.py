@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from irregulars.producers.torch_hook.hooks.ring import UNSEEN
 
-_ANCHOR_S: Final = 1.0
-"""Age at which an anchor is recorded anew, seconds: the clocks of GPU and host drift apart."""
+_ANCHOR_S: Final = 1.0  # age at which an anchor is recorded anew, seconds: the clocks of GPU and host drift apart
 
 
 class DeviceClock:

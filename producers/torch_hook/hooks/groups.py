@@ -24,26 +24,15 @@ _IN_THREADS: Final = ("gloo", "mpi", "fake")
 
 @dataclass(frozen=True, slots=True)
 class NewGroup:
-    """A process group that this rank is a member of.
-
-    Parameters
-    ----------
-    name
-        Torch's name: unique among the groups that exist, but used again after they were destroyed.
-    ranks
-        Global, in the order of the group.
-    device
-        Type of the device on whose streams operators run, as NCCL's do; ``cpu`` where threads run them, as gloo's.
-    lanes
-        Number of collectives of CPU tensors that its backend runs at once.
-    """
+    """A process group that this rank is a member of."""
 
     process_group: Any
-    name: str
-    ranks: tuple[int, ...]
+    name: str  # torch's name: unique among the groups that exist, but used again after they were destroyed
+    ranks: tuple[int, ...]  # global, in the order of the group
     description: str
+    # Type of the device on whose streams operators run, as NCCL's do; ``cpu`` where threads run them, as gloo's
     device: str
-    lanes: int
+    lanes: int  # number of collectives of CPU tensors that its backend runs at once
 
 
 class ProcessGroups:
@@ -123,21 +112,11 @@ def _describe(process_group: Any, ranks: Sequence[int] | None) -> NewGroup:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One process group.
+    """One process group."""
 
-    Parameters
-    ----------
-    number
-        In this process, in the order of creation; rows carry it.
-    communicator
-        Its id, kind and global ranks.
-    lanes
-        Number of collectives of CPU tensors that run at once: gloo's threads.
-    """
-
-    number: int
-    communicator: Communicator
-    lanes: int = 2
+    number: int  # in this process, in the order of creation; rows carry it
+    communicator: Communicator  # its id, kind and global ranks
+    lanes: int = 2  # number of collectives of CPU tensors that run at once: gloo's threads
 
 
 class Groups:

@@ -26,9 +26,7 @@ from irregulars.printing import printable
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW, Ring
 
 SOURCE: Final = Path(__file__).with_name("hook.cpp")
-DIRECTORY: Final = "TORCH_COMMS_NATIVE"
-"""Environment variable: a directory of built libraries, or ``off``."""
-
+DIRECTORY: Final = "TORCH_COMMS_NATIVE"  # environment variable: a directory of built libraries, or ``off``
 _BUILD_S: Final = 600.0
 
 

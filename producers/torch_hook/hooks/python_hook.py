@@ -19,8 +19,7 @@ from irregulars.messages.records import OPERATOR_CODES, SEND
 from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, has_succeeded
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, NO_PEER, UNSEEN
 
-HOOK_ID: Final = 0x1226
-"""As in hook.cpp: hooks of one group fire in the order of their ids."""
+HOOK_ID: Final = 0x1226  # as in hook.cpp: hooks of one group fire in the order of their ids
 
 _FAMILIES: Final = {
     "ALLREDUCE": "all_reduce", "REDUCE_SCATTER": "reduce_scatter", "ALLGATHER": "all_gather",

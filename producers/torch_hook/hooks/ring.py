@@ -13,15 +13,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-OPEN: Final = 0
-"""Of ``ended``: the operator has not ended."""
-
-UNSEEN: Final = -1
-"""Of ``ended``: the operator failed, or its end will never be known."""
-
-CAPACITY: Final = 1 << 16
-"""Rows: 4 MiB, and a minute at 1,000 operators a second."""
-
+OPEN: Final = 0  # of ``ended``: the operator has not ended
+UNSEEN: Final = -1  # of ``ended``: the operator failed, or its end will never be known
+CAPACITY: Final = 1 << 16  # rows: 4 MiB, and a minute at 1,000 operators a second
 NO_PEER: Final = -1
 
 ROW: Final = np.dtype(
