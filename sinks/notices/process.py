@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from irregulars.errors import ServiceUnavailable, SinkError, TopicMismatch
-from irregulars.kafka.broker import client_config, is_refusal, open_admin, service_error
+from irregulars.kafka.broker import client_config, ends_within, is_refusal, open_admin, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
 from irregulars.sinks.notices.delivery import Courier, Outcome
@@ -141,7 +141,7 @@ class Notifier:
                 stack.callback(self._couriers[one.name].close)
             LOG.info("event=notify_started channels=%s metrics=%s", ",".join(self._couriers), url)
             consumer = new_consumer(_consumer_config(settings))
-            stack.callback(consumer.close)
+            stack.callback(self._leave, consumer)
             consumer.subscribe(
                 [settings.topics.name("alerts")],
                 on_assign=self._assigned,
@@ -151,7 +151,12 @@ class Notifier:
             while not self._stop.is_set():
                 self._turn(consumer, log)
             self._finish(consumer, log)
+            self._lost()  # all is committed: what closing the consumer revokes needs no second commit
         LOG.info("event=notify_stopped")
+
+    def _leave(self, consumer: Consumer) -> None:
+        if not ends_within(self._settings.stop_s, consumer.close):
+            LOG.warning("event=group_not_left reason='no answer within %g s'", self._settings.stop_s)
 
     def _turn(self, consumer: Consumer, log: StateLog) -> None:
         self._turned_s = time.monotonic()
@@ -307,8 +312,9 @@ class Notifier:
         try:
             if is_asynchronous:
                 consumer.commit(offsets=places, asynchronous=True)
-            else:
-                consumer.commit(offsets=places, asynchronous=False)
+            elif not ends_within(self._settings.stop_s, lambda: consumer.commit(offsets=places, asynchronous=False)):
+                LOG.warning("event=not_committed reason='no answer within %g s'", self._settings.stop_s)
+                return
             self._committed = settled
         except KafkaException as error:  # the alerts are read again, and their records found
             LOG.warning("event=not_committed reason=%r", str(error))

@@ -15,7 +15,7 @@ from tests.sinks.notices.receiver import Receiver
 pytestmark = pytest.mark.integration
 
 AWAY_S = 10.0
-STOPS_S = 60.0
+STOPS_S = 20.0
 
 
 def test_a_broker_that_was_away_costs_no_notice_and_few_lines(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

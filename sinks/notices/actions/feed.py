@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import ServiceUnavailable, TopicMismatch
-from irregulars.kafka.broker import client_config, service_error
+from irregulars.kafka.broker import client_config, ends_within, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
@@ -18,6 +18,7 @@ from irregulars.kafka.topics import TopicSettings
 _SESSION_MS: Final = 10_000
 _MOST_BATCH: Final = 500
 _ASK_AGAIN_S: Final = 5.0
+_LEAVES_S: Final = 5.0  # then the group counts us out after its session
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class ActionFeed:
 
     def close(self) -> None:
         """Leave the group: another consumer takes over at once."""
-        self._consumer.close()
+        ends_within(_LEAVES_S, self._consumer.close)
 
     def _note_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._ask_at_s is None:
