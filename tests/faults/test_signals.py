@@ -24,6 +24,7 @@ kind = "command"
 name = "nobody"
 argv = ["/bin/true"]
 """
+NOWHERE = "127.0.0.1:1"
 AGENT = '[spool]\ndirectory = "spool"\nfinal_s = 1\n[metrics]\nenabled = false\n'
 SLURM = {"bin/sinfo": "#!/bin/sh\n", "bin/scontrol": "#!/bin/sh\n"}
 
@@ -39,6 +40,16 @@ ON_SERVICES = {
     "doctor": Command(("doctor",), None, is_service=False, ready_s=1.0, has_end=True),
 }
 ALONE = {
+    "worker that waits": Command(("worker", "--no-store", "--bootstrap", NOWHERE), "event=broker_away"),
+    "agent that waits": Command(
+        ("agent", "agent.toml"),
+        "event=agent_started",
+        files={"agent.toml": f'kafka_bootstrap = "{NOWHERE}"\n{AGENT}'},
+    ),
+    "console that waits": Command(
+        ("console", "--no-kafka", "--clickhouse-url", f"http://{NOWHERE}", "--listen", "127.0.0.1:0"), "console at"
+    ),
+    "analyze": Command(("analyze", SLOW_NIC), "slow_nic", is_service=False, has_end=True),
     "up": Command(("up",), "Ctrl-C stops"),
     "demo": Command(("demo",), "GPUs train", is_service=False),
     "simulate": Command(("simulate", "made", "--iterations", "400"), None, is_service=False, has_end=True),

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -174,8 +174,3 @@ class _started:
     def __exit__(self, *_: object) -> None:
         self._run.kill()
         self._folder.cleanup()
-
-
-def all_complaints(command: Command, number: int, when: Sequence[Moment]) -> Iterator[str]:
-    for moment in when:
-        yield from complaints_of(command, number, moment)
