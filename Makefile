@@ -47,7 +47,7 @@ bench: java maven $(STAMP)  ## One table of all figures beside the committed one
 bench-worker: java maven $(STAMP)  ## Operators per second through one worker, beside the limits of Faust and Kafka
 	@$(BIN)/python -m tests.benchmarks.bench_worker $(OPTIONS)
 
-bench-scale-out: java maven $(STAMP)  ## Operators per second through 1 to 8 workers, and models of 4 to 64 cores (15 minutes, root)
+bench-scale-out: java maven $(STAMP)  ## Operators per second through 1 to 8 workers, and the costs of a message (15 minutes, root)
 	@mkdir -p build && $(BIN)/python -m tests.benchmarks.bench_scale_out --json build/scale-out.json $(OPTIONS) | \
 		tee build/scale-out.md
 

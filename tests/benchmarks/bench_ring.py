@@ -1,10 +1,7 @@
 """A throttled link in a ring: what the patterns of its members show, by how often the counters are read.
 
-    python -m tests.benchmarks.bench_ring
-
-Prints a Markdown table. One all_reduce runs in a ring whose member 3 sends over a link of a quarter of the rate of
-the others (`Ring`); the counters of all NICs are read at several multiples of the time that the slow link needs for a
-step. Not a test: `tests/detectors/test_ring_experiment.py` holds what must be so.
+One all_reduce runs in a ring whose member 3 sends over a link of a quarter of the rate of the others (`Ring`); the
+counters of all NICs are read. `tests/detectors/test_ring_experiment.py` holds what must be so.
 """
 
 from __future__ import annotations
@@ -17,14 +14,13 @@ from numpy.typing import NDArray
 
 from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.nics.behaviour_patterns import Executions, Intervals, merge_executions, statistics
-from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
+from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.nics.steadiness import steady_ends, swings_of
 
 Array = np.ndarray
 
 CULPRIT = 3
 FAST, SLOW = 25e9, 6.25e9
-PERIODS = (0.1, 0.3, 1.0, 3.0, 10.0)
 RINGS = ((8, 1), (8, 16), (16, 64))  # members, and in how many parts the payload is worked through
 
 
@@ -67,45 +63,6 @@ def steady_senders(seen: Seen) -> list[int]:
     )
     ends = steady_ends(0, ranks, [swings_of(seen.patterns, {0}, {})], topology)
     return [nic.ranks[0] for (nic, way), is_steady in ends.items() if is_steady and way == 0]
-
-
-def abnormal_members(seen: Seen) -> list[int]:
-    """Members whose pattern EROICA's rule finds abnormal, by their distance to the others."""
-    nobody = Patterns(*(column[:0] for column in seen.patterns))
-    return seen.patterns.rank[judge_patterns(seen.patterns, nobody).is_abnormal].tolist()
-
-
-def main() -> None:
-    """Print the table."""
-    print("| ring | read each … steps | means, GB/s | peak: culprit, least other | σ/μ: culprit, least other "
-          "| steady | Δ abnormal |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|")
-    for members, loops in RINGS:
-        ring = ring_of(members, loops)
-        for period in PERIODS:
-            seen = watch(ring, period * ring.step_ns)
-            print(
-                f"| {members}, {loops} parts | {period:g} | {_both(seen.mean.min() / 1e9, seen.mean.max() / 1e9)} "
-                f"| {_beside(seen.peak / 1e9)} | {_beside(seen.swing)} | {_named(steady_senders(seen))} "
-                f"| {_named(abnormal_members(seen))} |"
-            )
-
-
-def _both(least: float, most: float) -> str:
-    return f"{least:.2f} to {most:.2f}"
-
-
-def _beside(values: Array) -> str:
-    pair = values[CULPRIT], np.delete(values, CULPRIT).min()
-    return ", ".join("–" if np.isnan(value) else f"{value:.2f}" for value in pair)
-
-
-def _named(members: list[int]) -> str:
-    return ", ".join(map(str, members)) or "nobody"
-
-
-if __name__ == "__main__":
-    main()
 
 
 Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Operators per second through several workers, and what many cores would give, by models fitted to it.
+"""Operators per second through several workers, and the costs of a message that follow from it.
 
     python -m tests.benchmarks.bench_scale_out --workers 1 2 4 8
 
@@ -12,7 +12,7 @@ the same moment; measured are the last four fifths of it. Two series:
   if there are so many that they would fill them. No worker then waits for another's core, so that throughput shows
   whether more workers bring more, with two cores as with many.
 
-CPU seconds come from ``/proc/PID/stat``. The models stand in `scale_out_model.py`. Prints Markdown tables.
+CPU seconds come from ``/proc/PID/stat``; `fit_costs` splits them. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -21,21 +21,26 @@ import argparse
 import json
 import os
 import platform
+import secrets
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+import numpy as np
 from confluent_kafka import ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
+from numpy.typing import NDArray
 
+from irregulars.errors import ServiceUnavailable
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import partition_of, rank_key
@@ -43,8 +48,6 @@ from irregulars.messages.evidence import EvidenceRows, decode_evidence
 from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.bench_agent import cpu_s
 from tests.benchmarks.bench_worker import JOB, Load, fill, work
-from tests.benchmarks.cgroups import CpuGroups
-from tests.benchmarks.scale_out_model import Estimate, Fit, Run, estimate, fits
 
 _SESSION_S: Final = 120.0
 """How long a group waits for a worker; longer than the backlog takes to be written, during which workers stand."""
@@ -62,7 +65,60 @@ _FILLED: Final = 0.8
 """Share of the cores without the broker that all quotas together leave to workers at most: others need some too."""
 
 _OWN: Final = sorted(os.sched_getaffinity(0))  # the cores that this process may use; the broker has the last one
-_CORES: Final = (4, 8, 16, 32, 64)
+
+
+SHARES: Final = 29_154
+"""Weight of a group beside other work, in the unit of ``cpu.shares``: that of niceness -15, as the other ranks have.
+A group's default is that of niceness 0, and its ranks would be slow without any quota."""
+
+_REMOVE_S: Final = 5.0
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Some workers that read one backlog."""
+
+    workers: int
+    quota: float  # cores that each worker may use at most
+    # Whether the quota was what held the workers up; else they shared cores with the broker and each other
+    is_limited: bool
+    messages: int
+    operators: int
+    largest_share: float  # share of the messages that the worker with the most of them had
+    took_s: float  # from the moment at which all may read to the last evidence
+    # worker_s, broker_s: CPU time in `took_s`, of all workers together and of the broker
+    worker_s: float
+    broker_s: float
+    # idle_s, idle_worker_s, idle_broker_s: The same of a time before, in which there was nothing to read
+    idle_s: float
+    idle_worker_s: float
+    idle_broker_s: float
+    load: float = 0.0
+
+    @property
+    def messages_per_s(self) -> float:
+        """Messages a second, as the slowest worker has it."""
+        return self.messages / self.took_s
+
+    @property
+    def even_messages_per_s(self) -> float:
+        """What it would be if all workers had equally many messages."""
+        return self.messages_per_s * self.largest_share * self.workers
+
+
+@dataclass(frozen=True)
+class Costs:
+    """CPU seconds: of a message, of one more worker beside it, and of each second of a worker or the job's ranks."""
+
+    worker_message_s: float
+    worker_more_s: float
+    worker_idle_ratio: float
+    ranks_ratio: float
+    broker_message_s: float
+    broker_more_s: float
+    broker_idle_ratio: float
+    broker_worker_ratio: float
 
 
 @dataclass(frozen=True)
@@ -71,6 +127,101 @@ class Case:
 
     workers: int
     quota: float | None
+
+
+def least_squares(columns: Sequence[Floats], wanted: Floats) -> list[float]:
+    """Return the coefficients of some columns, none below zero, that fit best.
+
+    There are few columns: all subsets are tried, as the best fit is the plain one of the columns that it uses.
+    """
+    best, least = [0.0] * len(columns), float(wanted @ wanted)
+    for count in range(1, len(columns) + 1):
+        for used in combinations(range(len(columns)), count):
+            found, *_ = np.linalg.lstsq(np.stack([columns[one] for one in used], axis=1), wanted, rcond=None)
+            rest = wanted - sum(columns[one] * value for one, value in zip(used, found, strict=True))
+            if found.min() >= 0 and float(rest @ rest) < least:
+                best, least = [0.0] * len(columns), float(rest @ rest)
+                for one, value in zip(used, found, strict=True):
+                    best[one] = float(value)
+    return best
+
+
+def fit_costs(runs: Sequence[Run]) -> Costs:
+    """Fit by least squares, without coefficients below zero.
+
+    A message takes the workers ``w0 + w1 (N - 1)`` with `N` of them, beside what a worker takes for each second that
+    it runs, and what the job's ranks take for each second (their snapshots); the same of the broker.
+    """
+
+    def each(value: Callable[[Run], float]) -> Floats:
+        return np.array([value(run) for run in runs], dtype=np.float64)
+
+    ones, workers = np.ones(len(runs)), each(lambda run: run.workers)
+    idle = least_squares([workers], each(lambda run: run.idle_worker_s / run.idle_s))[0]
+    broker_idle, each_worker = least_squares([ones, workers], each(lambda run: run.idle_broker_s / run.idle_s))
+    worker_s = each(lambda run: (run.worker_s - idle * run.workers * run.took_s) / run.messages)
+    beside = each(lambda run: (broker_idle + each_worker * run.workers) * run.took_s)
+    broker_s = (each(lambda run: run.broker_s) - beside) / each(lambda run: run.messages)
+    seconds = each(lambda run: run.took_s / run.messages)
+    own = least_squares([ones, workers - 1, seconds], worker_s)
+    others = least_squares([ones, workers - 1], broker_s)
+    return Costs(own[0], own[1], idle, own[2], others[0], others[1], broker_idle, each_worker)
+
+
+class CpuGroups:
+    """Quotas of CPU time by control groups, version 1 or 2; raises `ServiceUnavailable` where there are none."""
+
+    def __init__(self, root: Path = Path("/sys/fs/cgroup")) -> None:
+        self._is_first = (root / "cpu" / "cpu.cfs_quota_us").exists() or (root / "cpu" / "cpu.shares").exists()
+        self._parent = root / "cpu" if self._is_first else root
+        self._prefix = f"irregulars-bench-{secrets.token_hex(4)}"
+        self._made: list[Path] = []
+        if not self._is_first and "cpu" not in _words(root / "cgroup.subtree_control"):
+            raise ServiceUnavailable(f"{root}: must offer the controller cpu to new groups; it does not")
+
+    def make(self, processes: Sequence[int]) -> Path:
+        """Make a group of processes, without a limit."""
+        path = self._parent / f"{self._prefix}-{len(self._made)}"
+        try:
+            path.mkdir()
+            self._made.append(path)
+            name, weight = ("cpu.shares", SHARES) if self._is_first else ("cpu.weight", SHARES * 100 // 1_024)
+            (path / name).write_text(str(weight))
+            for process in processes:
+                (path / "cgroup.procs").write_text(str(process))
+        except OSError as error:
+            raise ServiceUnavailable(f"{path}: must take processes; it did not: {error.strerror}") from None
+        return path
+
+    def limit(self, group: Path, cores: float) -> None:
+        """Give a group so many cores at most."""
+        quota_us = round(cores * _PERIOD_US)
+        if self._is_first:
+            (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        else:
+            (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
+
+    def close(self) -> None:
+        """Remove the groups; their processes have ended, or go back to the parent."""
+        deadline_s = time.monotonic() + _REMOVE_S
+        for path in self._made:
+            for process in _words(path / "cgroup.procs"):
+                with suppress(OSError):  # ended meanwhile
+                    (self._parent / "cgroup.procs").write_text(process)
+            while path.exists() and time.monotonic() < deadline_s:
+                with suppress(OSError):  # busy for a moment after its last process has ended
+                    path.rmdir()
+                    break
+                time.sleep(0.02)
+        self._made = []
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
 
 
 @contextmanager
@@ -257,59 +408,23 @@ def measured_table(runs: Sequence[Run]) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """What some cores give, workers and brokers together; messages a second."""
-
-    cores: int
-    workers: Estimate
-    by_costs: Estimate
-    by_law: Estimate
-
-
-def forecast(found: Sequence[Fit], count: int) -> Forecast:
-    """Return what both models say of so many cores, of which brokers get what they need."""
-    return Forecast(
-        count,
-        estimate(found, lambda fit: fit.costs.workers_on(count)),
-        estimate(found, lambda fit: fit.costs.messages_per_s(fit.costs.workers_on(count))),
-        estimate(found, lambda fit: fit.law.messages_per_s(fit.costs.workers_on(count))),
-    )
-
-
-def forecast_table(found: Sequence[Forecast], operators: int) -> Iterator[str]:
-    yield "| cores | of them workers | M operators/s, by costs | M operators/s, by the law of scalability |"
-    yield "|--:|--:|--:|--:|"
-    for one in found:
-        texts = [
-            f"{each.value * scale:.1f} ({each.low * scale:.1f} to {each.high * scale:.1f})"
-            for each, scale in ((one.workers, 1), (one.by_costs, operators / 1e6), (one.by_law, operators / 1e6))
-        ]
-        yield f"| {one.cores} | {' | '.join(texts)} |"
-
-
-def report(runs: Sequence[Run], seed: int, out: Path | None) -> None:
+def report(runs: Sequence[Run], out: Path | None) -> None:
     """Print the tables, and write all that stands in them."""
     print(
         f"`python -m tests.benchmarks.bench_scale_out`: {runs[0].messages} messages of {runs[0].operators} "
         f"operators; {len(_OWN)} cores, {platform.machine()}\n"
     )
     print(*measured_table(runs), sep="\n")
-    fitted = fits(runs, seed)
-    costs, law, found = fitted[0].costs, fitted[0].law, [forecast(fitted, count) for count in _CORES]
+    costs = fit_costs(runs)
     print(
         f"\nA message takes a worker {costs.worker_message_s * 1e6:.0f} us and {costs.worker_more_s * 1e6:.2f} more "
         f"with each further worker, its ranks together {costs.ranks_ratio:.1%} of "
         f"a core, the broker {costs.broker_message_s * 1e6:.0f} and {costs.broker_more_s * 1e6:.2f}; "
         f"a worker with nothing to read {costs.worker_idle_ratio:.1%} of a core, and the broker "
-        f"{costs.broker_worker_ratio:.1%} for each. In line: {law.in_line:.4f}, each pair: {law.each_pair:.5f}.\n"
+        f"{costs.broker_worker_ratio:.1%} for each."
     )
-    print(*forecast_table(found, runs[0].operators), sep="\n")
     if out:
-        told = {
-            "runs": [asdict(run) for run in runs], "costs": asdict(costs), "scalability": asdict(law),
-            "forecasts": [asdict(one) for one in found],
-        }  # fmt: skip
+        told = {"runs": [asdict(run) for run in runs], "costs": asdict(costs)}
         out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
@@ -324,7 +439,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--runs", type=Path, help="JSON of an earlier call: fit the models to its runs again")
+    parser.add_argument("--runs", type=Path, help="JSON of an earlier call: fit the costs to its runs again")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -337,7 +452,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [Run(**one) for one in json.loads(own.runs.read_text(encoding="utf-8"))["runs"]]
     else:
         runs = measure_all(own)
-    report(runs, own.seed, own.json)
+    report(runs, own.json)
     return 0
 
 
@@ -345,7 +460,7 @@ def measure_all(own: argparse.Namespace) -> list[Run]:
     """Run all cases, one after the other, as often as is wanted."""
     runs: list[Run] = []
     with ExitStack() as stack:
-        groups = CpuGroups(period_us=_PERIOD_US)
+        groups = CpuGroups()
         stack.callback(groups.close)
         with pinned(_OWN[-1:]):
             broker = stack.enter_context(KafkaBroker())

@@ -1,7 +1,7 @@
 """A trained forest as plain arrays: no pickle, no scikit-learn at run time, one file of some hundred kilobytes.
 
 Why: a fitted forest of scikit-learn can only be stored as a pickle, and where a call has few rows, as here, its own
-cost of a call is many times that of these arrays (`tests/benchmarks/bench_trees.py`).
+cost of a call is many times that of these arrays.
 """
 
 from __future__ import annotations
