@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks.localization.tables import calibration_error, reliability
+from tests.benchmarks.localization.report import calibration_error, reliability
 
 CLOSED_FORM: Final = ("tidy", "untidy", "ddp", "dims", "large")
 EVENT_LEVEL: Final = "event_level"

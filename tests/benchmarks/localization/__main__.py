@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks.localization.blameless import draw_blameless, draw_further
-from tests.benchmarks.localization.cases import KINDS, Case, choose_quick, draw_cases
+from tests.benchmarks.localization.cases import KINDS, SEEDS, SIZES, SPLITS, Case, choose_quick, draw_cases
 from tests.benchmarks.localization.field import STRENGTHS, draw_field, draw_healthy_field
 from tests.benchmarks.localization.processes import AnyCase, Job, run_all
-from tests.benchmarks.localization.report import write_report
+from tests.benchmarks.localization.report import said, write_report
 from tests.benchmarks.localization.running import HeavyCase
-from tests.benchmarks.localization.tables import said
-from tests.benchmarks.localization.topologies import SEEDS, SIZES, SPLITS
 
 DELTAS: Final = (1.05, 1.1, 1.2, 1.5)
 _DELTA_RANKS: Final = 512

@@ -7,7 +7,6 @@ uneven data (blameless, but to be named), and hangs (no excess).
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,9 +15,9 @@ import numpy as np
 from irregulars.producers.simulator.presets import OFF_CLOCKS, with_preset
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incidents
-from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
+from tests.benchmarks.localization.cases import SEEDS
+from tests.benchmarks.localization.running import run_whole
 from tests.benchmarks.localization.scoring import accusations, is_hang_right
-from tests.benchmarks.localization.topologies import SEEDS
 
 ITERATIONS: Final = 250
 JOBS_PER_KIND: Final = 4  # so that each kind has 1,000 iterations
@@ -112,16 +111,12 @@ def draw_further(split: str, jobs: int = 8) -> list[BlamelessCase]:
 
 def run_blameless(case: BlamelessCase, delta: float) -> dict[str, Any]:
     """Run and judge one job."""
-    began_s = time.process_time()
     settings = case.settings()
     fault = case.fault(settings.world_size, settings.pp)
-    incident = Incidents(settings).run(*([fault] if fault else []))
-    truth, simulated_s = truth_of(incident), time.process_time() - began_s
-    hearing = Hearing(incident, (delta,))
-    hearing.hear(incident.batches())
-    row = judged_row(hearing, truth, 0) | {
+    _, truth, row = run_whole(lambda: Incidents(settings).run(*([fault] if fault else [])), delta)
+    row |= {
         "case": case.name, "kind": case.kind, "seed": case.seed, "ranks": settings.world_size,
-        "clock": settings.clock, "fault": fault, "simulated_s": simulated_s,
+        "clock": settings.clock, "fault": fault,
     }  # fmt: skip
     row["devices_accused"], row["blameless_verdicts"] = accusations(row["verdicts"])
     if case.kind == "hang":

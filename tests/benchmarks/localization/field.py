@@ -8,7 +8,6 @@ tells what it was caused by. Development and test share neither a seed nor a top
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -23,10 +22,10 @@ from irregulars.producers.simulator.faults import Fault
 from irregulars.producers.simulator.presets import with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.benchmarks.incidents import Incident, Incidents
+from tests.benchmarks.localization.cases import SEEDS
 from tests.benchmarks.localization.places import draw_fault
-from tests.benchmarks.localization.running import Hearing, judged_row, truth_of
+from tests.benchmarks.localization.running import run_whole
 from tests.benchmarks.localization.scoring import accusations
-from tests.benchmarks.localization.topologies import SEEDS
 from tests.benchmarks.simulated_cases import field_case, spread_of_micro_batches
 
 STRENGTHS: Final = (0.1, 0.3, 1.0)
@@ -202,30 +201,21 @@ def run_field_incident(case: FieldCase) -> Incident:
 
 def run_field(case: FieldCase, delta: float) -> dict[str, Any]:
     """Run and judge one incident."""
-    began_s = time.process_time()
-    incident = run_field_incident(case)
-    truth, simulated_s = truth_of(incident), time.process_time() - began_s
-    hearing = Hearing(incident, (delta,))
-    hearing.hear(incident.batches())
-    label = incident.label()
-    return judged_row(hearing, truth, case.spans[0][0]) | _described(case, incident.settings) | {
+    incident, _, row = run_whole(lambda: run_field_incident(case), delta, case.spans[0][0])
+    return row | _described(case, incident.settings) | {
         "kind": case.kind, "shape": case.shape, "excess": case.excess, "spans": case.spans,
-        "measured_excess": label["faults"][0]["excess_ratio"], "faults": [asdict(one) for one in incident.faults],
-        "simulated_s": simulated_s,
+        "measured_excess": incident.label()["faults"][0]["excess_ratio"],
+        "faults": [asdict(one) for one in incident.faults],
     }  # fmt: skip
 
 
 def run_healthy_field(case: HealthyFieldCase, delta: float) -> dict[str, Any]:
     """Run and judge one job in which nobody is to blame."""
-    began_s = time.process_time()
-    incident = Incidents(case.settings()).run()
-    truth, simulated_s = truth_of(incident), time.process_time() - began_s
-    hearing = Hearing(incident, (delta,))
-    hearing.hear(incident.batches())
+    incident, _, row = run_whole(Incidents(case.settings()).run, delta)
     times_s = incident.iteration_times_s()[incident.settings.warm_from :]
-    row = judged_row(hearing, truth, 0) | _described(case, incident.settings) | {"kind": case.sort}
+    row |= _described(case, incident.settings) | {"kind": case.sort}
     row["devices_accused"], row["blameless_verdicts"] = accusations(row["verdicts"])
-    return row | {"simulated_s": simulated_s, "variation": float(times_s.std() / times_s.mean())}
+    return row | {"variation": float(times_s.std() / times_s.mean())}
 
 
 def _described(case: FieldCase | HealthyFieldCase, settings: SimulatorSettings) -> dict[str, Any]:

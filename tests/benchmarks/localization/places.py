@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,44 +20,18 @@ from numpy.typing import NDArray
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import Fault
 
+if TYPE_CHECKING:
+    from tests.benchmarks.localization.cases import Case
+    from tests.benchmarks.localization.field import FieldCase
+
 Ints = NDArray[np.int64]
 
 _DELAYED: Final = {"slow_rank": 0.5, "slow_host": 0.5, "slow_nic": 0.25, "slow_link": 0.25, "slow_switch": 0.25}
 """Part of the faults that add a delay; the others make work or transfers so many times as long."""
 
 
-class Wanted(Protocol):
-    """What a case says of its fault."""
-
-    @property
-    def seed(self) -> int:
-        """Of the place."""
-
-    @property
-    def kind(self) -> str:
-        """Of the fault."""
-
-    @property
-    def shape(self) -> str:
-        """Of the fault over time."""
-
-    @property
-    def excess(self) -> float:
-        """Of the mean iteration."""
-
-    @property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        """Iterations in which it acts."""
-
-
-def draw_fault(case: Wanted, engine: Engine, attempt: int = 0) -> Fault:
-    """Draw the fault of a case, to be calibrated, in its first span.
-
-    Parameters
-    ----------
-    attempt
-        Another draw, where the first place can't cause the excess that is wanted.
-    """
+def draw_fault(case: Case | FieldCase, engine: Engine, attempt: int = 0) -> Fault:
+    """Draw the fault of a case, to be calibrated, in its first span; another one with each `attempt`."""
     generator = np.random.default_rng([case.seed, 3, attempt])
     by = "add_ms" if generator.random() < _DELAYED[case.kind] else "factor"
     first, past = case.spans[0]

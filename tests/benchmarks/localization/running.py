@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -21,10 +21,9 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline, OperatorLog, in_one_piece
 from tests.benchmarks.incidents import Incident, Incidents
-from tests.benchmarks.localization.cases import BEFORE, Case
+from tests.benchmarks.localization.cases import BEFORE, ITERATIONS, SEEDS, Base, Case
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.scoring import Truth, device_of, score
-from tests.benchmarks.localization.topologies import ITERATIONS, SEEDS, Base
 
 _DEVICES: Final = {
     "slow_rank": "gpu", "slow_host": "host", "slow_nic": "nic", "slow_link": "link", "slow_switch": "switch",
@@ -185,6 +184,16 @@ def _culprit(incident: Incident, label: dict[str, Any]) -> tuple[Any, ...] | Non
         "device": device, "rank": rank, "ranks": ranks, "host": topology.host_name(int(topology.host[rank])),
         "nic": topology.nic_name(int(topology.nic[rank])), "switch": label["switch"],
     })  # fmt: skip
+
+
+def run_whole(make: Callable[[], Incident], delta: float, onset: int = 0) -> tuple[Incident, Truth, dict[str, Any]]:
+    """Run an incident that shares nothing with others, and judge it; returns its row too."""
+    began_s = time.process_time()
+    incident = make()
+    truth, simulated_s = truth_of(incident), time.process_time() - began_s
+    hearing = Hearing(incident, (delta,))
+    hearing.hear(incident.batches())
+    return incident, truth, judged_row(hearing, truth, onset) | {"simulated_s": simulated_s}
 
 
 def run_case(case: Case, deltas: tuple[float, ...]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from irregulars.producers.simulator.effects import fault_ranks
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.presets import SHAPES
 from tests.benchmarks.localization.blameless import draw_blameless, draw_further
-from tests.benchmarks.localization.cases import draw_cases
+from tests.benchmarks.localization.cases import SPLITS, draw_cases
 from tests.benchmarks.localization.field import (
     EVERYTHING,
     ITERATIONS,
@@ -24,8 +23,6 @@ from tests.benchmarks.localization.field import (
     run_field,
     run_healthy_field,
 )
-from tests.benchmarks.localization.report import field_sections
-from tests.benchmarks.localization.topologies import SPLITS
 
 ALL = [case for split in SPLITS for case in draw_field(split)]
 
@@ -75,26 +72,12 @@ def test_every_fault_has_a_place_that_is_logged(case: FieldCase) -> None:
     assert all(22 <= first < past <= ITERATIONS or first == 0 for first, past in case.spans)
 
 
-@pytest.fixture(scope="module")
-def rows() -> dict[str, Any]:
-    incident = next(case for case in draw_field("development") if case.kind == "slow_rank" and case.excess == 1.0)
-    healthy = draw_healthy_field("development", 1)[0]
-    return {"field": [run_field(incident, 1.1)], "field_healthy": [run_healthy_field(healthy, 1.1)]}
-
-
-def test_rows_are_scored_as_those_of_the_suite(rows: dict[str, Any]) -> None:
-    incident, healthy = rows["field"][0], rows["field_healthy"][0]
+def test_rows_are_scored_as_those_of_the_suite() -> None:
+    case = next(case for case in draw_field("development") if case.kind == "slow_rank" and case.excess == 1.0)
+    incident = run_field(case, 1.1)
+    healthy = run_healthy_field(draw_healthy_field("development", 1)[0], 1.1)
     assert incident["measured_excess"] == pytest.approx(1.0, rel=0.1)
     assert {"is_top1", "is_nobody", "promises", "truth", "iterations_to_verdict"} <= incident.keys()
     assert incident["iterations"] == ITERATIONS
     assert healthy["iterations"] == 250
     assert 0.005 < healthy["variation"] < 0.08
-
-
-def test_the_report_has_tables_of_both_and_nothing_where_none_was_run(rows: dict[str, Any]) -> None:
-    text = "\n".join(line for section in field_sections(rows) for line in section)
-    assert "## Field: by shape of the job" in text
-    assert "| ddp | " in text
-    assert "## Field: nobody to blame, accusations per 1,000 iterations" in text
-    assert "| clean | 250 | " in text
-    assert field_sections({"field": [], "field_healthy": []}) == []

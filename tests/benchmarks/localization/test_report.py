@@ -1,68 +1,38 @@
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.benchmarks.localization.report import write_report
-
-
-def case(number: int, *, is_right: bool, excess: float = 0.2, **more: Any) -> dict[str, Any]:
-    suspects = [{"device": "gpu", "ranks": [7], "rank": 7, "probability": 0.9}]
-    return {
-        "case": f"test/2048/{number}", "ranks": 2048, "dimensions": 6, "kind": "slow_rank", "shape": "lasting",
-        "excess": excess, "clock": "shared", "is_top1": is_right, "is_top2": is_right, "is_device": is_right,
-        "is_nobody": False, "promises": [[0.9, is_right]], "further": 0,
-        "iterations_to_verdict": 4 if is_right else None,
-        "verdicts": [{"kind": "slow_rank", "iterations": [20, 30], "suspects": suspects}],
-        "truth": {"kind": "slow_rank", "culprits": [["gpu", 3]]}, "iterations": 48, "operators": 2048 * 48 * 60,
-        "reduced_s": 2.0, "judged_s": 3.0, "reads": 4,
-        "irregular_iterations": [20, 21], "log_bytes": 1000.0, "evidence_bytes": 10, "read_bytes": 20.0,
-        **more,
-    }  # fmt: skip
+from tests.benchmarks.localization.report import calibration_error, reliability, wilson
 
 
-def found(cases: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return {
-        "command": "python -m x", "split": "test", "first_seed": 500, "deltas": [1.1, 1.5], "machine": "2 cores",
-        "processes": 2, "commit": "abc", "took_s": 60.0, "is_complete": True, "cases": cases, "further": [],
-        "blameless": [], "bytes": None, **more,
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [  # R. G. Newcombe, Statistics in Medicine 17 (1998), table I, method 3
+        (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718),
+        (29, 29, 0.8830, 1.0), (0, 0, 0.0, 1.0),
+    ],
+)  # fmt: skip
+def test_wilson_gives_the_intervals_of_the_literature(hits: int, total: int, low: float, high: float) -> None:
+    assert wilson(hits, total) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
-def test_shares_count_excesses_of_10_percent_and_more() -> None:
-    cases = [case(n, is_right=n > 0) for n in range(4)] + [case(9, is_right=False, excess=0.05)]
-    report = write_report(found(cases))
-    assert "| top-1, 2,048 GPUs | ≥ 99% | 75.0% (30.1% to 95.4%, 3 of 4) | 97.2% |" in report
-    assert "| 5% | 0.0% |" in report
-    assert "## Wrong: 2 of 5" in report
-    assert "| test/2048/0 | slow_rank | lasting | 20% | shared | gpu 3 | slow_rank [20, 30]: gpu 7 0.90 |" in report
+def test_calibration_error_by_hand() -> None:
+    found = reliability([0.95, 0.91, 0.55, 0.45], [True, False, True, False])
+    assert [(one.count, one.promised, one.right) for one in found] == [
+        (1, pytest.approx(0.45), 0.0), (1, pytest.approx(0.55), 1.0), (2, pytest.approx(0.93), 0.5),
+    ]  # fmt: skip
+    assert calibration_error(found) == pytest.approx((0.45 + 0.45 + 2 * 0.43) / 4)
+    assert math.isnan(calibration_error(reliability([], [])))
+    assert [(one.low, one.high) for one in reliability([0.0, 1.0], [False, True])] == [(0.0, 0.1), (0.9, 1.0)]
 
 
-def test_calibration_bytes_and_time_stand_in_the_report() -> None:
-    report = write_report(found([case(n, is_right=n > 0) for n in range(10)]))
-    assert "10 accusations. Expected calibration error 0.000" in report
-    assert "| 2,048 GPUs of the suite | 60 | 1.00% | 2.00% | 3.00% |" in report
-    assert "| 2,048 | 4 | 4 |" in report
-
-
-def test_delta_is_compared_on_the_cases_that_tried_it() -> None:
-    other = {"is_top1": False, "is_nobody": True}
-    cases = [case(n, is_right=True, by_delta={"1.5": other}) for n in range(3)]
-    report = write_report(found(cases))
-    assert "| 1.1 | 100.0% | 43.9% to 100.0% | 0 | 100% |" in report
-    assert "| 1.5 | 0.0% | 0.0% to 56.1% | 3 | 0% |" in report
-
-
-def test_accusations_of_blameless_jobs_are_per_1000_iterations() -> None:
-    row = {"kind": "healthy", "iterations": 500, "devices_accused": 1, "blameless_verdicts": 2, "ranks": 64,
-           "irregular_iterations": [1, 2], "promises": [[0.6, False]], "case": "test/healthy/0"}  # fmt: skip
-    report = write_report(found([case(0, is_right=True)], blameless=[row]))
-    assert "| healthy | 500 | 2.00 | 11.2 | 4.00 | 2 |" in report
-
-
-@pytest.mark.parametrize("cases", [[], [case(0, is_right=False)]])
-def test_a_report_of_little_is_written_and_says_that_it_was_stopped(cases: list[dict[str, Any]]) -> None:
-    report = write_report(found(cases, is_complete=False))
-    assert "Stopped before its end" in report
-    assert "none measured" in report
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
+def test_bins_hold_every_answer_and_the_error_is_a_share(pairs: list[tuple[float, bool]]) -> None:
+    found = reliability(*zip(*pairs, strict=True))
+    assert sum(one.count for one in found) == len(pairs)
+    assert all(one.low - 1e-9 <= one.promised <= one.high + 1e-9 for one in found)
+    assert 0 <= calibration_error(found) <= 1

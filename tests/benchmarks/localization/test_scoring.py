@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from irregulars.messages.judgements import Suspect, Verdict
-from tests.benchmarks.localization import report, scoring, tables
+from tests.benchmarks.localization import report, scoring
 from tests.benchmarks.localization.scoring import Truth, accusations, device_of, is_hang_right, score
 
 GPU_5 = Suspect("gpu", 5, (5,), 0.9, host="node-0", gpu=5, nic="mlx5_5")
@@ -112,7 +112,7 @@ def test_accusations_of_devices_and_blameless_verdicts_are_told_apart() -> None:
     assert accusations(found) == (1, 3)
 
 
-@pytest.mark.parametrize("module", [scoring, tables, report])
+@pytest.mark.parametrize("module", [scoring, report])
 def test_scoring_knows_no_detector(module: Any) -> None:
     with open(module.__file__, encoding="utf-8") as source:
         tree = ast.parse(source.read())

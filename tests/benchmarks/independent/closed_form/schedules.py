@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.independent.closed_form.operations import (
+from tests.benchmarks.independent.closed_form.program import (
     Collective,
     Compute,
     Exchange,
@@ -10,11 +10,11 @@ from tests.benchmarks.independent.closed_form.operations import (
     MessageKey,
     Operation,
     Pause,
+    Program,
     Shape,
     Wait,
     World,
 )
-from tests.benchmarks.independent.closed_form.program import Program
 from tests.benchmarks.independent.closed_form.topology import Layout
 
 Checkpoint = tuple[float, bool]  # seconds, and whether the first replica alone writes

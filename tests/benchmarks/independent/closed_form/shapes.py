@@ -6,9 +6,15 @@ import math
 
 import numpy as np
 
-from tests.benchmarks.independent.closed_form.arrays import choose, log_uniform
-from tests.benchmarks.independent.closed_form.operations import Shape
-from tests.benchmarks.independent.closed_form.topology import Fabric, Hardware, Layout, ring_traffic
+from tests.benchmarks.independent.closed_form.program import Shape
+from tests.benchmarks.independent.closed_form.topology import (
+    Fabric,
+    Hardware,
+    Layout,
+    choose,
+    log_uniform,
+    ring_traffic,
+)
 
 ROWS = {"tidy": 1_000_000, "untidy": 1_000_000, "ddp": 900_000, "dims": 2_200_000, "large": 3_600_000}
 SIZES = {

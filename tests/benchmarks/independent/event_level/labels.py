@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from tests.benchmarks.independent.event_level.cluster import Pair
 from tests.benchmarks.independent.event_level.engine import Engine
-from tests.benchmarks.independent.event_level.faults import Fault, Hang, Imbalance, SlowCompute, SlowResource
+from tests.benchmarks.independent.event_level.faults import Fault, Hang, Imbalance, Place, SlowCompute, SlowResource
 from tests.benchmarks.independent.event_level.noise import Noise
-from tests.benchmarks.independent.event_level.placing import Place
 from tests.benchmarks.independent.event_level.programs import Put
 from tests.benchmarks.independent.event_level.scenario import Draw
 

@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tests.benchmarks.independent.event_level.cluster import Cluster
-from tests.benchmarks.independent.event_level.drawing import Style
 from tests.benchmarks.independent.event_level.engine import Engine
 from tests.benchmarks.independent.event_level.labels import Label
-from tests.benchmarks.independent.event_level.noise import SALTS, Noise
+from tests.benchmarks.independent.event_level.noise import SALTS, Noise, Style
 from tests.benchmarks.independent.event_level.programs import Job
 
 EPOCH: Final = 1_790_000_000_000_000_000

@@ -8,21 +8,19 @@ from typing import Final
 import numpy as np
 
 from tests.benchmarks.independent.event_level.cluster import Cluster
-from tests.benchmarks.independent.event_level.drawing import (
+from tests.benchmarks.independent.event_level.engine import Engine
+from tests.benchmarks.independent.event_level.faults import Fault, Place, draw_place, make_fault
+from tests.benchmarks.independent.event_level.noise import (
     QUIET,
+    Noise,
     draw_cluster,
     draw_shape,
     draw_style,
     draw_want,
     is_affordable,
 )
-from tests.benchmarks.independent.event_level.engine import Engine
-from tests.benchmarks.independent.event_level.faults import Fault
-from tests.benchmarks.independent.event_level.noise import Noise
 from tests.benchmarks.independent.event_level.pipelines import interleaved, one_chunk
-from tests.benchmarks.independent.event_level.placing import Place, draw_place, make_fault
-from tests.benchmarks.independent.event_level.programs import Job
-from tests.benchmarks.independent.event_level.workloads import context, ddp, fsdp, hsdp, moe
+from tests.benchmarks.independent.event_level.programs import Job, context, ddp, fsdp, hsdp, moe
 
 FAULTS: Final = (
     "slow_rank/gpu", "slow_rank/host", "slow_nic/nic", "slow_link/link", "slow_communicator/switch",
