@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.benchmarks.independent.closed_form.engine import Fault, Rows
+from tests.benchmarks.independent.closed_form.engine import Fault, Rows, Run
 from tests.benchmarks.independent.closed_form.faults import EPOCH_NS, Measurement, rounded
 from tests.benchmarks.independent.closed_form.program import OPERATORS, Key, Program
-from tests.benchmarks.independent.closed_form.suites import Run
 from tests.benchmarks.independent.closed_form.topology import (
     Communicators,
     Fabric,

@@ -54,7 +54,6 @@ class SlowCompute(Fault):
         self._slow = frozenset(ranks)
 
     def compute(self, rank: int, iteration: int, data: int) -> float:
-        """Return how many times longer a rank computes."""
         return 1.0 + (self.factor - 1.0) * self.level[iteration] if rank in self._slow else 1.0
 
 
@@ -76,7 +75,6 @@ class SlowResource(Fault):
         self.divisor = 2.0 * (widest / 2.0) ** strength
 
     def capacities(self, iteration: int, cluster: Cluster) -> Sequence[tuple[int, float]]:
-        """Return the resources that change when an iteration begins, with their new capacities."""
         factor = 1.0 / (1.0 + (self.divisor - 1.0) * self.level[iteration])
         return [(resource, cluster.capacity[resource] * factor) for resource in self.resources]
 
@@ -98,11 +96,9 @@ class Imbalance(Fault):
         self._factor: list[list[list[float]]] = factors.tolist()
 
     def compute(self, rank: int, iteration: int, data: int) -> float:
-        """Return how many times longer a rank computes."""
         return self._factor[iteration][self._replica[rank]][data]
 
     def load(self, rank: int, iteration: int) -> float:
-        """Return how many times more tokens a rank's experts attract."""
         return self._factor[iteration][self._replica[rank]][0]
 
 
@@ -120,11 +116,9 @@ class Hang(Fault):
         return rank == self.ranks[0] and iteration == self.iteration and place >= self.place
 
     def hangs(self, rank: int, iteration: int, place: int) -> bool:
-        """Tell whether a rank stops before the instruction at `place`."""
         return not self.is_inside and self._has_come(rank, iteration, place)
 
     def sticks(self, rank: int, iteration: int, place: int) -> bool:
-        """Tell whether a rank, which has come to `place`, stays for ever inside the kernel that it starts."""
         if self.is_inside and not self._is_stuck and self._has_come(rank, iteration, place):
             self._is_stuck = True
             return True
