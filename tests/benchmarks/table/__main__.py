@@ -21,38 +21,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks.table.comparing import lines_of, merged
+from tests.benchmarks.table.comparing import (
+    COMMITTED,
+    against_committed,
+    lines_of,
+    machine_line,
+    merged,
+    read_committed,
+)
 from tests.benchmarks.table.figures import PROGRAMS, Program
 from tests.benchmarks.table.machine import describe
-from tests.benchmarks.table.rendering import against_committed, machine_line
 from tests.benchmarks.table.running import Outcome, kept, run_all
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-COMMITTED: Final = ROOT / "infra" / "docs" / "bench.json"
-
-
-def read_committed(path: Path = COMMITTED) -> dict[str, Any]:
-    """Return the committed figures; nothing if there are none yet."""
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def chosen(names: Sequence[str] | None, is_all: bool) -> list[Program]:
     """Return the programs to run."""
-    if names:
-        return [one for one in PROGRAMS if one.name in names]
-    return [one for one in PROGRAMS if is_all or one.is_quick]
-
-
-def commit() -> str:
-    """Return the commit that is checked out, with a sign if something was changed since."""
-    command = ["git", "describe", "--always", "--dirty=+"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+    return [one for one in PROGRAMS if (one.name in names if names else is_all or one.is_quick)]
 
 
 def write(outcomes: Sequence[Outcome], machine: dict[str, Any]) -> None:
     """Renew the committed figures and the pages that are made from them."""
-    found = merged(read_committed(), outcomes, machine, commit())
+    command = ["git", "describe", "--always", "--dirty=+"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    found = merged(read_committed(), outcomes, machine, commit or "unknown")
     COMMITTED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     subprocess.run([sys.executable, "-m", "tests.infra.docs.made_parts", "figures", "sizes"], cwd=ROOT, check=True)
 

@@ -38,12 +38,6 @@ class Figure:
     # Whether it is compared with the committed value. The others depend on the machine, and are only shown.
     is_ratio: bool = False
 
-    def is_reached(self, value: float) -> bool | None:
-        """Whether a value is what it must be; `None`: it need not be anything."""
-        if self.must is None:
-            return None
-        return value >= self.must if self.is_more_better else value <= self.must
-
 
 def worker_rate(reader: str) -> Callable[[Any], float]:
     """Read M operators a second of one reader."""
@@ -224,8 +218,3 @@ FIGURES: Final[Sequence[Figure]] = (
            field("analyze", "took_s"), 1.0),
     Figure("analyze_cpu", "… CPU", "s CPU", "command-line", field("analyze", "cpu_s")),
 )  # fmt: skip
-
-
-def figures_of(program: str) -> list[Figure]:
-    """Return the figures that a program gives."""
-    return [one for one in FIGURES if one.program == program]

@@ -15,26 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from irregulars.infra.configuration.agent_settings import NicsTable
-from tests.benchmarks.table.__main__ import read_committed
-from tests.benchmarks.table.rendering import number
+from tests.benchmarks.table.comparing import number, read_committed
 
 DAY_S: Final = 86_400
 _GIB: Final = 1 << 30
 EXAMPLES: Final = (1_024, 8_192, 100_000)
 THINNED_MS: Final = 100.0
-NEEDED: Final = {
-    "worker_core",
-    "rank_second",
-    "rank_cost_8192",
-    "operator_compressed",
-    "evidence_bytes",
-    "read_share",
-    "stored_bytes",
-    "idle",
-    "rank_state",
-    "rank_open",
-    "memory_100000",
-}
 SAMPLE_US: Final = 0.37
 """CPU of a worker to decode a sample of a NIC and store it, µs: `python -m tests.benchmarks.sample_cost`."""
 
@@ -84,13 +70,7 @@ class Size:
 
 
 def size(gpus: int, site: Site, figures: Mapping[str, float]) -> Size:
-    """Return what some GPUs need.
-
-    Parameters
-    ----------
-    figures
-        Those of ``infra/docs/bench.json`` by key.
-    """
+    """Return what some GPUs need, by the figures of ``infra/docs/bench.json``."""
     operators_per_s, iterations_per_s = gpus * site.operators_per_s, gpus / site.iteration_s
     samples_per_s = gpus * site.samples_per_s
     cores = (
@@ -164,10 +144,7 @@ def inputs(figures: Mapping[str, float]) -> str:
         "rank_open": ("`o`", "messages of a rank's open iteration", "KiB"),
         "memory_100000": ("`j`", "memory of the second hop of a job of 100,000 ranks", "GiB"),
     }
-    rows = [
-        f"| {sign} | {about} | {number(figures[key]) if key in figures else 'not measured'} {unit} |"
-        for key, (sign, about, unit) in names.items()
-    ]
+    rows = [f"| {sign} | {about} | {number(figures[key])} {unit} |" for key, (sign, about, unit) in names.items()]
     rows += [
         f"| `u` | CPU of a worker for a sample of a NIC | {number(SAMPLE_US)} µs |",
         f"| `v` | a sample on Kafka, compressed | {number(SAMPLE_KAFKA_BYTES)} bytes |",
@@ -178,8 +155,6 @@ def inputs(figures: Mapping[str, float]) -> str:
 def page_part() -> str:
     """Return both tables, of the committed figures and the examples of the page."""
     figures = read_committed()["figures"]
-    if missing := sorted(NEEDED - figures.keys()):
-        return f"{inputs(figures)}\nNot known before these are measured: {', '.join(missing)}.\n"
     sizes = [size(gpus, Site(), figures) for gpus in EXAMPLES]
     thin = replace(Site(), nic_period_ms=THINNED_MS)
     thinned = table([size(gpus, thin, figures) for gpus in EXAMPLES])

@@ -38,9 +38,7 @@ from irregulars.sinks.notices.opinions import opinion_on
 from irregulars.sinks.notices.policy import Rules, encode_delivery
 from irregulars.sinks.notices.settings import KINDS
 from tests.benchmarks.table import sizing
-from tests.benchmarks.table.__main__ import read_committed
-from tests.benchmarks.table.comparing import committed_lines
-from tests.benchmarks.table.rendering import committed_table
+from tests.benchmarks.table.comparing import committed_lines, committed_table, read_committed
 from tests.infra.docs.sent_messages import SHOWN, Message, sent_messages, simulated
 
 DOCS = ROOT / "infra" / "docs"
