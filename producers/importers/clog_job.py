@@ -40,17 +40,8 @@ class Ranks(NamedTuple):
 def ranks_of_logs(logs: Mapping[str, LogParser], named: Mapping[str, int | None]) -> Ranks:
     """Return the global ranks: those in the largest communicator that all logs joined.
 
-    Parameters
-    ----------
-    logs
-        By a name for people.
-    named
-        The rank in each file's name.
-
-    Raises
-    ------
-    InputError
-        If two logs are of one rank, or neither a communicator nor the names of the files tell all ranks.
+    `named`: the rank in each file's name. Raises InputError if two logs are of one rank, or neither a communicator
+    nor the names of the files tell all ranks.
     """
     for (text, size), found in sorted(_joined(logs).items(), key=lambda one: -one[0][1]):
         if len(found) == len(logs):
@@ -149,10 +140,7 @@ def given_up(
     Only the first that a member never called is one, and only as the newest that ended: beyond it the member's log is
     just shorter. Logs that lost lines tell nothing.
 
-    Parameters
-    ----------
-    newest_ended
-        Number of the newest collective that ended, by log and communicator.
+    `newest_ended`: number of the newest collective that ended, by log and communicator.
     """
     by_group: dict[ProcessGroup, dict[str, str]] = {}  # logs of its members, each with its own name of the group
     for file, own in groups.items():
@@ -258,15 +246,8 @@ def _known(value: int) -> int | None:
 def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
     """Read a whole log; calls that have not ended come last.
 
-    Parameters
-    ----------
-    calls_before
-        Calls of the job's other logs that were read already: they count towards `MOST_CALLS` too.
-
-    Raises
-    ------
-    InputError
-        If it is none, or holds more calls than the job may have.
+    `calls_before`: calls of the job's other logs that were read already: they count towards `MOST_CALLS` too. Raises
+    InputError if it is none, or holds more calls than the job may have.
     """
     log = Log()
     for line in lines:
@@ -293,20 +274,9 @@ def job_of_logs(
 ) -> ImportedJob:
     """Join the logs of a job.
 
-    Parameters
-    ----------
-    logs
-        By the files' names.
-    named
-        The rank that each file's name tells.
-    now_ms
-        When the logs were read, ms since the epoch: from a job that still writes them calls without an end are left
-        out. None: it is over.
-
-    Raises
-    ------
-    InputError
-        If there is nothing in them that can be judged, or the ranks can't be told.
+    `named`: the rank that each file's name tells. `now_ms`: when the logs were read, ms since the epoch: from a job
+    that still writes them calls without an end are left out. None: it is over. Raises InputError if there is nothing
+    in them that can be judged, or the ranks can't be told.
     """
     parsers = {name: log.parser for name, log in logs.items()}
     _require_ends(parsers)
@@ -371,10 +341,7 @@ def add_calls(
 ) -> None:
     """Add the calls of one log as rows.
 
-    Parameters
-    ----------
-    trusted
-        From when an operator counts: as `producers.importers.clog_times.TimeCounts.trusted` returns it.
+    `trusted`: from when an operator counts: as `producers.importers.clog_times.TimeCounts.trusted` returns it.
     """
     for call in calls:
         group = groups.get(call.communicator)

@@ -167,10 +167,7 @@ class Call(NamedTuple):
 class LogParser:
     """Reads the lines of one log, in their order.
 
-    Parameters
-    ----------
-    skips_foreign
-        Whether a file that does not begin as a log is counted line by line; else it is refused.
+    `skips_foreign`: whether a file that does not begin as a log is counted line by line; else it is refused.
     """
 
     def __init__(self, *, skips_foreign: bool = False) -> None:
@@ -197,10 +194,7 @@ class LogParser:
     def parse(self, line: bytes) -> Call | None:
         """Read one line; return the call that ends with it.
 
-        Raises
-        ------
-        InputError
-            If this is no log of version 1, or more than one rank writes it, or nothing in it ever ends.
+        Raises InputError if this is no log of version 1, or more than one rank writes it, or nothing in it ever ends.
         """
         self._line += 1
         text = line.decode("utf-8", "replace").rstrip("\r\n")

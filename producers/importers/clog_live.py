@@ -19,13 +19,8 @@ State = dict[str, Any]
 class LiveClog:
     """Lines of the ranks of a node, as rows.
 
-    Parameters
-    ----------
-    job, world_size
-        The job. A log's rank in the communicator of that size that it names first is its global rank. None: the first
-        that it names at all.
-    state
-        As `state` returned it after the reading before.
+    `job`, `world_size`: the job. A log's rank in the communicator of that size that it names first is its global
+    rank. None: the first that it names at all.
     """
 
     def __init__(self, job: str, world_size: int | None, state: Mapping[str, Any]) -> None:
@@ -39,13 +34,7 @@ class LiveClog:
         self._left_out: Counter[str] = Counter()
 
     def add(self, file: str, line: bytes) -> None:
-        """Take in a line of a file.
-
-        Raises
-        ------
-        InputError
-            As `LogParser.parse` does.
-        """
+        """Take in a line of a file; InputError as `LogParser.parse` does."""
         if file in self._earlier:
             self._left_out["lines of earlier logs of a rank"] += 1
             return

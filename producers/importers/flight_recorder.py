@@ -58,17 +58,8 @@ class Entry(NamedTuple):
 def read_dump(value: Any, rank: int) -> Dump:
     """Check one dump.
 
-    Parameters
-    ----------
-    value
-        Content of the file.
-    rank
-        Rank that wrote it: a dump does not hold it.
-
-    Raises
-    ------
-    InputError
-        If it is no dump of a version that we read. Single entries that make no sense are counted as skipped.
+    Raises InputError if it is no dump of a version that we read. Single entries that make no sense are counted as
+    skipped.
     """
     if not isinstance(value, dict) or not isinstance(value.get("version"), str):
         raise InputError(f"must be a flight recorder dump with a text under 'version'; got {_kind(value)}")
@@ -234,17 +225,9 @@ def job_of_dumps(
 ) -> ImportedJob:
     """Join the dumps of a job.
 
-    Parameters
-    ----------
-    is_whole
-        Whether these are the dumps of all ranks.
-    dumped_ns
-        When the dump of each rank was written, where that is known: then the iteration is marked, and ends before.
-
-    Raises
-    ------
-    InputError
-        If there is none, or two are of the same rank.
+    `is_whole`: whether these are the dumps of all ranks. `dumped_ns`: when the dump of each rank was written, where
+    that is known: then the iteration is marked, and ends before. Raises InputError if there is none, or two are of
+    the same rank.
     """
     by_rank: dict[int, Dump] = {}
     for dump in dumps:

@@ -203,10 +203,7 @@ class LogReader:
     A file that was renamed goes on where it was; one whose first line changed, or that became shorter, begins anew.
     One that can't be used is logged and left out from there on: the others go on, and its earlier lines count.
 
-    Parameters
-    ----------
-    open_live
-        Makes the object that adds the lines, of its state after the reading before.
+    `open_live`: makes the object that adds the lines, of its state after the reading before.
     """
 
     def __init__(self, directory: Path, job: str, open_live: Callable[[Mapping[str, Any]], LiveRows]) -> None:

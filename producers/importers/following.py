@@ -86,20 +86,9 @@ class _Progress:
 class FollowingSource:
     """Follows files; `producers.importers.followers` makes one for each kind.
 
-    Parameters
-    ----------
-    reader
-        Reads the files.
-    position
-        Where an earlier source of the same files stood.
-    interval_s
-        Time between two looks for new rows.
-    has_watermarks
-        Whether a rank's rows come in order of their ends, piece after piece.
-    ends_when_idle
-        Whether to end when everything that is there was read; else the source never ends.
-    world_size
-        Ranks that the job has, and that all log: one node sees its own alone. None: those seen.
+    `interval_s`: time between two looks for new rows. `has_watermarks`: whether a rank's rows come in order of their
+    ends, piece after piece. `ends_when_idle`: whether to end when everything that is there was read; else the source
+    never ends. `world_size`: ranks that the job has, and that all log: one node sees its own alone. None: those seen.
     """
 
     def __init__(

@@ -61,15 +61,7 @@ def bytes_of_type(name: object) -> float:
 
 
 def bytes_of_tensors(shapes: Any, types: Any) -> float:
-    """Size of some tensors; NaN where a shape or a type is not known.
-
-    Parameters
-    ----------
-    shapes
-        A list of lists of lengths.
-    types
-        A list of names, one for each shape.
-    """
+    """Size of some tensors; NaN where a shape or a type is not known."""
     if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
         return math.nan
     if not 0 < len(shapes) <= min(_MOST_TENSORS, len(types)):
@@ -119,11 +111,8 @@ def communicators_of(
 ) -> dict[ProcessGroup, Communicator]:
     """Give each group an id that no other group of the job has.
 
-    Parameters
-    ----------
-    is_whole
-        Whether `groups` are all of the job: then a description is enough where it is not shared. Else the id is made
-        of description, name and ranks, so that an agent that sees another part of the job makes the same one.
+    `is_whole`: whether `groups` are all of the job: then a description is enough where it is not shared. Else the id
+    is made of description, name and ranks, so that an agent that sees another part of the job makes the same one.
     """
     distinct = sorted(set(groups))
     if not is_whole:

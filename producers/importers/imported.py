@@ -63,13 +63,7 @@ class RankRows:
         size_bytes: float = np.nan,
         iteration: int = UNKNOWN,
     ) -> None:
-        """Add an operator; NaN as elapsed: it never ended.
-
-        Raises
-        ------
-        InputError
-            If there are more than `MOST_ROWS`.
-        """
+        """Add an operator; NaN as elapsed: it never ended (InputError if there are more than `MOST_ROWS`)."""
         is_usable = _OPERATOR["sequence"].holds(sequence) and (peer == UNKNOWN or _OPERATOR["peer"].holds(peer))
         is_usable &= start_ns == UNKNOWN or _OPERATOR["start_ns"].holds(start_ns)
         is_usable &= elapsed_ns != elapsed_ns or _OPERATOR["elapsed_ns"].holds(elapsed_ns)

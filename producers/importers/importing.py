@@ -178,13 +178,7 @@ def _operations(files: list[Path], dropped: Counter[Process], skipped: Counter[s
 
 
 def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Give the lines of a file.
-
-    Raises
-    ------
-    InputError
-        If a line is longer than any that NCCL Inspector or clog writes.
-    """
+    """Give the lines of a file; InputError if a line is longer than any that NCCL Inspector or clog writes."""
     while line := stream.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
             raise InputError(f"lines must be at most {MAX_LINE_BYTES} bytes; got a longer one")

@@ -49,13 +49,7 @@ class OperationTable:
         return len(self._floats) // 2
 
     def add(self, one: Operation) -> None:
-        """Add an operator.
-
-        Raises
-        ------
-        InputError
-            If there are more, or more processes and communicators, than a job has.
-        """
+        """Add an operator; InputError if there are more, or more processes and communicators, than a job has."""
         place = self._places.setdefault((one.process, one.member), len(self._places))
         if len(self) >= MOST_OPERATIONS or place >= MOST_MEMBERSHIPS:
             rule = f"{MOST_OPERATIONS} operators, of {MOST_MEMBERSHIPS} pairs of process and communicator"
@@ -94,10 +88,7 @@ def job_of_operations(
 ) -> ImportedJob:
     """Join the operators of a job's processes; those of one process in the order of its log.
 
-    Raises
-    ------
-    InputError
-        If there are none.
+    Raises InputError if there are none.
     """
     whole = OperationTable()
     for one in operations:
@@ -166,12 +157,8 @@ def _communicators(members: Members, ranks: ProcessRanks) -> dict[str, Communica
 class RowMaker:
     """Turns operators of processes into rows of ranks.
 
-    Parameters
-    ----------
-    counted
-        Sends and recvs of each pair so far, by host, process id, communicator, peer and operator; is changed.
-    members
-        Global rank of each rank inside of each communicator, as far as it is known.
+    `counted`: sends and recvs of each pair so far, by host, process id, communicator, peer and operator; is changed.
+    `members`: global rank of each rank inside of each communicator, as far as it is known.
     """
 
     def __init__(
@@ -212,13 +199,8 @@ class RowMaker:
 class LiveLog:
     """Lines of the processes of a node, as rows of their ranks.
 
-    Parameters
-    ----------
-    job, world_size
-        The job. A process's rank in the communicator of that size is its global rank: its operators before it was
-        seen in there are left out.
-    state
-        As `state` returned it after the reading before.
+    `job`, `world_size`: the job. A process's rank in the communicator of that size is its global rank: its operators
+    before it was seen in there are left out.
     """
 
     def __init__(self, job: str, world_size: int, state: Mapping[str, Any]) -> None:

@@ -70,10 +70,7 @@ class LogParser:
     def parse(self, line: bytes) -> Operation | None:
         """Read one line; None where it holds no operator that can be used.
 
-        Raises
-        ------
-        InputError
-            If it is of a version that we don't read.
+        Raises InputError if it is of a version that we don't read.
         """
         if not line.strip():
             return None

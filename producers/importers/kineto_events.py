@@ -66,12 +66,7 @@ def _are_escaped(codes: Array, places: Array) -> Array:
 class EventReader:
     """Read the wanted events of a trace, block by block; memory does not grow with the file.
 
-    Parameters
-    ----------
-    stream
-        The file, unpacked.
-    wanted
-        Events that hold none of these texts are not parsed.
+    `wanted`: events that hold none of these texts are not parsed.
     """
 
     def __init__(self, stream: IO[bytes], wanted: Sequence[bytes], block_bytes: int = BLOCK_BYTES) -> None:
@@ -83,10 +78,8 @@ class EventReader:
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the wanted events.
 
-        Raises
-        ------
-        InputError
-            If the file is no such trace, is cut off, or an event or the rest are larger than any profiler writes.
+        Raises InputError if the file is no such trace, is cut off, or an event or the rest are larger than any
+        profiler writes.
         """
         if not self._find_list():
             raise InputError("must be a JSON object with a list 'traceEvents'; got none")
@@ -97,10 +90,7 @@ class EventReader:
     def properties(self) -> dict[str, Any]:
         """Give the file's object without its events; call it after `read` has ended.
 
-        Raises
-        ------
-        InputError
-            If it is no complete JSON object.
+        Raises InputError if it is no complete JSON object.
         """
         while self._fill():
             if len(self._rest) > MAX_HEAD_BYTES:

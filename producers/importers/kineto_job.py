@@ -38,10 +38,7 @@ class Kind(NamedTuple):
 def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], ProcessGroup]:
     """Find the group of each rank's gloo calls of each kind; calls for which no group fits are absent.
 
-    Parameters
-    ----------
-    captures
-        By rank; their clocks are one.
+    `captures`: by rank; their clocks are one.
     """
     calls: dict[int, dict[Kind, list[Call]]] = {}
     for rank, capture in captures.items():
@@ -107,10 +104,7 @@ NOTE_STREAMS: Final = (
 def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = True) -> ImportedJob:
     """Join traces of a job, of all ranks or (not `is_whole`) of some; several of one rank are parts of it.
 
-    Raises
-    ------
-    InputError
-        If there is no trace, or none holds a collective.
+    Raises InputError if there is no trace, or none holds a collective.
     """
     by_rank: dict[int, Capture] = {}
     for one in captures:

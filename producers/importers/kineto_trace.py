@@ -134,13 +134,7 @@ class TraceParser:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take in an event.
-
-        Raises
-        ------
-        InputError
-            If there are more collectives than a trace can have.
-        """
+        """Take in an event; InputError if there are more collectives than a trace can have."""
         name, category, arguments = event.get("name"), event.get("cat"), event.get("args")
         start_us, length_us = event.get("ts"), event.get("dur")
         if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
@@ -210,17 +204,8 @@ class TraceParser:
     def capture(self, properties: Mapping[str, Any], rank_of_file: int | None) -> Capture:
         """Return the contents of the trace.
 
-        Parameters
-        ----------
-        properties
-            The file's object without its events.
-        rank_of_file
-            The rank that the file's name gives, for traces that do not say it themselves.
-
-        Raises
-        ------
-        InputError
-            If nothing tells the rank.
+        `rank_of_file`: the rank that the file's name gives, for traces that do not say it themselves. Raises
+        InputError if nothing tells the rank.
         """
         base_ns = properties.get("baseTimeNanoseconds")
         self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0

@@ -33,10 +33,7 @@ _TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 def load_plain(value: bytes) -> Any:
     """Read one pickle of plain data.
 
-    Raises
-    ------
-    InputError
-        If it is truncated or broken, names a class or a function, or builds anything but plain data.
+    Raises InputError if it is truncated or broken, names a class or a function, or builds anything but plain data.
     """
     machine = _Machine()
     try:

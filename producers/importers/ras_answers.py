@@ -118,13 +118,7 @@ class Answer:
 
 
 def read_answer(value: bytes) -> Answer:
-    """Read one answer.
-
-    Raises
-    ------
-    InputError
-        If it is none, or one in text.
-    """
+    """Read one answer; InputError if it is none, or one in text."""
     if len(value) > MAX_ANSWER_BYTES:
         raise InputError(f"RAS answer must be at most {MAX_ANSWER_BYTES} bytes; got {len(value)}")
     if value.count(b"{") + value.count(b"[") > _MOST_PARTS or value.count(b",") > _MOST_VALUES:
@@ -253,12 +247,7 @@ class RasAway(Exception):
 class RasClient:
     """Asks one service, each time over a connection of its own.
 
-    Parameters
-    ----------
-    host, port
-        Where it listens.
-    asking_s
-        How long an answer may take, from the connection to its last byte.
+    `asking_s`: how long an answer may take, from the connection to its last byte.
     """
 
     def __init__(self, host: str = "localhost", port: int = PORT, asking_s: float = ASKING_S) -> None:
@@ -267,12 +256,8 @@ class RasClient:
     def ask(self) -> bytes:
         """Return one answer, as JSON.
 
-        Raises
-        ------
-        RasAway
-            If no service listens there, or the service ends before it has answered.
-        InputError
-            If the answer is of no RAS service, of one that knows no JSON, or too long.
+        Raises RasAway if no service listens there, or the service ends before it has answered; InputError if the
+        answer is of no RAS service, of one that knows no JSON, or too long.
         """
         until_s = time.monotonic() + self._asking_s
         try:

@@ -153,10 +153,7 @@ def split_answers(value: bytes) -> list[Answer]:
 def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
     """Compare answers about one run of a job, in the order of their times.
 
-    Raises
-    ------
-    InputError
-        If they are fewer than two, or none holds a communicator of all ranks.
+    Raises InputError if they are fewer than two, or none holds a communicator of all ranks.
     """
     ordered = sorted(answers, key=lambda answer: answer.told)
     if len(ordered) < 2:

@@ -55,14 +55,8 @@ class RasSettings:
 class RasWatch:
     """Makes records of successive answers about one job; no thread, no clock.
 
-    Parameters
-    ----------
-    settings
-        The job.
-    is_ours
-        Whether a host is the one on which this agent runs; the agent beside rank 0 speaks for the job.
-    state
-        State of an earlier agent, as `state` returned it; empty: there was none.
+    `is_ours`: whether a host is the one on which this agent runs; the agent beside rank 0 speaks for the job.
+    `state`: state of an earlier agent, as `state` returned it; empty: there was none.
     """
 
     def __init__(self, settings: RasSettings, is_ours: Callable[[str], bool], state: Mapping[str, Any]) -> None:
@@ -211,18 +205,8 @@ def _restored_run(state: Mapping[str, Any], job: str, world: str, workers: Mappi
 class RasSource:
     """Asks a RAS service again and again.
 
-    Parameters
-    ----------
-    ask
-        Gives one answer; raises as `producers.importers.ras_answers.RasClient.ask` does.
-    settings
-        The job.
-    is_ours
-        As in `RasWatch`.
-    state_path
-        File of the state; None: a source that begins anew sees another run.
-    now_ns
-        Ns since the epoch.
+    `ask`: gives one answer; raises as `producers.importers.ras_answers.RasClient.ask` does. `is_ours`: as in
+    `RasWatch`. `state_path`: file of the state; None: a source that begins anew sees another run.
     """
 
     speaks_for_other_hosts: Final = True

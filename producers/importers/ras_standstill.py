@@ -59,10 +59,7 @@ def find_world(answer: Answer, world_size: int) -> RasCommunicator | None:
 class StandstillWatch:
     """Compares successive answers about one run of a job.
 
-    Parameters
-    ----------
-    ranks
-        Global rank of each worker.
+    `ranks`: global rank of each worker.
     """
 
     def __init__(self, ranks: Mapping[Worker, int]) -> None:

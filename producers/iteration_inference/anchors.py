@@ -35,17 +35,12 @@ class Anchor:
 def find_anchors(operators: Operators, kinds: Sequence[str]) -> list[Anchor]:
     """Choose an anchor for each rank; a rank that nothing periodic connects to others gets none.
 
-    Parameters
-    ----------
-    kinds
-        Kind of each communicator, by code.
-
-    Notes
-    -----
     First comes the communicator of all ranks (kind ``world``), then those of data parallel ranks, then those of
     unknown kind, then the others; of equals the one that is used least.
     If all ranks share only single numbers, rarer than the gradients of the others (an evaluation's loss), the
     gradients mark where an iteration ends.
+
+    `kinds`: kind of each communicator, by code.
     """
     uncovered = set(np.unique(operators.rank).tolist())
     found: list[Anchor] = []

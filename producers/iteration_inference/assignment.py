@@ -136,9 +136,7 @@ _PASSES: Final = 8
 def assign_iterations(operators: Operators, anchors: Sequence[Anchor]) -> Array:
     """Number the iterations of all operators, from 0.
 
-    Returns
-    -------
-    int64, one per operator: the same for all shares of one collective or message; `UNKNOWN` before the first
+    Returns int64, one per operator: the same for all shares of one collective or message; `UNKNOWN` before the first
     iteration, after the last, and where it can't be known.
     """
     own = np.full(len(operators), UNKNOWN)

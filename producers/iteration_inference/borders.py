@@ -196,9 +196,7 @@ class AnchorLane:
 def find_cuts(lane: AnchorLane) -> Array:
     """Find where iterations begin on the lane.
 
-    Returns
-    -------
-    Ascending places in the lane: an iteration lies between each and the next. Empty where nothing repeats.
+    Returns ascending places in the lane: an iteration lies between each and the next. Empty where nothing repeats.
     """
     for classes in (_with_bursts(lane), lane.classes, lane.operators):
         search = _Search(lane, classes)

@@ -49,13 +49,7 @@ class IterationSpans:
 
 
 def measure_iterations(operators: Operators, iteration: Array, elapsed_ns: Array) -> IterationSpans:
-    """Measure the iterations of all ranks.
-
-    Parameters
-    ----------
-    iteration, elapsed_ns
-        Of each operator.
-    """
+    """Measure the iterations of all ranks."""
     ranks, place = np.unique(operators.rank, return_inverse=True)
     count = int(iteration.max(initial=-1)) + 1
     is_timed = (iteration != UNKNOWN) & (operators.start_ns != UNKNOWN)
@@ -89,25 +83,12 @@ _USUAL_GAPS: Final = 3.0
 def find_phases(operators: Operators, iteration: Array, rank_gaps_ns: Array, job_elapsed_ns: Array) -> Array:
     """Find evaluations and checkpoints.
 
-    Parameters
-    ----------
-    iteration
-        Of each operator.
-    rank_gaps_ns
-        For each rank and iteration, ``(ranks, iterations)``: how long the rank ran no operator before the first one;
-        NaN where unknown.
-    job_elapsed_ns
-        Of each iteration.
-
-    Returns
-    -------
-    Of each iteration the index into `PHASES`, uint8.
-
-    Notes
-    -----
     An evaluation has less of a training operator than usual (no backward pass) or more of one; a checkpoint has more
     operators that gather and wait, or keeps every rank from its first operator for long. Either must recur at even
     distances, `_TIMES` at least: an event that comes once is no phase, and one rank that is late is never one.
+
+    `rank_gaps_ns`: for each rank and iteration, ``(ranks, iterations)``: how long the rank ran no operator before the
+    first one; NaN where unknown. Returns of each iteration the index into `PHASES`, uint8.
     """
     count = len(job_elapsed_ns)
     phases = np.full(count, _TRAIN, dtype=np.uint8)
@@ -202,12 +183,8 @@ class Inferred:
 def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Inferred:
     """Number the iterations of a job from its operators alone.
 
-    Parameters
-    ----------
-    columns
-        `COLUMNS` of all ranks, in any order; unknown values as in `messages.records`.
-    kinds
-        Kind of each communicator, by code.
+    `columns`: `COLUMNS` of all ranks, in any order; unknown values as in `messages.records`. `kinds`: kind of each
+    communicator, by code.
     """
     if not len(columns["rank"]):
         return Inferred(np.empty(0, dtype=np.int64))

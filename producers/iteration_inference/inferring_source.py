@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from irregulars.errors import InputError
-from irregulars.messages.announcements import (
-    Announcement,
-    Heartbeat,
-    decode_announcement,
-    encode_announcement,
-)
+from irregulars.messages.announcements import Announcement, Heartbeat, decode_announcement, encode_announcement
 from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
@@ -35,13 +30,7 @@ STATE_VERSION: Final = 3
 
 
 def write_state(path: Path, state: Any) -> None:
-    """Write a state; whole or not at all.
-
-    Raises
-    ------
-    OSError
-        If it can't be written there.
-    """
+    """Write a state; whole or not at all (OSError if it can't be written there)."""
     make_private_directory(path.parent)
     fresh = path.with_name(f"{path.name}.new")
     write_private_file(fresh, encode_state(state, STATE_VERSION))
@@ -51,10 +40,7 @@ def write_state(path: Path, state: Any) -> None:
 def read_state(path: Path, kind: type[T]) -> T | None:
     """Read a state that `write_state` wrote; None where there is no file.
 
-    Raises
-    ------
-    InputError
-        If the file can't be read, is none of ours, is damaged, or is of another version.
+    Raises InputError if the file can't be read, is none of ours, is damaged, or is of another version.
     """
     try:
         return decode_state(path.read_bytes(), kind, STATE_VERSION)

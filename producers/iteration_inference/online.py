@@ -55,14 +55,8 @@ class Cadence:
     def numbers(self, rows: Operators, reached: int) -> tuple[Array, int]:
         """Return the iteration of each operator of one rank, in order of start.
 
-        Parameters
-        ----------
-        reached
-            Newest sequence on the communicator that the rank had started before; -1 if none.
-
-        Returns
-        -------
-        The iterations, and the newest sequence reached now.
+        `reached`: newest sequence on the communicator that the rank had started before; -1 if none. Returns the
+        iterations, and the newest sequence reached now.
         """
         is_own = (rows.communicator == self.communicator) & rows.is_collective
         sequence = np.where(is_own & (rows.start_ns != UNKNOWN), rows.sequence, -1)
@@ -76,10 +70,7 @@ class Cadence:
 def learn_cadence(operators: Operators, iteration: Array, anchor: Anchor) -> Cadence | None:
     """Learn the cadence with which an anchor's last iterations came; None if they were not regular.
 
-    Parameters
-    ----------
-    iteration
-        Of each operator. The last whole one is not learned from: trailing operators may be still to come.
+    `iteration`: of each operator. The last whole one is not learned from: trailing operators may be still to come.
     """
     own = (operators.communicator == anchor.communicator) & operators.is_collective & (iteration != UNKNOWN)
     rows, number = operators.only(own), iteration[own]
@@ -144,17 +135,11 @@ class OnlineInference:
     keeps its cadence, later while it is learned, or was lost because the job changed. Rows older than the limits
     leave without a number.
 
-    Parameters
-    ----------
-    limits
-        Rows that may be held.
-    is_counted_apart
-        Whether sequences count operators of each kind apart (`producers.iteration_inference.operators`).
-
-    Notes
-    -----
     The first iteration is 0 where the cadence is learned with the job's first operators. Otherwise the number is that
     of the anchor's collectives so far divided by those of an iteration: numbers given before go on.
+
+    `is_counted_apart`: whether sequences count operators of each kind apart
+    (`producers.iteration_inference.operators`).
     """
 
     def __init__(self, limits: InferenceLimits | None = None, *, is_counted_apart: bool = False) -> None:

@@ -48,14 +48,8 @@ class CounterTrack:
     Some network cards refresh their counters a few times a second only. Read more often they seem to stand still and
     then to jump, faster than the link. Where such a jump is seen, samples are cut to those at which a count changed.
 
-    Parameters
-    ----------
-    device
-        For the log.
-    unit_bytes
-        Bytes that one count stands for: InfiniBand counts words of four.
-    capacity_bytes_per_s
-        Of the link, per direction; None: not known.
+    `unit_bytes`: bytes that one count stands for: InfiniBand counts words of four. `capacity_bytes_per_s`: of the
+    link, per direction; None: not known.
     """
 
     def __init__(self, device: str, unit_bytes: int, capacity_bytes_per_s: float | None) -> None:

@@ -57,21 +57,9 @@ class Feed(Protocol):
 class DeviceSource:
     """Gathers samples of feeds into batches of ``bandwidth`` and ``gpu_health``.
 
-    Parameters
-    ----------
-    feeds
-        Samples of NICs and GPUs.
-    health
-        Returns states of GPUs; None: they are not sampled.
-    batch_s, health_s
-        Seconds for which samples, and states, are gathered for one batch.
-    owners
-        Ranks whose devices are sampled: their watermark of ``bandwidth`` moves on also where a device gives no
-        samples, since an iteration waits for it.
-    clock_s
-        Seconds of a clock that never goes back.
-    now_ns
-        Time of the host, ns since the epoch.
+    `health`: returns states of GPUs; None: they are not sampled. `batch_s`, `health_s`: seconds for which samples,
+    and states, are gathered for one batch. `owners`: ranks whose devices are sampled: their watermark of
+    ``bandwidth`` moves on also where a device gives no samples, since an iteration waits for it.
     """
 
     def __init__(

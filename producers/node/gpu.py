@@ -51,15 +51,7 @@ class GpuGone(Exception):
 
 
 class Reader:
-    """Reads one kind of value of one GPU, as long as it can be read.
-
-    Parameters
-    ----------
-    gpu, name
-        For the log.
-    read
-        Reads the value through NVML.
-    """
+    """Reads one kind of value of one GPU, as long as it can be read."""
 
     def __init__(self, gpu: str, name: str, read: Callable[[], Any]) -> None:
         self._gpu, self._name, self._read = gpu, name, read
@@ -207,15 +199,8 @@ class GpuReading:
 class Gpu:
     """Reads one GPU through NVML, which must be initialised.
 
-    Parameters
-    ----------
-    index
-        NVML's, in the order of PCI addresses.
-
-    Raises
-    ------
-    pynvml.NVMLError
-        If there is no such GPU, or it does not answer.
+    `index`: NVML's, in the order of PCI addresses. Raises pynvml.NVMLError if there is no such GPU, or it does not
+    answer.
     """
 
     def __init__(self, index: int) -> None:

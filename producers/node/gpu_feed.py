@@ -42,12 +42,7 @@ def count_gpus() -> int:
 class GpuFeed:
     """Samples the GPUs that the roster's ranks use. `count_gpus` must have found some.
 
-    Parameters
-    ----------
-    roster
-        Whose GPUs; read at each `take`.
-    period_s
-        Seconds from one reading of all GPUs to the next.
+    `roster`: whose GPUs; read at each `take`. `period_s`: seconds from one reading of all GPUs to the next.
     """
 
     def __init__(self, roster: Roster, period_s: float) -> None:

@@ -71,17 +71,7 @@ def _gauge(name: str, about: str, value: float) -> Metric:
 def serve_metrics(state: AgentState, host: str, port: int) -> PageServer:
     """Serve the metrics of one agent over HTTP.
 
-    Parameters
-    ----------
-    state
-        The agent's.
-    host, port
-        Where to listen; 0: any free one.
-
-    Raises
-    ------
-    InputError
-        If it can't listen at the address.
+    `host`, `port`: where to listen; 0: any free one. Raises InputError if it can't listen at the address.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AgentCollector(state))

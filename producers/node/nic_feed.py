@@ -43,17 +43,7 @@ class Sampler(Protocol):
 
 
 class NicFeed:
-    """Samples the NICs that the roster's ranks use; each device's samples go to one rank.
-
-    Parameters
-    ----------
-    roster
-        Whose NICs; read at each `take`.
-    find
-        Finds a NIC by its name; None where there is none.
-    sampler
-        Reads the counters.
-    """
+    """Samples the NICs that the roster's ranks use; each device's samples go to one rank."""
 
     def __init__(self, roster: Roster, find: Callable[[str], Nic | None], sampler: Sampler) -> None:
         self._roster, self._find, self._sampler = roster, find, sampler
@@ -122,11 +112,8 @@ class NicSampler:
 
     The thread does nothing else: each read costs a microsecond.
 
-    Parameters
-    ----------
-    period_s
-        Seconds from one read to the next. A read that comes late is not made up for: a sample is of the time since
-        the sample before, however long that was.
+    `period_s`: seconds from one read to the next. A read that comes late is not made up for: a sample is of the time
+    since the sample before, however long that was.
     """
 
     def __init__(self, period_s: float) -> None:

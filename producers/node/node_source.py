@@ -27,14 +27,7 @@ class NodeSource:
     devices of this host are not theirs. ``closed_connections``, if it has that,
     is a metric.
 
-    Parameters
-    ----------
-    sources
-        By a name for the log.
-    roster
-        The ranks of this host.
-    devices
-        Samples of the devices of those in the roster; polled last.
+    `roster`: the ranks of this host. `devices`: samples of the devices of those in the roster; polled last.
     """
 
     def __init__(self, sources: Mapping[str, Source], roster: Roster, devices: Source | None = None) -> None:

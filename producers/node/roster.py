@@ -37,16 +37,9 @@ class Owner:
 class Roster:
     """The ranks that were announced on this host. A GPU has one rank; a NIC belongs to the first that named it.
 
-    Parameters
-    ----------
-    host
-        Name of this host, for announcements that have none.
-    nearest_nics
-        NIC of each GPU index by the PCI tree, for announcements that have none.
-    gpus
-        GPU indices whose traffic and health are sampled.
-    is_sampling_nics
-        Whether NICs are sampled.
+    `host`: name of this host, for announcements that have none. `nearest_nics`: NIC of each GPU index by the PCI
+    tree, for announcements that have none. `gpus`: GPU indices whose traffic and health are sampled.
+    `is_sampling_nics`: whether NICs are sampled.
     """
 
     def __init__(

@@ -153,16 +153,9 @@ class Agent:
     def run(self) -> Progress:
         """Publish until the source ends or `stop` is called; returns when the broker has acknowledged everything.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If no broker answers within ``broker_wait_s``, at the start or later.
-        ServiceRefused
-            If a broker refuses our credentials or rights.
-        TopicMismatch
-            If topics are missing, or differ in their numbers of partitions.
-        ServiceError
-            If messages could not be delivered for another reason.
+        Raises ServiceUnavailable if no broker answers within ``broker_wait_s``, at the start or later; ServiceRefused
+        if a broker refuses our credentials or rights; TopicMismatch if topics are missing, or differ in their numbers
+        of partitions; ServiceError if messages could not be delivered for another reason.
         """
         publisher: Publisher | None = None
         try:

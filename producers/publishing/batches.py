@@ -21,9 +21,7 @@ _LATEST: Final = np.iinfo(np.int64).max
 def event_times_ns(batch: Batch) -> np.ndarray:
     """Return the event time of each row, ns since the epoch: end of an operator or iteration, time of a sample.
 
-    Returns
-    -------
-    int64, `UNKNOWN` where a row has no such time: an operator that never ended, or that has no start.
+    Returns int64, `UNKNOWN` where a row has no such time: an operator that never ended, or that has no start.
     """
     columns = batch.columns
     if "time_ns" in columns:
@@ -80,10 +78,7 @@ def encode_in_parts(
 ) -> Iterator[tuple[Batch, bytes]]:
     """Encode a batch, cut into as many parts as it takes for each to stay below `limit_bytes`.
 
-    Raises
-    ------
-    InputError
-        If a single row is larger than that.
+    Raises InputError if a single row is larger than that.
     """
     value = encode(batch)
     if len(value) < limit_bytes:

@@ -30,13 +30,7 @@ class _Open:
 
 
 class Bundler:
-    """Holds batches until the others of their group have come, or `wait_s` are over.
-
-    Parameters
-    ----------
-    wait_s
-        Seconds for which a batch may wait.
-    """
+    """Holds batches until the others of their group have come, or `wait_s` are over."""
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
@@ -93,10 +87,7 @@ def _group_of(own: Announcement | Heartbeat | Header, group: str) -> _GroupKey:
 def encode_together(batches: Sequence[Batch], limit_bytes: int) -> Iterator[tuple[Sequence[Batch], bytes]]:
     """Encode batches of one group, halved until each message is below `limit_bytes`.
 
-    Raises
-    ------
-    InputError
-        If a single row is larger than that.
+    Raises InputError if a single row is larger than that.
     """
     value = encode_bundle(bundle_of(batches))
     if len(value) < limit_bytes:

@@ -29,13 +29,7 @@ _NO_TOPIC: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How an agent publishes.
-
-    Raises
-    ------
-    InputError
-        If a value breaks its rule.
-    """
+    """How an agent publishes; InputError if a value breaks its rule."""
 
     bootstrap: str  # Kafka brokers to ask first: ``host:port``, several with commas between
     topics: TopicSettings = field(default_factory=TopicSettings)  # prefix, partitions and retention of the topics
@@ -80,15 +74,7 @@ class Delivered:
 class Publisher:
     """Sends messages, waits where the queue is full, and raises failures as a `ServiceError`.
 
-    Parameters
-    ----------
-    settings
-        Where to and how.
-
-    Raises
-    ------
-    InputError
-        If librdkafka does not take ``settings.kafka``.
+    Raises InputError if librdkafka does not take ``settings.kafka``.
     """
 
     def __init__(self, settings: AgentSettings) -> None:
@@ -123,12 +109,8 @@ class Publisher:
     def connect(self, topics: Iterable[str]) -> None:
         """Wait for the broker, and check that `topics` exist and have equal numbers of partitions.
 
-        Raises
-        ------
-        ServiceUnavailable, ServiceRefused
-            If no broker answers within ``broker_wait_s``, or one refuses us.
-        TopicMismatch
-            If a topic is missing, or numbers of partitions differ.
+        Raises ServiceUnavailable, ServiceRefused if no broker answers within ``broker_wait_s``, or one refuses us;
+        TopicMismatch if a topic is missing, or numbers of partitions differ.
         """
         deadline_s = time.monotonic() + self._settings.broker_wait_s
         existing = None
@@ -166,19 +148,9 @@ class Publisher:
     ) -> None:
         """Queue one message; waits while the queue is full.
 
-        Parameters
-        ----------
-        topic
-            Without prefix.
-        rows, attempt
-            Of a batch; rows that can't be delivered are counted by them.
-        partition_key
-            The key whose partition it goes to, where that is not its own.
-
-        Raises
-        ------
-        ServiceError
-            If an earlier message could not be delivered, or this one never can be.
+        `rows`, `attempt`: of a batch; rows that can't be delivered are counted by them. `partition_key`: the key
+        whose partition it goes to, where that is not its own. Raises ServiceError if an earlier message could not be
+        delivered, or this one never can be.
         """
         name = self._settings.topics.name(topic)
         while True:
@@ -222,10 +194,7 @@ class Publisher:
     def flush(self) -> None:
         """Wait until the broker has acknowledged everything.
 
-        Raises
-        ------
-        ServiceError
-            If it does not within ``broker_wait_s``, or if any message was refused since the start.
+        Raises ServiceError if it does not within ``broker_wait_s``, or if any message was refused since the start.
         """
         # A message fails by itself after broker_wait_s; the deadline is there in case that its report does not come.
         deadline_s = time.monotonic() + self._settings.broker_wait_s + 10

@@ -60,13 +60,7 @@ class Source(Protocol):
 
 
 class PassingSource:
-    """Passes on everything of another source. Base of those that pace, watch or fill in its records.
-
-    Parameters
-    ----------
-    source
-        Closed with this one.
-    """
+    """Passes on everything of another source. Base of those that pace, watch or fill in its records."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

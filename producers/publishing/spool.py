@@ -64,19 +64,9 @@ class Segment:
 class Spool:
     """A queue of segments in a directory of its own.
 
-    Parameters
-    ----------
-    directory
-        Is made if it is not there, and only its owner may read it. Segments of an earlier agent come first.
-    limit_bytes
-        Of all segments; above it the oldest are dropped.
-    on_drop
-        Is given the messages of each dropped segment.
-
-    Raises
-    ------
-    InputError
-        If the directory can't be made or read.
+    `directory`: is made if it is not there, and only its owner may read it. Segments of an earlier agent come first.
+    `limit_bytes`: of all segments; above it the oldest are dropped. `on_drop`: is given the messages of each dropped
+    segment. Raises InputError if the directory can't be made or read.
     """
 
     def __init__(self, directory: Path, limit_bytes: int, on_drop: Callable[[Sequence[Message]], None]) -> None:

@@ -40,13 +40,7 @@ _HOPELESS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """Where messages wait while Kafka is away.
-
-    Raises
-    ------
-    InputError
-        If a limit is too small to hold a message.
-    """
+    """Where messages wait while Kafka is away; InputError if a limit is too small to hold a message."""
 
     directory: Path  # for one agent alone
     limit_bytes: int = 1 << 30  # on disk; above it the oldest are dropped and counted
@@ -63,17 +57,7 @@ class SpoolSettings:
 class SpoolingPublisher(Publisher):
     """As `Publisher`, and never waits for Kafka; raises only when a broker answers and refuses us.
 
-    Parameters
-    ----------
-    settings
-        Where to and how.
-    spool
-        Where messages wait.
-
-    Raises
-    ------
-    InputError
-        If the spool's directory is unusable, or librdkafka does not take ``settings.kafka``.
+    Raises InputError if the spool's directory is unusable, or librdkafka does not take ``settings.kafka``.
     """
 
     def __init__(self, settings: AgentSettings, spool: SpoolSettings) -> None:

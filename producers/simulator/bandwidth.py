@@ -61,10 +61,7 @@ class _Crossings:
 class BandwidthSampler:
     """Turns transfers into samples.
 
-    Parameters
-    ----------
-    engine
-        The job whose runs come to `add`, each once and in order.
+    `engine`: the job whose runs come to `add`, each once and in order.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -40,16 +40,8 @@ NO_EFFECTS = Effects()
 class Faults:
     """Some faults, checked against a cluster.
 
-    Parameters
-    ----------
-    faults
-        By number, on which a fault's random draws depend.
-
-    Raises
-    ------
-    InputError
-        If a fault names a device that the cluster does not have, or a link over which nothing travels, or if its
-        strength is not known yet.
+    `faults`: by number, on which a fault's random draws depend. Raises InputError if a fault names a device that the
+    cluster does not have, or a link over which nothing travels, or if its strength is not known yet.
     """
 
     def __init__(self, topology: Topology, network: Network, faults: Mapping[int, Fault]) -> None:

@@ -63,14 +63,9 @@ class Contention:
     def extra_ns(self, begin_ns: Floats, flow_ns: Floats, flow_bytes: Floats, hop_ns_per_byte: Floats) -> Floats:
         """Return how much longer each flow takes because of others.
 
-        Parameters
-        ----------
-        begin_ns, flow_ns
-            Per flow: when it began, and how long it took; a flow that never begins disturbs no other.
-        flow_bytes
-            Per flow: bytes that one member sends.
-        hop_ns_per_byte
-            Per hop: time per byte of a flow, which has the NIC for itself.
+        `begin_ns`, `flow_ns`: per flow: when it began, and how long it took; a flow that never begins disturbs no
+        other. `flow_bytes`: per flow: bytes that one member sends. `hop_ns_per_byte`: per hop: time per byte of a
+        flow, which has the NIC for itself.
         """
         alone_ns = flow_bytes[self.flow] * hop_ns_per_byte[self.hop]
         begin, length = begin_ns[self.flow], flow_ns[self.flow]
@@ -172,18 +167,7 @@ class Run:
 
 
 class Engine:
-    """A job that runs one iteration per call of `advance`.
-
-    Parameters
-    ----------
-    settings
-        The job. The same settings give the same run.
-
-    Raises
-    ------
-    InputError
-        If a fault does not fit the cluster.
-    """
+    """A job that runs one iteration per call of `advance`; InputError if a fault does not fit the cluster."""
 
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
@@ -224,12 +208,7 @@ class Engine:
     def run(self, iteration: int, ready_ns: Floats, effects: Effects = NO_EFFECTS) -> Run:
         """Run any iteration.
 
-        Parameters
-        ----------
-        ready_ns
-            Per rank: when it begins.
-        effects
-            Effects of faults in it.
+        `ready_ns`: per rank: when it begins. `effects`: effects of faults in it.
         """
         plan = self.plans[self.turn_of(iteration)]
         noise = draw_noise(self.settings, iteration, steps=len(plan.step_rank), flows=len(plan.flows.path))

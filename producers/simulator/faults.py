@@ -127,13 +127,8 @@ class Fault:
 def parse_fault(text: str) -> Fault:
     """Read one fault from its text; the module's table lists the kinds and their keys.
 
-    Raises
-    ------
-    InputError
-        If the kind or a key is unknown, a key is missing, or a value is out of range.
+    Raises InputError if the kind or a key is unknown, a key is missing, or a value is out of range.
 
-    Examples
-    --------
     >>> fault = parse_fault("slow_nic:rank=17,from=40,to=60,factor=8")
     >>> fault.rank, fault.first, fault.past, fault.factor
     (17, 40, 60, 8.0)

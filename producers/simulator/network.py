@@ -62,12 +62,8 @@ class NetworkState:
 class Network:
     """Paths and hops of one job.
 
-    Attributes
-    ----------
-    hop_path, hop_source, hop_destination
-        Per hop: its path, and the ranks whose NICs it joins. Sorted by path.
-    hop_load
-        Per hop: part of a flow's bytes that it carries.
+    `hop_path`, `hop_source`, `hop_destination`: per hop: its path, and the ranks whose NICs it joins. Sorted by path.
+    `hop_load`: per hop: part of a flow's bytes that it carries.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -101,10 +97,7 @@ class Network:
     def crossings(self, path: Ints) -> tuple[Ints, Ints]:
         """Return each crossing of a hop by a flow, in order of flows: number of the flow, and of the hop.
 
-        Parameters
-        ----------
-        path
-            Path of each flow.
+        `path`: path of each flow.
         """
         paths = np.arange(len(self.is_between_hosts))
         first = np.searchsorted(self.hop_path, paths)
@@ -207,10 +200,7 @@ def _round_hops(topology: Topology) -> list[_Hops]:
 def state_of(topology: Topology, devices: Sequence[tuple[str, Sequence[int], float, float]]) -> NetworkState:
     """Combine slow devices into one state of the network.
 
-    Parameters
-    ----------
-    devices
-        ``(kind, where, factor, add_ms)``; kind ``nic`` and ``switch`` have one index, ``link`` has both ranks.
+    `devices`: ``(kind, where, factor, add_ms)``; kind ``nic`` and ``switch`` have one index, ``link`` has both ranks.
     """
     nics, switches = len(topology.nic_host), int(topology.switch[-1]) + 1
     arrays = {"nic": (np.ones(nics), np.zeros(nics)), "switch": (np.ones(switches), np.zeros(switches))}

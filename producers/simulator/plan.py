@@ -62,10 +62,7 @@ class OperatorRows:
 def operator_rows(topology: Topology, programs: Sequence[Sequence[Call]], start: Ints) -> OperatorRows:
     """Cut the logged calls of all ranks into operators.
 
-    Parameters
-    ----------
-    start
-        Per seat: its first step, the marker.
+    `start`: per seat: its first step, the marker.
     """
     codes = topology.groups.local_codes()
     blocks = [_stage_rows(topology, codes, stage, program, start) for stage, program in enumerate(programs)]
@@ -220,12 +217,8 @@ class Plan:
     def work_ns(self, load: Floats | float = 1.0, expert_load: Floats | None = None) -> Floats:
         """Nominal work before each step.
 
-        Parameters
-        ----------
-        load
-            Array ``(replicas, micro-batches)``, or one number: how heavy each micro-batch is, 1 as planned.
-        expert_load
-            Per rank of a stage: how many tokens its experts get, 1 as planned.
+        `load`: array ``(replicas, micro-batches)``, or one number: how heavy each micro-batch is, 1 as planned.
+        `expert_load`: per rank of a stage: how many tokens its experts get, 1 as planned.
         """
         settings = self.topology.settings
         weights = np.ones((settings.stage_ranks, self.stage_work[0].shape[1]))

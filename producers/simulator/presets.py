@@ -77,13 +77,8 @@ SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
 def with_shape(settings: SimulatorSettings, name: str) -> SimulatorSettings:
     """Return a job of this shape, and otherwise as it is.
 
-    Raises
-    ------
-    InputError
-        If there is no such shape.
+    Raises InputError if there is no such shape.
 
-    Examples
-    --------
     >>> with_shape(SimulatorSettings(), "hybrid").world_size
     128
     """
@@ -121,13 +116,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def with_preset(settings: SimulatorSettings, name: str) -> SimulatorSettings:
-    """Return the same job, as untidy as the preset says.
-
-    Raises
-    ------
-    InputError
-        If there is no such preset.
-    """
+    """Return the same job, as untidy as the preset says; InputError if there is no such preset."""
     if name not in PRESETS:
         raise InputError(f"preset must be one of {', '.join(PRESETS)}; got {name!r} (simulator settings)")
     return replace(settings, **PRESETS[name])
@@ -141,13 +130,8 @@ def with_values(settings: SimulatorSettings, assignments: Iterable[str]) -> Simu
 
     Lists are separated by commas, and the parts of a pair by a colon: ``workload_changes=80:1.5,120:1``.
 
-    Raises
-    ------
-    InputError
-        If a key is unknown, a value has not its type, or the job is not possible.
+    Raises InputError if a key is unknown, a value has not its type, or the job is not possible.
 
-    Examples
-    --------
     >>> with_values(SimulatorSettings(), ["dp=2", "hidden=tp,barrier", "workload_changes=80:1.5"]).hidden
     ('tp', 'barrier')
     """

@@ -85,15 +85,7 @@ class MeasuredTime:
 
 
 class JobRows:
-    """Makes batches of the runs of one job.
-
-    Parameters
-    ----------
-    engine
-        The job.
-    start_ns
-        When it starts, ns since the epoch.
-    """
+    """Makes batches of the runs of one job."""
 
     def __init__(self, engine: Engine, start_ns: int) -> None:
         self._engine = engine
@@ -118,10 +110,7 @@ class JobRows:
     def judged_commops(self, runs: Sequence[Run], truths: Sequence[Bools]) -> Iterator[tuple[Batch, Bools]]:
         """Yield batches of operators, and the truth of each of their rows.
 
-        Parameters
-        ----------
-        truths
-            Per run: a value for each row of its plan. Empty: False for all.
+        `truths`: per run: a value for each row of its plan. Empty: False for all.
         """
         pairs = list(zip(runs, truths or [np.zeros(len(run.plan.rows.step), dtype=np.bool_) for run in runs],
                          strict=True))  # fmt: skip

@@ -31,10 +31,7 @@ Message = tuple[str, int]
 def stage_programs(settings: SimulatorSettings, turn: str = TRAIN) -> list[list[Call]]:
     """Return the calls of one iteration for each stage, in the order in which a rank of the stage makes them.
 
-    Parameters
-    ----------
-    turn
-        `TRAIN` or `EVALUATE`.
+    `turn`: `TRAIN` or `EVALUATE`.
     """
     return [_stage_program(stage, settings, turn) for stage in range(settings.pp)]
 

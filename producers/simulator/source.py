@@ -42,20 +42,7 @@ class Part:
 
 
 class Simulation:
-    """Runs one job once.
-
-    Parameters
-    ----------
-    settings
-        The job.
-    start_ns
-        When it starts, ns since the epoch.
-
-    Raises
-    ------
-    InputError
-        If a fault does not fit the cluster.
-    """
+    """Runs one job once; InputError if a fault does not fit the cluster."""
 
     def __init__(self, settings: SimulatorSettings, start_ns: int) -> None:
         settings = calibrated(settings)

@@ -95,12 +95,8 @@ def along(grid: Ints, group: str) -> Ints:
 class Groups:
     """Communicators by index, in the order of `VARYING`.
 
-    Attributes
-    ----------
-    communicators
-        All of them; the index in this tuple is the communicator's number in the simulator.
-    numbers
-        By group, per rank: the number of its communicator, -1 where it has none.
+    `communicators`: all of them; the index in this tuple is the communicator's number in the simulator. `numbers`: by
+    group, per rank: the number of its communicator, -1 where it has none.
     """
 
     def __init__(self, settings: SimulatorSettings, grid: Ints) -> None:
@@ -144,12 +140,8 @@ def _names(settings: SimulatorSettings, group: str) -> list[str]:
 class Topology:
     """The cluster and the groups of one job.
 
-    Attributes
-    ----------
-    host, gpu, nic, switch
-        Per rank: index of its host, of its GPU inside the host, of its NIC and of its leaf switch.
-    nic_host
-        Per NIC: its host.
+    `host`, `gpu`, `nic`, `switch`: per rank: index of its host, of its GPU inside the host, of its NIC and of its
+    leaf switch. `nic_host`: per NIC: its host.
     """
 
     settings: SimulatorSettings
@@ -264,12 +256,8 @@ class Topology:
     def announcements(self, sources: Sequence[str], recorded_until_ns: int | None = None) -> Iterator[Announcement]:
         """Yield the announcement of each rank, in order of rank.
 
-        Parameters
-        ----------
-        sources
-            Schemas that the job sends; of a shared NIC only its first rank sends ``bandwidth``.
-        recorded_until_ns
-            When recording ended, ns since the epoch, if that is known.
+        `sources`: schemas that the job sends; of a shared NIC only its first rank sends ``bandwidth``.
+        `recorded_until_ns`: when recording ended, ns since the epoch, if that is known.
         """
         s = self.settings
         logged_ranks = int(np.count_nonzero(self.is_logged))

@@ -40,15 +40,7 @@ _FIRST_GUESS: Final = {"factor": 0.5, "add_ms": 10.0, "spread": 0.1}
 
 
 class Calibration:
-    """Finds strengths for the faults of one healthy job.
-
-    Parameters
-    ----------
-    engine
-        The job, without faults.
-    healthy
-        Gives its run of an iteration.
-    """
+    """Finds strengths for the faults of one healthy job."""
 
     def __init__(self, engine: Engine, healthy: Callable[[int], Run]) -> None:
         self._engine, self._healthy = engine, healthy
@@ -56,15 +48,8 @@ class Calibration:
     def fit(self, fault: Fault, number: int = 0) -> Fault:
         """Return the fault with the strength that gives its `excess`, or as it is if it has a strength.
 
-        Parameters
-        ----------
-        number
-            Its place among the faults of the job, on which its random draws depend.
-
-        Raises
-        ------
-        InputError
-            If it does not fit the cluster, acts in no iteration, or no strength gives the excess.
+        `number`: its place among the faults of the job, on which its random draws depend. Raises InputError if it
+        does not fit the cluster, acts in no iteration, or no strength gives the excess.
         """
         check_place(fault, self._engine.topology, self._engine.network)
         if fault.is_calibrated:
@@ -190,10 +175,7 @@ class Truth:
 def measure(settings: SimulatorSettings) -> Truth:
     """Run a job twice, with and without its faults, and return the faults and their effect.
 
-    Raises
-    ------
-    InputError
-        If a fault does not fit the cluster, or can't cause the excess that is wanted.
+    Raises InputError if a fault does not fit the cluster, or can't cause the excess that is wanted.
     """
     settings = calibrated(settings)
     topology = Topology(settings)
@@ -214,18 +196,9 @@ def label_of(
 ) -> dict[str, Any]:
     """Describe the faults and their effect.
 
-    Parameters
-    ----------
-    healthy_s, measured_s
-        Time of each iteration without and with the faults.
-
-    Returns
-    -------
-    dict
-        The keys of a recording's label for the first fault; ``faults`` has the same for each of them, with
-        ``excess_ratio``: by how much the iterations in its range took longer than in the same run without any fault,
-        those left out in which the job warms up.
-        ``hard``: that is less than the spread of healthy iterations.
+    Returns the keys of a recording's label for the first fault; ``faults`` has the same for each of them, with
+    ``excess_ratio``: by how much the iterations in its range took longer than in the same run without any fault,
+    those left out in which the job warms up. ``hard``: that is less than the spread of healthy iterations.
     """
     further = {axis: getattr(settings, axis) for axis in ("cp", "ep", "shards") if getattr(settings, axis) > 1}
     dims = {"dp": settings.dp, "pp": settings.pp, "tp": settings.tp} | further

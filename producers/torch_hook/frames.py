@@ -71,10 +71,7 @@ def encode_frame(frame: Frame) -> bytes:
 class FrameReader:
     """Puts frames together from bytes as they come.
 
-    Parameters
-    ----------
-    most_bytes
-        Of a frame's value; above it the bytes are no frame of ours.
+    `most_bytes`: of a frame's value; above it the bytes are no frame of ours.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -89,10 +86,7 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Add bytes; yield the frames that are whole now.
 
-        Raises
-        ------
-        RecordError
-            If the bytes are no frames; nothing can be read after them.
+        Raises RecordError if the bytes are no frames; nothing can be read after them.
         """
         self._bytes += data
         while len(self._bytes) >= _HEAD.size:

@@ -55,14 +55,9 @@ class _Row:
 class Iterations:
     """The iteration that runs, and the rows of those that have ended.
 
-    Parameters
-    ----------
-    on_change
-        Is given the number of each iteration that begins, and `UNKNOWN` when none runs.
-    by_steps
-        Whether an optimizer's steps end iterations, until the script marks one.
-    boundary
-        Makes a boundary, where the training thread passes from one iteration to the next.
+    `on_change`: is given the number of each iteration that begins, and `UNKNOWN` when none runs. `by_steps`: whether
+    an optimizer's steps end iterations, until the script marks one. `boundary`: makes a boundary, where the training
+    thread passes from one iteration to the next.
     """
 
     def __init__(
@@ -124,10 +119,7 @@ class Iterations:
     def in_phase(self, phase: str) -> Iterator[None]:
         """Mark a phase; an iteration that holds any of it is of this phase.
 
-        Raises
-        ------
-        InputError
-            If the phase is none of `messages.records.PHASES`.
+        Raises InputError if the phase is none of `messages.records.PHASES`.
         """
         if phase not in _OF_TRAINERS:
             raise InputError(f"phase must be one of {', '.join(_OF_TRAINERS)}; got {phase!r}")

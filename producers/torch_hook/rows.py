@@ -55,14 +55,8 @@ class RowReader:
     ) -> dict[str, np.ndarray]:
         """Return the columns of ``commops``, in the order of ends, without operators whose end went unseen.
 
-        Parameters
-        ----------
-        taken, still_open
-            Rows of the ring, dtype `ROW`.
-        groups
-            All groups; a row's ``group`` is an index into them.
-        offset_ns
-            Added to the monotonic clock it gives ns since the epoch.
+        `taken`, `still_open`: rows of the ring, dtype `ROW`. `groups`: all groups; a row's ``group`` is an index into
+        them. `offset_ns`: added to the monotonic clock it gives ns since the epoch.
         """
         rows = taken[taken["ended"] != UNSEEN]
         starts = self._starts(rows, still_open, groups)

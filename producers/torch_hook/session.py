@@ -51,20 +51,7 @@ class Troubles:
 class Session:
     """Records from `start` to `stop`.
 
-    Parameters
-    ----------
-    identity
-        Job, host and devices of this rank.
-    exporter
-        Through which records leave.
-    troubles
-        Counts errors.
-    hook
-        ``auto``, ``native``, ``python`` or ``dispatcher``.
-    iterations
-        ``steps``, ``marks`` or ``inferred``.
-    capacity
-        Rows of the ring.
+    `hook`: ``auto``, ``native``, ``python`` or ``dispatcher``. `iterations`: ``steps``, ``marks`` or ``inferred``.
     """
 
     def __init__(
@@ -213,10 +200,7 @@ class Session:
 def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook:
     """Return the native hook where its library was built, else the one in Python, and log that once.
 
-    Raises
-    ------
-    RuntimeError
-        If the native one is asked for by name and is not there.
+    Raises RuntimeError if the native one is asked for by name and is not there.
     """
     build = "python -m irregulars.producers.torch_hook.hooks.native_library"
     path = find_library() if name in ("auto", "native") else None

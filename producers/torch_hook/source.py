@@ -107,19 +107,10 @@ class TorchSource:
 
     Polled by one thread.
 
-    Parameters
-    ----------
-    hook, groups, iterations
-        Where rows come from.
-    identity
-        Job, host and devices of this rank.
-    world
-        Returns this rank and the world size, or `None` while there is no process group.
-    start
-        Returns the start of the job as this rank finds it, asked before the rank is announced, and again when it goes
-        on as another rank or in another group; it may take some seconds.
-    is_unmarked
-        Whether operators will carry no iteration, so that their reader is to infer it.
+    `world`: returns this rank and the world size, or `None` while there is no process group. `start`: returns the
+    start of the job as this rank finds it, asked before the rank is announced, and again when it goes on as another
+    rank or in another group; it may take some seconds. `is_unmarked`: whether operators will carry no iteration, so
+    that their reader is to infer it.
     """
 
     def __init__(

@@ -50,10 +50,7 @@ def assemble_if_whole(directory: Path, world_size: int) -> bool:
 def assemble(directory: Path) -> int:
     """Put the trace directory together from the parts that are there; return the number of ranks.
 
-    Raises
-    ------
-    InputError
-        If there are no parts, or one is damaged.
+    Raises InputError if there are no parts, or one is damaged.
     """
     if not _newest_parts(directory):  # before the lock, which makes the directory: a name may be misspelt
         raise InputError(f"{directory / PARTS}: must hold parts written by torch_comms; got none")

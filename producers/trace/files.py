@@ -247,15 +247,7 @@ _PIECE_BYTES: Final = 1 << 20
 def require_plausible_rows(path: Path, metadata: Any) -> None:
     """Check the sizes in the footer of a parquet file.
 
-    Parameters
-    ----------
-    metadata
-        `pyarrow.parquet.FileMetaData`.
-
-    Raises
-    ------
-    InputError
-        If it has more rows, or takes more memory, than a file of its size can have.
+    Raises InputError if it has more rows, or takes more memory, than a file of its size can have.
     """
     size, rows = path.stat().st_size, metadata.num_rows
     if not 0 <= rows <= max(FREE_ROWS, MOST_ROWS_PER_BYTE * size):
@@ -373,10 +365,7 @@ def find_file(directory: Path, schema: str) -> Path | None:
 def read_file(path: Path, schema: str) -> TableFile:
     """Read one file.
 
-    Raises
-    ------
-    InputError
-        If the file is truncated or of another format, lacks a column, or a column has the wrong type.
+    Raises InputError if the file is truncated or of another format, lacks a column, or a column has the wrong type.
     """
     refuse_pipe(path)
     with _complete(path):

@@ -29,10 +29,7 @@ _LAST_NUMBER: Final = re.compile(r"(?<!\d)(\d{1,6})$")  # longer ones are times
 def list_files(source: Path) -> list[Path]:
     """List the files to import: the file itself, or all files of a directory in the order of their names.
 
-    Raises
-    ------
-    InputError
-        If there is nothing, or nothing that can be read to its end, or the directory holds no file.
+    Raises InputError if there is nothing, or nothing that can be read to its end, or the directory holds no file.
     """
     try:
         if source.is_dir():
@@ -54,10 +51,7 @@ def list_files(source: Path) -> list[Path]:
 def open_plain(path: Path) -> Iterator[IO[bytes]]:
     """Open a file, unpacked if it is gzipped, whatever its name says.
 
-    Raises
-    ------
-    InputError
-        If it can't be opened, or its content turns out to be truncated or broken.
+    Raises InputError if it can't be opened, or its content turns out to be truncated or broken.
     """
     try:
         with path.open("rb") as raw:
@@ -72,10 +66,7 @@ def open_plain(path: Path) -> Iterator[IO[bytes]]:
 def read_bounded(path: Path, most_bytes: int) -> bytes:
     """Read a file whole, unpacked.
 
-    Raises
-    ------
-    InputError
-        If it can't be read, is empty, or is larger than `most_bytes` when unpacked.
+    Raises InputError if it can't be read, is empty, or is larger than `most_bytes` when unpacked.
     """
     with open_plain(path) as stream:
         value = stream.read(most_bytes + 1)

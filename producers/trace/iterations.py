@@ -34,12 +34,7 @@ def number_iterations(trace: Trace) -> Numbered:
         return Numbered(trace)
     # Most traces mark their iterations, and need none of it.
     from irregulars.producers.iteration_inference.inference import infer_iterations
-    from irregulars.producers.iteration_inference.operators import (
-        are_counted_apart,
-        split,
-        split_kinds,
-        whole,
-    )
+    from irregulars.producers.iteration_inference.operators import are_counted_apart, split, split_kinds, whole
 
     columns, kinds = job_columns(trace)
     is_apart = are_counted_apart(columns["operator"], columns["sequence"])

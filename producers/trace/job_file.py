@@ -17,17 +17,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import KINDS
 from irregulars.producers.trace.foreign_files import how_to_import
-from irregulars.validation import (
-    MAX_NAME_CHARACTERS,
-    Count,
-    JobName,
-    Name,
-    RowCount,
-    Size,
-    checked,
-    one_of,
-    shown,
-)
+from irregulars.validation import MAX_NAME_CHARACTERS, Count, JobName, Name, RowCount, Size, checked, one_of, shown
 
 CLOCKS: Final = ("shared", "per_host")
 MOST_COMMUNICATORS: Final = 1 << 16  # of one rank: batches number them with 16 bits
@@ -91,11 +81,8 @@ class Membership:
 def read_job(directory: Path) -> JobFile:
     """Read and check ``job.json``.
 
-    Raises
-    ------
-    InputError
-        If it is missing, is no JSON object, lacks a key, or a key's value breaks its rule; one line that names all of
-        it.
+    Raises InputError if it is missing, is no JSON object, lacks a key, or a key's value breaks its rule; one line
+    that names all of it.
     """
     path = directory / "job.json"
     values = _load(path)

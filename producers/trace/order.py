@@ -95,9 +95,7 @@ def arrange(rows: Rows) -> np.ndarray:
 
     Any order and any duplication of the rows gives the same result.
 
-    Returns
-    -------
-    Indices of the rows that stay, in order.
+    Returns indices of the rows that stay, in order.
     """
     by_rank = _by_rank(rows.rank)
     found = []

@@ -13,15 +13,7 @@ from pyarrow._compute import CastOptions, SetLookupOptions, call_function  # pya
 
 from irregulars.arrow_numpy import from_numpy, to_numpy
 from irregulars.messages.bounds import BOUNDS, LATEST_NS, Bound
-from irregulars.messages.records import (
-    OPERATORS,
-    PATHS,
-    PHASE_UNKNOWN,
-    PHASES,
-    RECV,
-    SEND,
-    UNKNOWN,
-)
+from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, RECV, SEND, UNKNOWN
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Keys, Rows

@@ -76,13 +76,7 @@ class DeviceBoundary:
 
 
 class DeviceEvents:
-    """Records an event before and one behind each operator, and later reads the times of both.
-
-    Parameters
-    ----------
-    finish
-        Takes a row's ordinal, its end and its start, ns of the monotonic clock.
-    """
+    """Records an event before and one behind each operator, and later reads the times of both."""
 
     def __init__(self, finish: Callable[[int, int, int], None]) -> None:
         self._finish = finish

@@ -41,15 +41,7 @@ class _Group:
 
 
 class DispatcherHook(RecordingHook):
-    """Kernels in front of torch's own, and the ring that they write into.
-
-    Parameters
-    ----------
-    on_error
-        Is given each error inside a hook; none ever reaches the collective.
-    capacity
-        Rows of the ring.
-    """
+    """Kernels in front of torch's own, and the ring that they write into."""
 
     name = "dispatcher"
 

@@ -36,13 +36,7 @@ class NewGroup:
 
 
 class ProcessGroups:
-    """Passes every group of this process to a callback, once.
-
-    Parameters
-    ----------
-    on_group
-        Is given each group; what it raises goes to `on_error`.
-    """
+    """Passes every group of this process to a callback, once."""
 
     def __init__(self, on_group: Callable[[NewGroup], None], on_error: Callable[[Exception], None]) -> None:
         self._on_group, self._on_error = on_group, on_error
@@ -148,10 +142,7 @@ class Groups:
     def set_kind(self, name: str, kind: str) -> None:
         """Set the kind of a group.
 
-        Raises
-        ------
-        InputError
-            If the kind is none of `messages.records.KINDS`, or there is no such group.
+        Raises InputError if the kind is none of `messages.records.KINDS`, or there is no such group.
         """
         if kind not in KINDS:
             raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")

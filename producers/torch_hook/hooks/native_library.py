@@ -62,15 +62,8 @@ def cache_directory() -> Path:
 def build_library(directory: Path | None = None) -> Path:
     """Compile the library for the installed torch; takes some ten seconds.
 
-    Parameters
-    ----------
-    directory
-        Where to; default: this user's cache.
-
-    Raises
-    ------
-    InputError
-        If there is no compiler, or it refuses the source: this torch has no collective hooks, for example.
+    `directory`: where to; default: this user's cache. Raises InputError if there is no compiler, or it refuses the
+    source: this torch has no collective hooks, for example.
     """
     import torch
 
@@ -104,17 +97,7 @@ def _compile(command: list[str]) -> None:
 class NativeHook:
     """Hooks in C++, with the reading side of the ring that they write into.
 
-    Parameters
-    ----------
-    path
-        Of the library.
-    capacity
-        Rows of the ring; the first hook of a process sets it.
-
-    Raises
-    ------
-    OSError
-        If the library can't be loaded.
+    `capacity`: rows of the ring; the first hook of a process sets it. Raises OSError if the library can't be loaded.
     """
 
     name = "native"

@@ -42,15 +42,7 @@ def has_collective_hooks() -> bool:
 
 
 class PythonHook(RecordingHook):
-    """Hooks in Python and the ring that they write into.
-
-    Parameters
-    ----------
-    on_error
-        Is given each error inside a hook; none ever reaches the collective.
-    capacity
-        Rows of the ring.
-    """
+    """Hooks in Python and the ring that they write into."""
 
     name = "python"
 

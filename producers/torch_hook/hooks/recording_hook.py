@@ -18,15 +18,7 @@ _now_ns = time.monotonic_ns
 
 
 class RecordingHook:
-    """Base of the hooks in Python; each adds how it sees operators.
-
-    Parameters
-    ----------
-    on_error
-        Is given each error inside a hook; none ever reaches the collective.
-    capacity
-        Rows of the ring.
-    """
+    """Base of the hooks in Python; each adds how it sees operators."""
 
     def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
         self.ring = PythonRing(capacity)
@@ -97,11 +89,6 @@ class PointToPoint:
 
     Gloo reports their ends only to the caller that waits for them, so `Work.wait` is replaced, from the first of them
     on.
-
-    Parameters
-    ----------
-    finish
-        Takes a row's ordinal and its end, ns of the monotonic clock.
     """
 
     def __init__(self, finish: Callable[[int, int], None]) -> None:

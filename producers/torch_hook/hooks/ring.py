@@ -64,11 +64,6 @@ class PythonRing:
 
     ``add`` writes an open row and returns its ordinal, the number of rows written before it. ``finish`` sets the end,
     and the start if it is known, of a row; it does nothing if the row was overwritten since.
-
-    Parameters
-    ----------
-    capacity
-        Rows.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:

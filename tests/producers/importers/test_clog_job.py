@@ -115,10 +115,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (
-            [event(1, "Q", n, n + 1) for n in range(9)],
-            r"must hold starts and ends .*; got 18 calls alone: .*LIFE",
-        ),
+        ([event(1, "Q", n, n + 1) for n in range(9)], r"must hold starts and ends .*; got 18 calls alone: .*LIFE"),
         ([], r"must hold calls of operators \(Q lines\); got none"),
         (["G7|C1|Q|work_id=1|+0.001", "G7|R1|C1|S|+0.002"], r"got 4 events of CUDA graphs, which have no order"),
     ],

@@ -59,10 +59,7 @@ def test_cutting_keeps_bounds_counts_and_watermarks(times: list[int], max_rows: 
 
 
 def test_operators_without_an_end_have_no_event_time() -> None:
-    columns = {
-        "start_ns": np.array([5, UNKNOWN, 7]),
-        "elapsed_ns": np.array([10.0, 10.0, np.nan]),
-    }
+    columns = {"start_ns": np.array([5, UNKNOWN, 7]), "elapsed_ns": np.array([10.0, 10.0, np.nan])}
     assert event_times_ns(Batch(Header("commops", "job", 0, 0), columns)).tolist() == [15, UNKNOWN, UNKNOWN]
 
 

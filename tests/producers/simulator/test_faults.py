@@ -11,10 +11,7 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (
-            "slow_nic:rank=17,from=40,to=60,factor=8",
-            Fault("slow_nic", first=40, past=60, factor=8.0, rank=17),
-        ),
+        ("slow_nic:rank=17,from=40,to=60,factor=8", Fault("slow_nic", first=40, past=60, factor=8.0, rank=17)),
         ("slow_rank:rank=5,from=10,add_ms=50", Fault("slow_rank", first=10, add_ms=50.0, rank=5)),
         ("slow_rank: rank=5, factor=1.5", Fault("slow_rank", factor=1.5, rank=5)),
         ("slow_link:src=1,dst=9,factor=4", Fault("slow_link", factor=4.0, rank=1, peer=9)),
