@@ -320,7 +320,13 @@ class LogParser:
         elif kind == "Q":
             self._call(fields, at_ms)
         elif kind == "S":
-            self._start(fields[0], at_ms)
+            identity = fields[0]
+            self.events += 1
+            calls = self._called.get(identity)
+            if calls:
+                self._running.setdefault(identity, deque()).append(calls.popleft()._replace(start_ms=at_ms))
+            elif self._is_ours(identity):
+                self.skipped[NO_CALL] += 1
         elif kind == "E":
             return self._end(fields[0], at_ms)
         return None  # a wait of the host (W) says nothing of the operator
@@ -434,14 +440,6 @@ class LogParser:
         gap = int(text) - self._last_work - 1
         self.lost = min(max(self.lost + max(gap, -1), 0), _MOST_LOST)  # threads may write them in another order
         self._last_work = max(self._last_work, int(text))
-
-    def _start(self, identity: str, at_ms: int) -> None:
-        self.events += 1
-        calls = self._called.get(identity)
-        if calls:
-            self._running.setdefault(identity, deque()).append(calls.popleft()._replace(start_ms=at_ms))
-        elif self._is_ours(identity):
-            self.skipped[NO_CALL] += 1
 
     def _end(self, identity: str, at_ms: int) -> Call | None:
         self.events += 1

@@ -280,15 +280,12 @@ class RasSource:
             self._note_failure(str(error), logging.WARNING)
             return
         if records:
-            self._keep(records)
-
-    def _keep(self, records: Sequence[Record]) -> None:
-        state = json.dumps(self._watch.state(), separators=(",", ":"), sort_keys=True)
-        with self._lock:
-            self._records.extend(records)
-            self._position = state
-        if self._state_path is not None:
-            _write_state(self._state_path, state)
+            state = json.dumps(self._watch.state(), separators=(",", ":"), sort_keys=True)
+            with self._lock:
+                self._records.extend(records)
+                self._position = state
+            if self._state_path is not None:
+                _write_state(self._state_path, state)
 
     def _note_failure(self, text: str, level: int = logging.INFO) -> None:
         """Log why there is no answer, once."""

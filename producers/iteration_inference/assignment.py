@@ -225,16 +225,12 @@ def _by_lane(operators: Operators, own: Array) -> Array:
     firsts = np.flatnonzero((np.diff(lane, prepend=-1) != 0) | (np.diff(sequence, prepend=-1) != 0))
     counts = np.diff(np.append(firsts, len(order)))
     lane, sequence, value = lane[firsts], sequence[firsts], value[firsts + counts // 2]  # the upper median
-    value = _rising(lane, value)
-    lane, begin, value = _steady(lane, sequence, value)
-    return _looked_up(operators, lane, begin, value, own)
-
-
-def _rising(lane: Array, value: Array) -> Array:
-    """The largest so far in each lane."""
+    # The largest so far in each lane.
     lift = int(value.max()) - int(value.min()) + 1
     number = np.cumsum(np.diff(lane, prepend=lane[:1]) != 0)
-    return np.maximum.accumulate(value + number * lift) - number * lift
+    value = np.maximum.accumulate(value + number * lift) - number * lift
+    lane, begin, value = _steady(lane, sequence, value)
+    return _looked_up(operators, lane, begin, value, own)
 
 
 def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, Array]:

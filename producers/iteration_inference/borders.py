@@ -62,7 +62,13 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
     longest = len(classes) // REPEATS
     marks = _marks(classes, is_scalar)
     for period in _candidates(classes, longest).tolist():
-        runs = _exact_runs(classes, period)
+        # Stretches ``[first, past)`` in which at least `REPEATS` periods are equal.
+        early, late = classes[:-period], classes[period:]
+        is_same = (early == late) | (early == HOLE) | (late == HOLE)
+        edges = np.flatnonzero(np.diff(is_same.astype(np.int8), prepend=0, append=0))
+        firsts, pasts = edges[::2], edges[1::2]
+        is_long = pasts - firsts >= (REPEATS - 1) * period
+        runs = list(zip(firsts[is_long].tolist(), (pasts[is_long] + period).tolist(), strict=True))
         covered = sum(past - first for first, past in runs)
         if covered < _COVERED * len(classes):
             continue
@@ -103,16 +109,6 @@ def _candidates(classes: Array, longest: int) -> Array:
         best = np.argsort(-share[lags], kind="stable")[:_MOST_TRIES]
         lags = np.sort(lags[best])
     return lags
-
-
-def _exact_runs(classes: Array, period: int) -> list[tuple[int, int]]:
-    """Stretches ``[first, past)`` in which at least `REPEATS` periods are equal."""
-    early, late = classes[:-period], classes[period:]
-    is_same = (early == late) | (early == HOLE) | (late == HOLE)
-    edges = np.flatnonzero(np.diff(is_same.astype(np.int8), prepend=0, append=0))
-    firsts, pasts = edges[::2], edges[1::2]
-    is_long = pasts - firsts >= (REPEATS - 1) * period
-    return list(zip(firsts[is_long].tolist(), (pasts[is_long] + period).tolist(), strict=True))
 
 
 def _is_whole(side: Array, period: int, runs: Sequence[tuple[int, int]]) -> bool:

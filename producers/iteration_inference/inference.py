@@ -94,18 +94,7 @@ def find_phases(operators: Operators, iteration: Array, rank_gaps_ns: Array, job
     phases = np.full(count, _TRAIN, dtype=np.uint8)
     if count < 2 * _TIMES:
         return phases
-    less, more = _unusual(operators, iteration, count)
-    is_training = np.isin(np.arange(len(OPERATORS)), TRAINING)
-    is_evaluation = np.asarray((less | more)[:, is_training].any(axis=1))
-    is_checkpoint: Array = ~is_evaluation & more.any(axis=1)
-    pauses = _pauses(rank_gaps_ns, job_elapsed_ns)
-    for found, phase in ((pauses, _CHECKPOINT), (is_checkpoint, _CHECKPOINT), (is_evaluation, _EVAL)):
-        phases[_recurring(found)] = phase
-    return phases
-
-
-def _unusual(operators: Operators, iteration: Array, count: int) -> tuple[Array, Array]:
-    """Return for each iteration and operator whether there were fewer, or more, than usual in the whole job."""
+    # For each iteration and operator whether there were fewer, or more, than usual in the whole job.
     known = np.flatnonzero(iteration != UNKNOWN)
     order = known[np.lexsort((operators.sequence[known], operators.lane[known], iteration[known]))]
     lane, sequence = operators.lane[order], operators.sequence[order]
@@ -113,7 +102,14 @@ def _unusual(operators: Operators, iteration: Array, count: int) -> tuple[Array,
     key = iteration[order][is_new] * len(OPERATORS) + operators.operator[order][is_new]
     counts = np.bincount(key, minlength=count * len(OPERATORS)).reshape(count, len(OPERATORS)).astype(np.float64)
     usual = np.median(counts, axis=0)
-    return counts < _LESS * usual, counts > np.maximum(usual / _LESS, usual + _FEWEST_MORE - 1)
+    less, more = counts < _LESS * usual, counts > np.maximum(usual / _LESS, usual + _FEWEST_MORE - 1)
+    is_training = np.isin(np.arange(len(OPERATORS)), TRAINING)
+    is_evaluation = np.asarray((less | more)[:, is_training].any(axis=1))
+    is_checkpoint: Array = ~is_evaluation & more.any(axis=1)
+    pauses = _pauses(rank_gaps_ns, job_elapsed_ns)
+    for found, phase in ((pauses, _CHECKPOINT), (is_checkpoint, _CHECKPOINT), (is_evaluation, _EVAL)):
+        phases[_recurring(found)] = phase
+    return phases
 
 
 def _pauses(rank_gaps_ns: Array, job_elapsed_ns: Array) -> Array:

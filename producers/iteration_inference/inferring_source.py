@@ -179,7 +179,17 @@ class InferringSource(PassingSource):
         self._spent_s = 0.0
         self._has_news = self._is_closed = False
         if state_path is not None:
-            self._restore(state_path)
+            try:
+                state = read_state(state_path, SourceState) or SourceState()
+                for one in state.jobs:
+                    self._jobs[one.job, one.attempt] = _Job.from_state(one, self._limits)
+                    self._jobs[one.job, one.attempt].heard_s = self._clock_s()
+                self._ready += [decode_batch(value, schema) for schema, value in state.ready]
+            except (InputError, LookupError, TypeError, ValueError) as error:
+                self._jobs, self._ready = {}, deque()
+                _LOG.warning(
+                    "event=inference_not_restored reason=%r effect='iterations are numbered anew'", str(error)
+                )
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Return records that may leave, at most `max_records` announcements and rows."""
@@ -287,14 +297,3 @@ class InferringSource(PassingSource):
             write_state(self._state_path, SourceState(jobs, ready))
         except OSError as error:
             _LOG.warning("event=inference_not_stored path=%s error=%r", self._state_path, error.strerror)
-
-    def _restore(self, path: Path) -> None:
-        try:
-            state = read_state(path, SourceState) or SourceState()
-            for one in state.jobs:
-                self._jobs[one.job, one.attempt] = _Job.from_state(one, self._limits)
-                self._jobs[one.job, one.attempt].heard_s = self._clock_s()
-            self._ready += [decode_batch(value, schema) for schema, value in state.ready]
-        except (InputError, LookupError, TypeError, ValueError) as error:
-            self._jobs, self._ready = {}, deque()
-            _LOG.warning("event=inference_not_restored reason=%r effect='iterations are numbered anew'", str(error))

@@ -78,7 +78,8 @@ class CounterTrack:
         if self._time_ns is not None:
             times_ns = np.concatenate([[self._time_ns], times_ns])
             counts = np.concatenate([self._counts[None], counts])
-        keep = _increasing(times_ns)
+        keep = np.ones(len(times_ns), dtype=bool)  # rows later than all before them: a clock may have been set back
+        keep[1:] = times_ns[1:] > np.maximum.accumulate(times_ns)[:-1]
         times_ns, counts = times_ns[keep], counts[keep]
         if len(times_ns) == 0:
             return times_ns, np.empty((0, 2))
@@ -108,14 +109,6 @@ class CounterTrack:
         stood = np.zeros(rates.shape, dtype=bool)
         stood[1:] = rates[:-1] == 0  # a jump of a lazy counter follows on standing still
         return bool(np.any(stood & (rates > self._most_bytes_per_s)))
-
-
-def _increasing(times_ns: np.ndarray) -> np.ndarray:
-    """Whether each row is later than all before it: a clock may have been set back."""
-    newest = np.maximum.accumulate(times_ns)
-    is_later = np.ones(len(times_ns), dtype=bool)
-    is_later[1:] = times_ns[1:] > newest[:-1]
-    return is_later
 
 
 def _changes(times_ns: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -91,7 +91,9 @@ class DeviceSource:
             self._gather()
         if is_health_due:
             self._next_health_s = now_s + self._health_s
-            self._gather_health()
+            until_ns = self._now_ns() - _LAG_NS
+            for owner, samples in _by_owner(self._health()).items():
+                self._add("gpu_health", owner, until_ns, *_health(samples))
         taken: list[Batch | Heartbeat] = []
         while self._ready and max_records > 0:
             record = self._ready.popleft()
@@ -132,11 +134,6 @@ class DeviceSource:
                 progress = {"bandwidth": SourceProgress(self._rows[key], self._move_watermark(key, until_ns))}
                 own, start, since_ns = (owner.job, owner.attempt, owner.rank), owner.start, owner.since_ns
                 self._ready.append(Heartbeat(*own, progress, start=start, since_ns=since_ns))
-
-    def _gather_health(self) -> None:
-        until_ns = self._now_ns() - _LAG_NS
-        for owner, samples in _by_owner(self._health()).items():
-            self._add("gpu_health", owner, until_ns, *_health(samples))
 
     def _add(
         self, schema: str, owner: Owner, until_ns: int, names: tuple[str, ...], columns: Mapping[str, np.ndarray]

@@ -89,7 +89,14 @@ class NodeSource:
 
     def _pass(self, record: Record, *, is_remote: bool) -> Record:
         if isinstance(record, Announcement):
-            return self._admit(record, is_remote=is_remote)
+            if not record.is_logged:
+                return record
+            if is_remote:  # its GPU is one of another host, and none of it is sampled here
+                admitted = replace(record, group=group_of(record.host, record.rank))
+            else:
+                admitted = self._roster.admit(record)
+            self._groups[admitted.job, admitted.attempt, admitted.rank] = admitted.group
+            return admitted
         if isinstance(record, Batch):
             own = record.header
             group = self._groups.get((own.job, own.attempt, own.rank))
@@ -98,13 +105,3 @@ class NodeSource:
             self._roster.release(record)
             self._groups.pop((record.job, record.attempt, record.rank), None)
         return record
-
-    def _admit(self, announcement: Announcement, *, is_remote: bool) -> Announcement:
-        if not announcement.is_logged:
-            return announcement
-        if is_remote:  # its GPU is one of another host, and none of it is sampled here
-            admitted = replace(announcement, group=group_of(announcement.host, announcement.rank))
-        else:
-            admitted = self._roster.admit(announcement)
-        self._groups[admitted.job, admitted.attempt, admitted.rank] = admitted.group
-        return admitted

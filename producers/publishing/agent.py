@@ -161,38 +161,49 @@ class Agent:
         try:
             publisher = self._make_publisher(self._settings)
             publisher.connect(self._topics)
-            return self._publish_all(publisher)
+            self._next_beat_s = self._clock_s() + self._settings.heartbeat_s
+            while not (self._is_stopping or self._source.is_exhausted):
+                records = self._source.poll(self._settings.poll_records)
+                for record in records:
+                    self._publish(publisher, record)
+                    self._beat_if_due(publisher)
+                self._publish_together(publisher, self._bundler.take_due(self._clock_s()))
+                self._beat_if_due(publisher)
+                publisher.serve(0.0 if records else self._idle_s)
+            reason = FINISHED if self._source.is_exhausted else STOPPED
+            self._publish_together(publisher, self._bundler.take_all())
+            for rank in self._ranks.values():
+                self._beat(publisher, rank, rank.heartbeat(reason if self._ends_ranks else None, publisher))
+            publisher.flush()
+            self._progress = replace(self._progress, reason=reason)
+            self._report(publisher)
+            counts = (len(self._ranks), self._progress.rows, self._progress.delivered_messages)
+            _LOG.info("event=agent_ended reason=%s ranks=%d rows=%d messages=%d", reason, *counts)
+            return self._progress
         finally:
             self._source.close()
             if publisher is not None:
                 publisher.close()
 
-    def _publish_all(self, publisher: Publisher) -> Progress:
-        self._next_beat_s = self._clock_s() + self._settings.heartbeat_s
-        while not (self._is_stopping or self._source.is_exhausted):
-            records = self._source.poll(self._settings.poll_records)
-            for record in records:
-                self._publish(publisher, record)
-                self._beat_if_due(publisher)
-            self._publish_together(publisher, self._bundler.take_due(self._clock_s()))
-            self._beat_if_due(publisher)
-            publisher.serve(0.0 if records else self._idle_s)
-        reason = FINISHED if self._source.is_exhausted else STOPPED
-        self._publish_together(publisher, self._bundler.take_all())
-        for rank in self._ranks.values():
-            self._beat(publisher, rank, rank.heartbeat(reason if self._ends_ranks else None, publisher))
-        publisher.flush()
-        self._progress = replace(self._progress, reason=reason)
-        self._report(publisher)
-        counts = (len(self._ranks), self._progress.rows, self._progress.delivered_messages)
-        _LOG.info("event=agent_ended reason=%s ranks=%d rows=%d messages=%d", reason, *counts)
-        return self._progress
-
     def _publish(self, publisher: Publisher, record: Record) -> None:
         if isinstance(record, Announcement):
             self._publish_announcement(publisher, record)
         elif isinstance(record, Heartbeat):
-            self._take_over(publisher, record)
+            # Apply a source's own heartbeat: lost rows, watermarks, and the end of the rank.
+            rank = self._rank(record)
+            if rank.group is not None:  # a watermark must not overtake the rows that are before it
+                self._publish_together(publisher, self._bundler.take_all())
+            for schema, progress in record.sources.items():
+                rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))
+                known = rank.sources.get(schema, SourceProgress(0, None))
+                until_ns = progress.watermark_ns
+                if until_ns is not None and (known.watermark_ns is None or known.watermark_ns < until_ns):
+                    rank.sources[schema] = replace(known, watermark_ns=until_ns)
+            if record.state == "ended":
+                if rank.group is not None:
+                    self._bundler.forget(record, rank.group)
+                self._beat(publisher, rank, rank.heartbeat(record.reason or FINISHED, publisher))
+                self._ranks.pop(key_of(record), None)
         elif record.header.group is not None:
             self._publish_together(publisher, self._bundler.add(record, self._clock_s()))
         else:
@@ -227,23 +238,6 @@ class Agent:
             for schema in own.sources:
                 known.sources.setdefault(schema, SourceProgress(0, None))
         self._count(len(value), announcements=1)
-
-    def _take_over(self, publisher: Publisher, given: Heartbeat) -> None:
-        """Apply a source's own heartbeat: lost rows, watermarks, and the end of the rank."""
-        rank = self._rank(given)
-        if rank.group is not None:  # a watermark must not overtake the rows that are before it
-            self._publish_together(publisher, self._bundler.take_all())
-        for schema, progress in given.sources.items():
-            rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))
-            known = rank.sources.get(schema, SourceProgress(0, None))
-            until_ns = progress.watermark_ns
-            if until_ns is not None and (known.watermark_ns is None or known.watermark_ns < until_ns):
-                rank.sources[schema] = replace(known, watermark_ns=until_ns)
-        if given.state == "ended":
-            if rank.group is not None:
-                self._bundler.forget(given, rank.group)
-            self._beat(publisher, rank, rank.heartbeat(given.reason or FINISHED, publisher))
-            self._ranks.pop(key_of(given), None)
 
     def _publish_batches(self, publisher: Publisher, batches: Sequence[Batch], value: bytes) -> None:
         """Send one message with a batch, or with the batches of a bundle."""

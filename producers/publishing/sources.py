@@ -156,7 +156,29 @@ class _Reading:
         if isinstance(record, Announcement):
             self.announced[record.job, record.attempt, record.rank] = record
         elif isinstance(record, Batch):
-            self._add_batch(record)
+            header = record.header
+            announced = self._require_announced(header.job, header.attempt, header.rank)
+            if header.schema not in announced.sources:
+                raise PluginError(f"batch must be of an announced source {announced.sources}; got {header.schema!r}")
+            names, lengths = (
+                set(BATCH_SCHEMAS[header.schema].names),
+                {len(column) for column in record.columns.values()},
+            )
+            if set(record.columns) != names:
+                raise PluginError(f"columns must be {sorted(names)}; got {sorted(record.columns)}")
+            if len(lengths) != 1 or lengths == {0}:
+                raise PluginError(f"columns must have one length above 0; got {sorted(lengths)}")
+            before = self.batches[header.job, header.attempt, header.rank, header.schema]
+            _check_header(record, before)
+            try:
+                value = encode_batch(record)
+                decode_batch(value, header.schema)
+            except (InputError, TypeError, ValueError, OverflowError) as error:
+                found = f"{type(error).__name__}: {error}"
+                raise PluginError(f"batch must encode as {header.schema}; got {found}") from error
+            self.encoded.append((record, value))
+            before.append(record)
+            self.rows += len(record)
         elif isinstance(record, Heartbeat):
             self._require_announced(record.job, record.attempt, record.rank)
         else:
@@ -167,28 +189,6 @@ class _Reading:
         if announced is None:
             raise PluginError(f"rank {rank} must be announced before its first batch; got none of it")
         return announced
-
-    def _add_batch(self, batch: Batch) -> None:
-        header = batch.header
-        announced = self._require_announced(header.job, header.attempt, header.rank)
-        if header.schema not in announced.sources:
-            raise PluginError(f"batch must be of an announced source {announced.sources}; got {header.schema!r}")
-        names, lengths = set(BATCH_SCHEMAS[header.schema].names), {len(column) for column in batch.columns.values()}
-        if set(batch.columns) != names:
-            raise PluginError(f"columns must be {sorted(names)}; got {sorted(batch.columns)}")
-        if len(lengths) != 1 or lengths == {0}:
-            raise PluginError(f"columns must have one length above 0; got {sorted(lengths)}")
-        before = self.batches[header.job, header.attempt, header.rank, header.schema]
-        _check_header(batch, before)
-        try:
-            value = encode_batch(batch)
-            decode_batch(value, header.schema)
-        except (InputError, TypeError, ValueError, OverflowError) as error:
-            found = f"{type(error).__name__}: {error}"
-            raise PluginError(f"batch must encode as {header.schema}; got {found}") from error
-        self.encoded.append((batch, value))
-        before.append(batch)
-        self.rows += len(batch)
 
 
 def _check_header(batch: Batch, before: Sequence[Batch]) -> None:

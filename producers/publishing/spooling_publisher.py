@@ -147,7 +147,20 @@ class SpoolingPublisher(Publisher):
             return
         self._is_closed = True
         super().close()
-        self._save()
+        given_out = [(number, message) for number, (message, _) in self._in_flight.items()] + list(self._loaded)
+        if given_out:
+            is_kept = self._spool.put_back(given_out[0][0], [m for _, m in given_out], list(self._left_of))
+            if not is_kept:
+                self._count_dropped([message for message, segment in self._in_flight.values() if segment is None])
+        kept = len(given_out)
+        while self._waiting:  # announcements of segments dropped for these messages wait again
+            messages, self._waiting = list(self._waiting), deque()
+            if not self._spool.append(self._number, messages):
+                break
+            kept += len(messages)
+            self._number += len(messages)
+        if kept:
+            _LOG.warning("event=spool_kept messages=%d bytes=%d", kept, self.spool_bytes)
 
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), "message.timeout.ms": 0}
@@ -288,19 +301,3 @@ class SpoolingPublisher(Publisher):
             rows_by_key = zip(keys, own.rows, strict=True)
         for key, rows in rows_by_key:
             self._dropped_rows[message.topic, key, message.attempt] += rows
-
-    def _save(self) -> None:
-        given_out = [(number, message) for number, (message, _) in self._in_flight.items()] + list(self._loaded)
-        if given_out:
-            is_kept = self._spool.put_back(given_out[0][0], [m for _, m in given_out], list(self._left_of))
-            if not is_kept:
-                self._count_dropped([message for message, segment in self._in_flight.values() if segment is None])
-        kept = len(given_out)
-        while self._waiting:  # announcements of segments dropped for these messages wait again
-            messages, self._waiting = list(self._waiting), deque()
-            if not self._spool.append(self._number, messages):
-                break
-            kept += len(messages)
-            self._number += len(messages)
-        if kept:
-            _LOG.warning("event=spool_kept messages=%d bytes=%d", kept, self.spool_bytes)

@@ -247,7 +247,13 @@ class Program:
                     self.work(length_ms, column)
                 if is_cut and cuts[part][1] != RING:
                     self.collective(*cuts[part], self.settings.activation_bytes, is_scaled=True)
-                self._send_buckets(buckets * (part * pieces + piece + 1) // (parts * pieces))
+                wanted = buckets * (part * pieces + piece + 1) // (parts * pieces)
+                if wanted > self._buckets_sent:
+                    self.mark()
+                while self._buckets_sent < wanted:
+                    group, operator, size_bytes, _ = reductions(self.settings)[0]
+                    self.calls.append(Call(group, (operator,), size_bytes, stream=GRADIENT_STREAM))
+                    self._buckets_sent += 1
 
     def _go_round(self, milliseconds: float, micro_batch: int) -> None:
         """Work on one block of the sequence after the other, while the next one is on its way."""
@@ -276,26 +282,15 @@ class Program:
             self._pass_through(milliseconds / units, micro_batch, own, 0)
             self.mark()
             if is_backward:
-                self._scatter()
+                group, size_bytes = unit_of(self.settings)
+                scattered = self.beside(GRADIENT_STREAM, group, ("reduce_scatter",), size_bytes)
+                if has_group(self.settings, "replica"):
+                    own_bytes = size_bytes // (self.settings.shards * self.settings.ep * self.settings.cp)
+                    self.beside(REPLICA_STREAM, "replica", ("all_reduce",), own_bytes, after=(scattered,))
 
     def _gather(self) -> int:
         group, size_bytes = unit_of(self.settings)
         return self.beside(GRADIENT_STREAM, group, ("all_gather",), size_bytes)
-
-    def _scatter(self) -> None:
-        group, size_bytes = unit_of(self.settings)
-        scattered = self.beside(GRADIENT_STREAM, group, ("reduce_scatter",), size_bytes)
-        if has_group(self.settings, "replica"):
-            own_bytes = size_bytes // (self.settings.shards * self.settings.ep * self.settings.cp)
-            self.beside(REPLICA_STREAM, "replica", ("all_reduce",), own_bytes, after=(scattered,))
-
-    def _send_buckets(self, wanted: int) -> None:
-        if wanted > self._buckets_sent:
-            self.mark()
-        while self._buckets_sent < wanted:
-            group, operator, size_bytes, _ = reductions(self.settings)[0]
-            self.calls.append(Call(group, (operator,), size_bytes, stream=GRADIENT_STREAM))
-            self._buckets_sent += 1
 
     def _call(
         self,

@@ -214,7 +214,13 @@ class Engine:
         noise = draw_noise(self.settings, iteration, steps=len(plan.step_rank), flows=len(plan.flows.path))
         expert_load = self._untidiness.expert_load(iteration)
         gap_ns = self._gap_ns(plan, iteration, effects, expert_load) * noise.gap
-        self._add_pauses(plan, iteration, effects, gap_ns)
+        # Add times without work: a fault's standstill, pauses of ranks, and compiling.
+        for stall_ns in (effects.stall_ns, self._warm_up.compile_ns(iteration)):
+            if stall_ns is not None:
+                gap_ns[plan.first_forward_step] += stall_ns
+        ranks, parts, lengths_ns = self._untidiness.pauses(iteration)
+        first, last = plan.start_step[ranks] + 1, plan.last_step[ranks]
+        gap_ns[first + (parts * (last - first + 1)).astype(np.int64)] += lengths_ns
         wire_bytes = self._wire_bytes(plan, iteration, expert_load)
         flow_ns = self._flow_ns(plan, wire_bytes, effects) * noise.transfer
         may_hang = self.network.is_between_hosts[plan.flows.path] & bool(self.settings.stalls_per_iteration)
@@ -253,15 +259,6 @@ class Engine:
             if by_rank is not None:
                 gap_ns *= by_rank[plan.step_rank]
         return np.asarray(gap_ns + LAUNCH_NS * plan.is_call)
-
-    def _add_pauses(self, plan: Plan, iteration: int, effects: Effects, gap_ns: Floats) -> None:
-        """Add times without work: a fault's standstill, pauses of ranks, and compiling."""
-        for stall_ns in (effects.stall_ns, self._warm_up.compile_ns(iteration)):
-            if stall_ns is not None:
-                gap_ns[plan.first_forward_step] += stall_ns
-        ranks, parts, lengths_ns = self._untidiness.pauses(iteration)
-        first, last = plan.start_step[ranks] + 1, plan.last_step[ranks]
-        gap_ns[first + (parts * (last - first + 1)).astype(np.int64)] += lengths_ns
 
     def _wire_bytes(self, plan: Plan, iteration: int, expert_load: Floats | None) -> Floats:
         flows, longer = plan.flows, self.settings.workload_factor(iteration)

@@ -40,7 +40,12 @@ def _stage_program(stage: int, settings: SimulatorSettings, turn: str) -> list[C
     program = Program(stage, settings)
     program.load_data()
     if turn == EVALUATE:
-        _evaluate(program)
+        before, after = _ends(program)
+        for _ in range(program.settings.evaluation_passes):
+            for micro_batch in range(program.settings.micro_batches):
+                _exchange(program, before, "recv")
+                program.forward(micro_batch)
+                _exchange(program, after, "send")
         program.collective("world", "all_reduce", 8)
         return program.calls
     if settings.model_chunks > 1:
@@ -82,15 +87,6 @@ def _run_1f1b(program: Program) -> None:
         _exchange(program, after, "recv")
         program.backward(micro_batch, is_last=micro_batch == settings.micro_batches - 1)
         _exchange(program, before, "send")
-
-
-def _evaluate(program: Program) -> None:
-    before, after = _ends(program)
-    for _ in range(program.settings.evaluation_passes):
-        for micro_batch in range(program.settings.micro_batches):
-            _exchange(program, before, "recv")
-            program.forward(micro_batch)
-            _exchange(program, after, "send")
 
 
 class _Interleaving:
@@ -230,7 +226,14 @@ class _Order:
         for meeting in meetings:
             for member in meeting.members:
                 self._meetings_of[member].append(meeting)
-        self._waits_for, first = self._dependencies(programs)
+        counts: dict[CallKey, int] = {}
+        for stage, program in enumerate(programs):
+            for place, (before, others) in enumerate(predecessors(program)):
+                needed = {(stage, x) for x in (before, *others) if x >= 0}
+                counts[stage, place] = len(needed)
+                for one in needed:
+                    self._followers[one].append((stage, place))
+        self._waits_for, first = counts, [call for call, count in counts.items() if not count]
         self._open_meetings = {call: len(self._meetings_of[call]) for call in self._waits_for}
         self._left = len(self._waits_for)
         for call in first:
@@ -256,16 +259,6 @@ class _Order:
             for call in meeting.members:
                 self._close(call)
         return wave
-
-    def _dependencies(self, programs: Programs) -> tuple[dict[CallKey, int], list[CallKey]]:
-        counts: dict[CallKey, int] = {}
-        for stage, program in enumerate(programs):
-            for place, (before, others) in enumerate(predecessors(program)):
-                needed = {(stage, x) for x in (before, *others) if x >= 0}
-                counts[stage, place] = len(needed)
-                for one in needed:
-                    self._followers[one].append((stage, place))
-        return counts, [call for call, count in counts.items() if not count]
 
     def _arrive(self, call: CallKey) -> None:
         for meeting in self._meetings_of[call]:

@@ -303,7 +303,11 @@ class SimulatorSettings:
             value = getattr(self, ratio)
             _need(value <= largest, f"{ratio} must be at most {largest}", value)
         self._check_chunks()
-        self._check_workload()
+        firsts = [first for first, _ in self.workload_changes]
+        _need(firsts == sorted(set(firsts)), "iterations of workload_changes must ascend", firsts)
+        for first, factor in self.workload_changes:
+            is_usable = first >= 0 and 0 < factor < math.inf
+            _need(is_usable, "workload_changes must hold iterations from 0 and factors above 0", (first, factor))
 
     @property
     def warm_from(self) -> int:
@@ -342,13 +346,6 @@ class SimulatorSettings:
         _need(self.pp >= 3, "pp must be 3 or more where model_chunks is above 1", self.pp)
         rule = f"micro_batches must be a multiple of pp = {self.pp} where model_chunks is above 1"
         _need(self.micro_batches % self.pp == 0, rule, self.micro_batches)
-
-    def _check_workload(self) -> None:
-        firsts = [first for first, _ in self.workload_changes]
-        _need(firsts == sorted(set(firsts)), "iterations of workload_changes must ascend", firsts)
-        for first, factor in self.workload_changes:
-            is_usable = first >= 0 and 0 < factor < math.inf
-            _need(is_usable, "workload_changes must hold iterations from 0 and factors above 0", (first, factor))
 
 
 def _need(is_right: bool, rule: str, value: object) -> None:

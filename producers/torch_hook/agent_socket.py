@@ -101,7 +101,19 @@ class SocketSource:
     def poll(self, max_records: int) -> Sequence[Record]:
         """Return records that have come, at most `max_records` announcements and rows; a heartbeat ends a rank."""
         if not self._is_full:
-            self._accept()
+            try:
+                while True:
+                    accepted, _ = self._socket.accept()
+                    accepted.setblocking(False)
+                    self._connections.append(_Connection(accepted))
+            except BlockingIOError:  # no process waits
+                self._is_short = False
+            except OSError as error:  # no file descriptor is left, for example: those that wait are accepted later
+                if not self._is_short:
+                    _LOG.error(
+                        "event=torch_connection_waits connections=%d error=%r", len(self._connections), str(error)
+                    )
+                self._is_short = True
             self._read()
         polled: list[Record] = []
         while self._queue and max_records > 0:
@@ -143,19 +155,6 @@ class SocketSource:
     @property
     def _is_full(self) -> bool:
         return len(self._queue) >= _MOST_QUEUED or self._queued_bytes >= _MOST_HELD_BYTES
-
-    def _accept(self) -> None:
-        try:
-            while True:
-                accepted, _ = self._socket.accept()
-                accepted.setblocking(False)
-                self._connections.append(_Connection(accepted))
-        except BlockingIOError:  # no process waits
-            self._is_short = False
-        except OSError as error:  # no file descriptor is left, for example: those that wait are accepted later
-            if not self._is_short:
-                _LOG.error("event=torch_connection_waits connections=%d error=%r", len(self._connections), str(error))
-            self._is_short = True
 
     def _read(self) -> None:
         for _ in range(len(self._connections)):

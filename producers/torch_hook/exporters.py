@@ -131,23 +131,20 @@ class AgentSocket:
                     source.start_over()
                     if source.is_unmarked:
                         connection.sendall(encode_frame(Unmarked()))
-                    self._send(source, connection, wait)
+                    while not source.is_exhausted:
+                        records = source.poll(_POLL_ROWS)
+                        for record in records:
+                            connection.sendall(_frame_of(record, source))
+                            self.delivered_rows += _operators(record)
+                        if not records and wait(POLL_S):
+                            source.end()
+                            time.sleep(_LAST_POLL_S)
+                    connection.sendall(encode_frame(End(source.lost_rows)))
             except OSError as error:
                 self._on_trouble(error)
                 if is_ending:
                     return
                 is_ending = wait(_RETRY_S)  # one more try
-
-    def _send(self, source: TorchSource, connection: socket.socket, wait: Callable[[float], bool]) -> None:
-        while not source.is_exhausted:
-            records = source.poll(_POLL_ROWS)
-            for record in records:
-                connection.sendall(_frame_of(record, source))
-                self.delivered_rows += _operators(record)
-            if not records and wait(POLL_S):
-                source.end()
-                time.sleep(_LAST_POLL_S)
-        connection.sendall(encode_frame(End(source.lost_rows)))
 
 
 class Kafka:

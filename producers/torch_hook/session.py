@@ -181,17 +181,14 @@ class Session:
             self.troubles.add(error, "exit")
             self._hook.enable(False)
         if self._ending.is_set():
-            self._count_rest()
-
-    def _count_rest(self) -> None:
-        """Empty the ring after the exporter has given up: its rows count as undelivered."""
-        self._source.end()
-        deadline_s = time.monotonic() + _COUNT_S
-        while not self._source.is_exhausted and time.monotonic() < deadline_s:
-            if not self._source.poll(CAPACITY):
-                time.sleep(_COUNT_PAUSE_S)
-        # Of a rank that was never announced, its group being gone by now, the source takes nothing.
-        self._rest_rows = self._hook.ring.take().size
+            # Empty the ring after the exporter has given up: its rows count as undelivered.
+            self._source.end()
+            deadline_s = time.monotonic() + _COUNT_S
+            while not self._source.is_exhausted and time.monotonic() < deadline_s:
+                if not self._source.poll(CAPACITY):
+                    time.sleep(_COUNT_PAUSE_S)
+            # Of a rank that was never announced, its group being gone by now, the source takes nothing.
+            self._rest_rows = self._hook.ring.take().size
 
     def _wait(self, seconds: float) -> bool:
         return self._ending.wait(seconds) if seconds else self._ending.is_set()

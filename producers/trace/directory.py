@@ -83,7 +83,19 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
         Single bad rows are left out and counted instead.
     """
     directory = Path(directory)
-    _require_directory(directory)
+    try:
+        found = "a file" if not stat.S_ISDIR(directory.stat().st_mode) else None
+    except FileNotFoundError:
+        found = "nothing"
+    except OSError as error:
+        found = str(error.strerror)
+    if found is not None:
+        raise InputError(f"{directory}: must be a trace directory; got {found}{how_to_import(directory)}")
+    if (directory / "parts").is_dir() and not (directory / "job.json").exists():
+        raise InputError(
+            f"{directory}: must hold job.json; got parts/, of a training job that runs still or was killed. "
+            f"If it has ended, run: python -m irregulars.producers.torch_hook.trace_parts {shlex.quote(str(directory))}"
+        )
 
     def read_tables(schema: str) -> Iterable[TableFile]:
         return () if schema in without else _read_tables(directory, schema)
@@ -123,22 +135,6 @@ def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> 
         copies=sum(copies for _, _, copies in read.values()),
         **batches,
     )
-
-
-def _require_directory(path: Path) -> None:
-    try:
-        found = "a file" if not stat.S_ISDIR(path.stat().st_mode) else None
-    except FileNotFoundError:
-        found = "nothing"
-    except OSError as error:
-        found = str(error.strerror)
-    if found is not None:
-        raise InputError(f"{path}: must be a trace directory; got {found}{how_to_import(path)}")
-    if (path / "parts").is_dir() and not (path / "job.json").exists():
-        raise InputError(
-            f"{path}: must hold job.json; got parts/, of a training job that runs still or was killed. If it has "
-            f"ended, run: python -m irregulars.producers.torch_hook.trace_parts {shlex.quote(str(path))}"
-        )
 
 
 def _read_tables(directory: Path, schema: str) -> Iterable[TableFile]:

@@ -144,18 +144,15 @@ def _order(rank: np.ndarray, event_ns: np.ndarray) -> np.ndarray:
     span = int(event_ns.max(initial=low, where=is_known)) - low + 2
     least = int(rank.min())
     if span * (int(rank.max()) - least + 1) < LATEST_NS:  # one sort of one key
-        return _stable_order((rank - least) * span + np.minimum(event_ns - low, span - 1))
+        # Order keys from 0 on: with places in their lowest bits they sort several times as fast as places by keys.
+        key = (rank - least) * span + np.minimum(event_ns - low, span - 1)
+        bits = (len(key) - 1).bit_length()
+        if int(key.max()) >> (62 - bits):  # no room for them
+            return np.argsort(key, kind="stable")
+        packed = (key << bits) | np.arange(len(key))
+        packed.sort()
+        return np.asarray(packed & ((1 << bits) - 1))
     return np.lexsort((event_ns, rank))
-
-
-def _stable_order(key: np.ndarray) -> np.ndarray:
-    """Order keys from 0 on: with places in their lowest bits they sort several times as fast as places by keys."""
-    bits = (len(key) - 1).bit_length()
-    if int(key.max()) >> (62 - bits):  # no room for them
-        return np.argsort(key, kind="stable")
-    packed = (key << bits) | np.arange(len(key))
-    packed.sort()
-    return np.asarray(packed & ((1 << bits) - 1))
 
 
 def _order_ties(
@@ -165,7 +162,9 @@ def _order_ties(
     is_tie = np.logical_and.reduce([_equal_next(key[order]) for key in keys])
     places = np.arange(len(order))
     for name in names:
-        places, run = _runs(places, is_tie)
+        # Keep the places that tie with a neighbour, and number the runs of them.
+        is_left = np.append(is_tie, False) | np.insert(is_tie, 0, False) if len(places) else np.empty(0, dtype=bool)
+        places, run = places[is_left], np.cumsum(~np.insert(is_tie, 0, False)[is_left]) if len(places) else places
         if not places.size:
             return
         own = columns[name][order[places]]
@@ -184,12 +183,6 @@ def _equal_next(values: np.ndarray) -> np.ndarray:
         is_nan = np.isnan(values)
         is_equal |= is_nan[1:] & is_nan[:-1]
     return is_equal
-
-
-def _runs(places: np.ndarray, is_tie: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Keep the places that tie with a neighbour, and number the runs of them."""
-    is_left = np.append(is_tie, False) | np.insert(is_tie, 0, False) if len(places) else np.empty(0, dtype=bool)
-    return places[is_left], np.cumsum(~np.insert(is_tie, 0, False)[is_left]) if len(places) else places
 
 
 def _is_one_each(values: np.ndarray, run: np.ndarray) -> bool:

@@ -45,7 +45,13 @@ def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     local = _local_communicator(check, job, rank, ordinal)
     is_p2p = (operator == SEND) | (operator == RECV)
     peer = np.where(is_p2p, peer, UNKNOWN)  # the contract gives it a meaning for send and recv alone
-    _check_peers(check, job, is_p2p, ordinal, peer)
+    rows = np.flatnonzero(is_p2p & check.is_good)
+    members = SetLookupOptions(value_set=from_numpy(job.membership.keys))
+    is_member = call_function("is_in", [from_numpy((ordinal * job.world_size)[rows] + peer[rows])], members)
+    is_bad = np.zeros(len(peer), dtype=bool)
+    is_in_world = (peer[rows] >= 0) & (peer[rows] < job.world_size)
+    is_bad[rows] = ~(to_numpy(is_member) & is_in_world)
+    check.reject(is_bad, "peer", "a rank of the communicator of the send or recv", beside="communicator")
     columns: dict[str, np.ndarray] = {
         "communicator": local.astype(np.uint16), "operator": operator.astype(np.uint8), "sequence": sequence,
         "peer": peer, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "size_bytes": size_bytes,
@@ -219,16 +225,6 @@ def _local_communicator(check: _Check, job: JobFile, rank: np.ndarray, ordinal: 
     local = to_numpy(pair, -1).astype(np.int64)
     check.reject(local < 0, "rank", "a member of its communicator", beside="communicator")
     return local - _at(membership.first_of_rank, rank)
-
-
-def _check_peers(check: _Check, job: JobFile, is_p2p: np.ndarray, ordinal: np.ndarray, peer: np.ndarray) -> None:
-    rows = np.flatnonzero(is_p2p & check.is_good)
-    members = SetLookupOptions(value_set=from_numpy(job.membership.keys))
-    is_member = call_function("is_in", [from_numpy((ordinal * job.world_size)[rows] + peer[rows])], members)
-    is_bad = np.zeros(len(peer), dtype=bool)
-    is_in_world = (peer[rows] >= 0) & (peer[rows] < job.world_size)
-    is_bad[rows] = ~(to_numpy(is_member) & is_in_world)
-    check.reject(is_bad, "peer", "a rank of the communicator of the send or recv", beside="communicator")
 
 
 def _at(first_of_rank: np.ndarray, rank: np.ndarray) -> np.ndarray:

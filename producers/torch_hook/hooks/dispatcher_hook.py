@@ -48,7 +48,16 @@ class DispatcherHook(RecordingHook):
     def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
         super().__init__(on_error, capacity)
         self._groups: dict[str, _Group] = {}
-        self._library = self._make_library()
+        import torch
+
+        library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call, unused-ignore]
+        for name, (family, payload) in _FAMILIES.items():
+            packet = getattr(torch.ops.c10d, name, None)
+            if packet is not None:
+                kernel = self._kernel(packet.default, OPERATOR_CODES[family], payload)
+                for key in _KEYS:
+                    library.impl(name, kernel, key, with_keyset=True)
+        self._library = library
 
     def attach(self, process_group: Any, name: str, number: int, device: str) -> bool:
         """Record the operators of a process group from now on."""
@@ -59,18 +68,6 @@ class DispatcherHook(RecordingHook):
         """Forget the groups, and remove the kernels."""
         self._groups.clear()
         self._library = None
-
-    def _make_library(self) -> Any:
-        import torch
-
-        library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call, unused-ignore]
-        for name, (family, payload) in _FAMILIES.items():
-            packet = getattr(torch.ops.c10d, name, None)
-            if packet is not None:
-                kernel = self._kernel(packet.default, OPERATOR_CODES[family], payload)
-                for key in _KEYS:
-                    library.impl(name, kernel, key, with_keyset=True)
-        return library
 
     def _kernel(self, operator: Any, op: int, payload: int | None) -> Callable[..., Any]:
         import torch

@@ -79,19 +79,16 @@ def build_library(directory: Path | None = None) -> Path:
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         built = Path(scratch) / target.name
         libraries = [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu"]
-        _compile([compiler, *flags, str(SOURCE), "-o", str(built), *libraries])
+        command = [compiler, *flags, str(SOURCE), "-o", str(built), *libraries]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InputError(f"the compiler must run; got {error} ({command[0]})") from None
+        if done.returncode != 0:
+            errors = [line for line in done.stderr.splitlines() if "error" in line.lower()] or [done.stderr.strip()]
+            raise InputError(f"the compiler must take hook.cpp; got {' '.join(errors[0].split())} ({command[0]})")
         built.replace(target)  # whole or not at all: other ranks may be looking for it
     return target
-
-
-def _compile(command: list[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"the compiler must run; got {error} ({command[0]})") from None
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if "error" in line.lower()] or [done.stderr.strip()]
-        raise InputError(f"the compiler must take hook.cpp; got {' '.join(errors[0].split())} ({command[0]})")
 
 
 class NativeHook:

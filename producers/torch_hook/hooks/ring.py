@@ -101,7 +101,11 @@ class PythonRing:
         with self._lock:
             rows = self._copy(is_open=False)
             self._is_taken[(rows["id"] - 1).astype(np.int64) % self._capacity] = True
-            self._move_tail()
+            ordinals = np.arange(self._tail, int(self._rows["id"].max()))[: self._capacity]
+            is_left = ~self._is_taken[ordinals % self._capacity]
+            tail = self._tail + (int(np.argmax(is_left)) if is_left.any() else ordinals.size)
+            self._is_taken[np.arange(self._tail, tail) % self._capacity] = False
+            self._tail = tail
         return rows
 
     def still_open(self) -> np.ndarray:
@@ -127,10 +131,3 @@ class PythonRing:
         rows = self._rows[ordinals % self._capacity].copy()
         # Training goes on meanwhile: a row overwritten since carries another id, and is counted by the next call.
         return rows[(rows["id"] == ordinals + 1) & ((rows["ended"] == OPEN) == is_open)]
-
-    def _move_tail(self) -> None:
-        ordinals = np.arange(self._tail, int(self._rows["id"].max()))[: self._capacity]
-        is_left = ~self._is_taken[ordinals % self._capacity]
-        tail = self._tail + (int(np.argmax(is_left)) if is_left.any() else ordinals.size)
-        self._is_taken[np.arange(self._tail, tail) % self._capacity] = False
-        self._tail = tail
