@@ -8,10 +8,10 @@ have called it. So an end of one that a member never called is none: its rank is
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -54,7 +54,7 @@ def ranks_of_logs(logs: Mapping[str, LogParser], named: Mapping[str, int | None]
 
 
 def _joined(logs: Mapping[str, LogParser]) -> dict[tuple[str, int], dict[str, int]]:
-    """Ranks inside of each communicator of a name and a size, by log."""
+    """Return the ranks inside of each communicator of a name and a size, by log."""
     found: dict[tuple[str, int], dict[str, int]] = {}
     for name, log in logs.items():
         for member in log.members:
@@ -159,7 +159,8 @@ def given_up(
     return found
 
 
-MOST_CALLS: Final = 8_000_000  # of all ranks together, 72 bytes each
+MOST_CALLS: Final = 8_000_000  # of all ranks together, 65 bytes each
+_CALL: Final = Struct("=4qd?3q")  # a communicator's place among the names, and the rest of a `Call`
 _MS_NS: Final = 1_000_000
 _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
 _ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
@@ -188,35 +189,24 @@ class Log:
 
     parser: LogParser = field(default_factory=LogParser)
     names: dict[str, int] = field(default_factory=dict)
-    integers: array[int] = field(default_factory=lambda: array("q"))
-    sizes: array[float] = field(default_factory=lambda: array("d"))
+    packed: bytearray = field(default_factory=bytearray)
+    newest_ended: dict[str, int] = field(default_factory=dict)  # number of that collective, by communicator
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.packed) // _CALL.size
 
     def add(self, call: Call) -> None:
         """Add a call."""
-        name = self.names.setdefault(call.communicator, len(self.names))
-        start_ms, end_ms = (UNKNOWN if one is None else one for one in (call.start_ms, call.end_ms))
-        self.integers.extend(
-            (name, call.operator, call.number, call.peer, call.is_async, call.called_ms, start_ms, end_ms)
-        )
-        self.sizes.append(call.size_bytes)
-
-    def newest_ended(self) -> dict[str, int]:
-        """Return the number of the newest collective that ended, by communicator."""
-        columns = np.frombuffer(self.integers, np.int64).reshape(-1, 8) if len(self) else np.empty((0, 8), np.int64)
-        is_ended = (columns[:, 7] != UNKNOWN) & ~np.isin(columns[:, 1], P2P)
-        newest = np.full(len(self.names), -1)
-        np.maximum.at(newest, columns[is_ended, 0], columns[is_ended, 2])
-        return dict(zip(self.names, newest.tolist(), strict=True))
+        name, *values, start_ms, end_ms = call
+        code = self.names.setdefault(name, len(self.names))
+        self.packed += _CALL.pack(code, *values, *(UNKNOWN if one is None else one for one in (start_ms, end_ms)))
+        if end_ms is not None and call.operator not in P2P:
+            self.newest_ended[name] = max(self.newest_ended.get(name, -1), call.number)
 
     def __iter__(self) -> Iterator[Call]:
         names = list(self.names)
-        for at, size_bytes in enumerate(self.sizes):
-            name, operator, number, peer, is_async, called, start, end = self.integers[8 * at : 8 * at + 8]
-            yield Call(names[name], operator, number, peer, size_bytes, bool(is_async), called, _known(start),
-                       _known(end))  # fmt: skip
+        for code, *values, start, end in _CALL.iter_unpack(self.packed):
+            yield Call(names[code], *values, *(None if one == UNKNOWN else one for one in (start, end)))
 
 
 @dataclass(slots=True)
@@ -239,10 +229,6 @@ class Opened:
                 yield call._replace(end_ms=None)
 
 
-def _known(value: int) -> int | None:
-    return None if value == UNKNOWN else value
-
-
 def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
     """Read a whole log; calls that have not ended come last.
 
@@ -261,12 +247,6 @@ def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
     for call in log.parser.open_calls():
         log.add(call)
     return log
-
-
-def is_running(parsers: Mapping[str, LogParser], now_ms: int) -> bool:
-    """Whether the newest line of a job's logs is new at `now_ms`; where clocks are far apart, the job is over."""
-    newest_ms = max((parser.newest_ms for parser in parsers.values()), default=0)
-    return abs(now_ms - newest_ms) <= RUNNING_MS
 
 
 def job_of_logs(
@@ -288,8 +268,10 @@ def job_of_logs(
     )
     rows: dict[int, RankRows] = {}
     trusted = TimeCounts.of_all(parser.times for parser in parsers.values()).trusted()
-    standing = given_up(parsers, groups, {name: log.newest_ended() for name, log in logs.items()})
-    is_going_on = now_ms is not None and is_running(parsers, now_ms)
+    standing = given_up(parsers, groups, {name: log.newest_ended for name, log in logs.items()})
+    # Where clocks are far apart, the job counts as over.
+    newest_ms = max(parser.newest_ms for parser in parsers.values())
+    is_going_on = now_ms is not None and abs(now_ms - newest_ms) <= RUNNING_MS
     open_calls = 0
     for name, log in logs.items():
         rows[ranks.of[name]] = made = RankRows()
@@ -354,28 +336,15 @@ def add_calls(
                 rows.unusable += 1
                 continue
             peer = group.ranks[call.peer]
-        start_ns, elapsed_ns = _times(call, trusted)
-        rows.add(
-            communicators[group].id,
-            call.operator,
-            call.number,
-            peer=peer,
-            start_ns=start_ns,
-            elapsed_ns=elapsed_ns,
-            size_bytes=call.size_bytes,
-            iteration=ITERATION if trusted == UNCLEAR else UNKNOWN,
-        )
-
-
-def _times(call: Call, trusted: str) -> tuple[int, float]:
-    """Start and length, ns; whole milliseconds, from which the judgement reads how coarse they are."""
-    is_call = call.start_ms is None or trusted == UNCLEAR or (trusted == CALL and not call.is_async)
-    start_ms = call.called_ms if is_call or call.start_ms is None else call.start_ms
-    if call.end_ms is None:
-        return start_ms * _MS_NS, np.nan
-    if trusted == UNCLEAR:
-        return start_ms * _MS_NS, _ENDED_NS
-    return start_ms * _MS_NS, float((call.end_ms - start_ms) * _MS_NS)
+        # Whole milliseconds, from which the judgement reads how coarse they are.
+        is_call = call.start_ms is None or trusted == UNCLEAR or (trusted == CALL and not call.is_async)
+        start_ms = call.called_ms if is_call or call.start_ms is None else call.start_ms
+        elapsed_ns = np.nan if call.end_ms is None else float((call.end_ms - start_ms) * _MS_NS)
+        iteration = UNKNOWN
+        if trusted == UNCLEAR:
+            iteration, elapsed_ns = ITERATION, np.nan if call.end_ms is None else _ENDED_NS
+        id, start_ns = communicators[group].id, start_ms * _MS_NS
+        rows.add(id, call.operator, call.number, peer, start_ns, elapsed_ns, call.size_bytes, iteration)
 
 
 def _notes(

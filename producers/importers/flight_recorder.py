@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -99,13 +100,14 @@ def _groups(config: Any) -> dict[str, ProcessGroup]:
 
 def _with_coalesced(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Copy the state of a coalesced entry to the operators that it stands for, and drop the entry itself."""
-    run: list[Mapping[str, Any]] = []
-    for one in rows:
-        if run and _run_key(one) != _run_key(run[0]):
-            yield from _settled(run)
-            run = []
-        run.append(one)
-    yield from _settled(run)
+    for _, grouped in groupby(rows, _run_key):
+        run = list(grouped)
+        if len(run) < 2:
+            yield from run
+        elif _text(run[-1].get("profiling_name")).endswith("coalesced"):
+            state = {name: run[-1].get(name) for name in ("state", "retired", "time_discovered_completed_ns")}
+            yield from ({**one, **state} for one in run[:-1])
+        # Else they are parts of an operator that has ended: they have no state of their own, and its entry is gone.
 
 
 def _run_key(one: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -113,23 +115,20 @@ def _run_key(one: Mapping[str, Any]) -> tuple[Any, ...]:
     return _name_of_group(one), is_pair, one.get("p2p_seq_id" if is_pair else "collective_seq_id")
 
 
-def _settled(run: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    if len(run) < 2:
-        yield from run
-    elif _text(run[-1].get("profiling_name")).endswith("coalesced"):
-        state = {name: run[-1].get(name) for name in ("state", "retired", "time_discovered_completed_ns")}
-        yield from ({**one, **state} for one in run[:-1])
-    # Else they are parts of an operator that has ended: parts have no state of their own, and their entry is gone.
-
-
 def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> Entry | None:
     group = groups.get(_name_of_group(one))
     operator = operator_of(_text(one.get("profiling_name")))
     if group is None or operator is None:
         return None
-    ends = _ends_of(_text(one.get("profiling_name")), group) if operator in P2P else None
+    ends = None
+    if operator in P2P:  # sender and receiver stand in the name: nccl:recv 3<-0
+        found = _ENDS.search(_text(one.get("profiling_name")))
+        if found is None or max(int(found[1]), int(found[3])) >= len(group.ranks):
+            return None
+        first, second = group.ranks[int(found[1])], group.ranks[int(found[3])]
+        ends = (first, second) if found[2] == "->" else (second, first)
     sequence = one.get("collective_seq_id")
-    if (ends is None) is (operator in P2P) or type(sequence) is not int or not 0 <= sequence < 1 << 32:
+    if type(sequence) is not int or not 0 <= sequence < 1 << 32:
         return None
     start_ns = _time(one.get("time_created_ns"))
     size_bytes = bytes_of_tensors(one.get("input_sizes"), one.get("input_dtypes"))
@@ -142,21 +141,8 @@ def _name_of_group(one: Mapping[str, Any]) -> str:
     return _text(group[0])[:200] if isinstance(group, (list, tuple)) and group else ""
 
 
-def _ends_of(name: str, group: ProcessGroup) -> tuple[int, int] | None:
-    """Return sender and receiver as global ranks, read from a name such as ``nccl:recv 3<-0``."""
-    found = _ENDS.search(name)
-    if found is None:
-        return None
-    first, second = int(found[1]), int(found[3])
-    if max(first, second) >= len(group.ranks):
-        return None
-    source, destination = (first, second) if found[2] == "->" else (second, first)
-    return group.ranks[source], group.ranks[destination]
-
-
 def _time(value: Any) -> int:
-    """Read a time; JSON has 0 where a pickle has None."""
-    return value if type(value) is int and 0 < value < 1 << 62 else UNKNOWN
+    return value if type(value) is int and 0 < value < 1 << 62 else UNKNOWN  # JSON has 0 where a pickle has None
 
 
 def _elapsed(one: Mapping[str, Any], start_ns: int) -> float:
@@ -237,9 +223,7 @@ def job_of_dumps(
     if not by_rank:
         raise InputError("dumps must be at least one; got none")
     known = {group for dump in by_rank.values() for group in dump.groups.values()}
-    world_size = 1 + max(by_rank)
-    for group in known:
-        world_size = max(world_size, 1 + max(group.ranks))
+    world_size = 1 + max(*by_rank, *(rank for group in known for rank in group.ranks), -1)
     communicators = communicators_of(known, world_size, is_whole=is_whole)
     with_pairs = {d.groups[e.group] for d in by_rank.values() for e in d.entries if e.ends is not None}
     ranks = {rank: _rows(dump, communicators, with_pairs) for rank, dump in by_rank.items()}
@@ -265,23 +249,14 @@ def job_of_dumps(
 def _rows(dump: Dump, communicators: Mapping[ProcessGroup, Communicator], with_pairs: set[ProcessGroup]) -> RankRows:
     rows = RankRows()
     seen: set[tuple[str, int]] = set()
-    numbers = _pair_numbers(dump.entries)
-    for entry, number in zip(dump.entries, numbers, strict=True):
+    for entry, number in zip(dump.entries, _pair_numbers(dump.entries), strict=True):
         group = dump.groups[entry.group]
         if dump.rank not in group.ranks:
             rows.unusable += 1
             continue
         seen.add((entry.group, number))
-        rows.add(
-            communicators[group].id,
-            entry.operator,
-            number,
-            peer=UNKNOWN if entry.ends is None else entry.ends[entry.operator == SEND],
-            start_ns=entry.start_ns,
-            elapsed_ns=entry.elapsed_ns,
-            size_bytes=entry.size_bytes,
-            iteration=ITERATION,
-        )
+        peer, times = UNKNOWN if entry.ends is None else entry.ends[entry.operator == SEND], entry[4:6]
+        rows.add(communicators[group].id, entry.operator, number, peer, *times, entry.size_bytes, ITERATION)
     for name, last in dump.completed.items():
         group = dump.groups[name]
         if group not in with_pairs and (name, last) not in seen and dump.rank in group.ranks:

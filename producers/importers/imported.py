@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -20,12 +20,17 @@ Array = np.ndarray
 MOST_ROWS: Final = 8_000_000
 """Operators of one rank: more would not fit into memory beside those of the other ranks of a host."""
 
+_INTEGERS: Final = ("communicator", "operator", "sequence", "peer", "start_ns", "iteration")
+_FLOATS: Final = ("elapsed_ns", "size_bytes")
+_ROW: Final = Struct("=6q2d")
+_COLUMNS: Final = np.dtype([*((name, np.int64) for name in _INTEGERS), *((name, np.float64) for name in _FLOATS)])
+
 _OPERATOR: Final = BOUNDS["commops"]
 _ITERATION: Final = BOUNDS["iterations"]
 
 
 class RankRows:
-    """Operators and iterations of one rank, kept as numbers: a row is 60 bytes.
+    """Operators and iterations of one rank, kept as numbers: a row is 64 bytes.
 
     Rows outside the contract's bounds (times below 0, lengths of years) are left out, and counted in `unusable`.
     """
@@ -33,18 +38,11 @@ class RankRows:
     def __init__(self) -> None:
         self.unusable = 0
         self._names: dict[str, int] = {}
-        self._integers = {name: array("q") for name in ("communicator", "operator", "sequence", "peer", "start_ns",
-                                                        "iteration")}  # fmt: skip
-        self._floats = {name: array("d") for name in ("elapsed_ns", "size_bytes")}
+        self._rows = bytearray()
         self._iterations: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._integers["operator"])
-
-    @property
-    def communicators(self) -> Sequence[str]:
-        """Ids of the communicators in which this rank has operators."""
-        return tuple(self._names)
+        return len(self._rows) // _ROW.size
 
     @property
     def has_iterations(self) -> bool:
@@ -56,7 +54,6 @@ class RankRows:
         communicator: str,
         operator: int,
         sequence: int,
-        *,
         peer: int = UNKNOWN,
         start_ns: int = UNKNOWN,
         elapsed_ns: float = np.nan,
@@ -74,11 +71,8 @@ class RankRows:
         if len(self) >= MOST_ROWS:
             raise InputError(f"operators of one rank must be at most {MOST_ROWS}; got more")
         code = self._names.setdefault(communicator, len(self._names))
-        values = (code, operator, sequence, peer, start_ns, iteration)
-        for column, value in zip(self._integers.values(), values, strict=True):
-            column.append(value)
-        self._floats["elapsed_ns"].append(elapsed_ns)
-        self._floats["size_bytes"].append(size_bytes if _OPERATOR["size_bytes"].holds(size_bytes) else np.nan)
+        size_bytes = size_bytes if _OPERATOR["size_bytes"].holds(size_bytes) else np.nan
+        self._rows += _ROW.pack(code, operator, sequence, peer, start_ns, iteration, elapsed_ns, size_bytes)
 
     def add_iteration(self, number: int, start_ns: int, elapsed_ns: int) -> None:
         """Add an iteration; a second one with the same number extends the first."""
@@ -97,8 +91,8 @@ class RankRows:
         """Return all operators as one batch, in order of their ends; None if there are none."""
         if not len(self):
             return None
-        columns: dict[str, Array] = {name: np.array(values, np.int64) for name, values in self._integers.items()}
-        columns |= {name: np.array(values, np.float64) for name, values in self._floats.items()}
+        rows = np.frombuffer(self._rows, _COLUMNS)
+        columns: dict[str, Array] = {name: rows[name].copy() for name in (*_INTEGERS, *_FLOATS)}
         columns["communicator"] = columns["communicator"].astype(np.uint16)
         columns["operator"] = columns["operator"].astype(np.uint8)
         end_ns = _ends(columns["start_ns"], columns["elapsed_ns"])
@@ -117,10 +111,8 @@ class RankRows:
             "start_ns": start_ns,
             "elapsed_ns": elapsed_ns,
             "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
-            "loss": np.full(len(rows), np.nan),
-            "grad_norm": np.full(len(rows), np.nan),
-            "tokens": np.full(len(rows), np.nan),
         }
+        columns |= {name: np.full(len(rows), np.nan) for name in ("loss", "grad_norm", "tokens")}
         return _batch(header, columns, _ends(start_ns, elapsed_ns), ())
 
 

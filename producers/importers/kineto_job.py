@@ -21,7 +21,7 @@ from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, RECV, ROOTED, SEND, UNKNOWN
 from irregulars.producers.importers.groups import ProcessGroup, communicators_of
 from irregulars.producers.importers.imported import ImportedJob, RankRows
-from irregulars.producers.importers.kineto_trace import Call, Capture, step_at
+from irregulars.producers.importers.kineto_trace import Call, Capture, SpansByThread
 from irregulars.producers.trace.job_file import RankLocation
 
 _PASSING: Final = 0.95  # of the calls: profilers place some events a little off
@@ -182,11 +182,14 @@ def _rows(capture: Capture, communicators: Mapping[ProcessGroup, Communicator]) 
     rows = RankRows()
     for step in capture.steps:
         rows.add_iteration(step.peer, step.start_ns, step.end_ns - step.start_ns)
-    issued_ns = np.array([call.issued_ns for call in capture.calls], dtype=np.int64)
+    steps = SpansByThread(
+        step._replace(thread=None) for step in capture.steps
+    )  # on whichever thread they were marked
     counted = Counter[tuple[str, int, int, int]]()
-    for call, at in zip(capture.calls, step_at(capture.steps, issued_ns).tolist(), strict=True):
+    for call in capture.calls:
         assert call.group is not None
-        iteration = UNKNOWN if at < 0 else capture.steps[at].peer
+        around = steps.around(call.issued_ns, None)
+        iteration = UNKNOWN if around is None else around.peer
         peer = call.group.ranks[call.peer] if call.operator in P2P else UNKNOWN
         communicator = communicators[call.group].id
         direction = call.operator if call.operator in P2P else -1
@@ -195,16 +198,9 @@ def _rows(capture: Capture, communicators: Mapping[ProcessGroup, Communicator]) 
         if number >> _NUMBER_BITS:
             rows.unusable += 1
             continue
-        rows.add(
-            communicator,
-            call.operator,
-            (_OUTSIDE if iteration == UNKNOWN else iteration % _OUTSIDE) << _NUMBER_BITS | number,
-            peer=peer,
-            start_ns=call.start_ns,
-            elapsed_ns=call.elapsed_ns,
-            size_bytes=call.size_bytes,
-            iteration=iteration,
-        )
+        sequence = (_OUTSIDE if iteration == UNKNOWN else iteration % _OUTSIDE) << _NUMBER_BITS | number
+        times = call.start_ns, call.elapsed_ns
+        rows.add(communicator, call.operator, sequence, peer, *times, call.size_bytes, iteration)
     return rows
 
 
@@ -213,23 +209,18 @@ def _clock(by_rank: Mapping[int, Capture]) -> str:
     hosts = {capture.host for capture in by_rank.values()}
     if len(hosts) == 1 and None not in hosts:
         return "shared"
-    apart_ns = _ends_apart_ns(by_rank)
-    is_shared = len(apart_ns) > 0 and np.mean(apart_ns < _SHARED_NS) >= _SHARED_SHARE
-    return "shared" if is_shared else "per_host"
-
-
-def _ends_apart_ns(by_rank: Mapping[int, Capture]) -> np.ndarray:
-    """Return by how much the ends of each collective differ between its ranks, ns."""
     ends: dict[ProcessGroup, dict[int, list[float]]] = {}
     for rank, capture in by_rank.items():
         for call in capture.calls:
             if call.group is not None and call.operator not in P2P:
                 own = ends.setdefault(call.group, {}).setdefault(rank, [])
                 own.append(call.start_ns + call.elapsed_ns)
-    apart = [np.empty(0)]
+    apart = [np.empty(0)]  # by how much the ends of each collective differ between its ranks, ns
     for by_rank_ends in (list(own.values()) for own in ends.values() if len(own) > 1):
         if len({len(one) for one in by_rank_ends}) > 1:  # ranks that saw different calls: nothing pairs them
             apart.append(np.full(1, np.inf))
         else:
             apart.append(np.ptp(np.array(by_rank_ends), axis=0))
-    return np.concatenate(apart)
+    apart_ns = np.concatenate(apart)
+    is_shared = len(apart_ns) > 0 and np.mean(apart_ns < _SHARED_NS) >= _SHARED_SHARE
+    return "shared" if is_shared else "per_host"

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeGuard
 
-import numpy as np
-
 from irregulars.errors import InputError
 from irregulars.messages.records import P2P, RECV
 from irregulars.producers.importers.groups import ProcessGroup, bytes_of_tensors, bytes_of_type, operator_of, ranks_of
@@ -47,22 +45,7 @@ class SpansByThread:
     def around(self, moment_ns: int, thread: object) -> TimedSpan | None:
         """Return the span of a thread that began last before a moment, if it lasted until then."""
         at = bisect_right(self._starts.get(thread, []), moment_ns) - 1
-        if at < 0:
-            return None
-        span = self._spans[thread][at]
-        return span if moment_ns <= span.end_ns else None
-
-
-def step_at(steps: list[TimedSpan], moments_ns: np.ndarray) -> np.ndarray:
-    """Return for each moment the index of the step around it, or -1."""
-    starts = np.array([step.start_ns for step in steps], dtype=np.int64)
-    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
-    if not len(starts):
-        return np.full(len(moments_ns), -1)
-    order = np.argsort(starts, kind="stable")
-    place = np.searchsorted(starts[order], moments_ns, side="right") - 1
-    at = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (moments_ns <= ends[at]), at, -1)
+        return self._spans[thread][at] if at >= 0 and moment_ns <= self._spans[thread][at].end_ns else None
 
 
 WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv")
@@ -272,11 +255,9 @@ class TraceParser:
 
     def _named(self, kernel: Kernel) -> int | None:
         """Return the operator that a kernel's own arguments name."""
-        name = kernel.arguments.get("Collective name")
-        if not isinstance(name, str):
-            _, told = self._issued.get(kernel.arguments.get("External id", -1), (0, {}))
-            name = told.get("Collective name")
-        return operator_of(name) if isinstance(name, str) else None
+        _, told = self._issued.get(kernel.arguments.get("External id", -1), (0, {}))
+        names = (one.get("Collective name") for one in (kernel.arguments, told))
+        return next((operator_of(name) for name in names if isinstance(name, str)), None)
 
     def _gloo_calls(self, skipped: dict[str, int]) -> Iterable[Call]:
         pairs = SpansByThread(self._pairs)

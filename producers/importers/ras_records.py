@@ -73,7 +73,12 @@ class JobRun:
         """Yield records which show that the job lived until now; none if no time has passed."""
         if now_ns <= self.observed_ns:
             return
-        columns = _iteration(self.observed, self.observed_ns, now_ns - self.observed_ns)
+        columns: dict[str, np.ndarray] = {name: np.full(1, np.nan) for name in ITERATIONS.names}
+        columns |= {"iteration": np.array([self.observed]), "start_ns": np.array([self.observed_ns])}
+        columns |= {
+            "elapsed_ns": np.array([float(now_ns - self.observed_ns)]),
+            "phase": np.array([OBSERVED], np.uint8),
+        }
         for rank in sorted(self.workers):
             header = Header("iterations", self.job, self.attempt, rank, self.observed, now_ns)
             yield Batch(header, columns)
@@ -106,36 +111,23 @@ class JobRun:
             names = tuple(dict.fromkeys(one.communicator for one in own))
             header = Header("commops", self.job, self.attempt, rank, rows, None, names)
             self.operators[rank] = rows + len(own)
-            yield Batch(header, _operators(own, names, max(self.observed - 1, 0), elapsed_ns))
+            columns: dict[str, np.ndarray] = {
+                "communicator": np.array([names.index(one.communicator) for one in own], np.uint16),
+                "operator": np.array([one.operator for one in own], np.uint8),
+                "sequence": np.array([one.sequence for one in own], np.int64),
+                "peer": np.full(len(own), UNKNOWN),
+                "start_ns": np.array([one.since_ns for one in own], np.int64),
+                "elapsed_ns": np.full(len(own), elapsed_ns),
+                "size_bytes": np.full(len(own), np.nan),
+                "iteration": np.full(len(own), max(self.observed - 1, 0), np.int64),
+            }
+            yield Batch(header, {name: columns[name] for name in COMMOPS.names})
 
 
 def communicators_of(members: Mapping[str, tuple[int, ...]], world_size: int) -> list[Communicator]:
     """Make communicators of their members. RAS does not know their kinds, but for that of all ranks."""
     kinds = {name: "world" if len(ranks) == world_size else "unknown" for name, ranks in members.items()}
     return [Communicator(name, kinds[name], ranks) for name, ranks in sorted(members.items())]
-
-
-def _iteration(number: int, start_ns: int, elapsed_ns: int) -> dict[str, np.ndarray]:
-    columns: dict[str, np.ndarray] = {name: np.full(1, np.nan) for name in ITERATIONS.names}
-    columns |= {name: np.array([value]) for name, value in (("iteration", number), ("start_ns", start_ns))}
-    columns["elapsed_ns"] = np.array([float(elapsed_ns)])
-    columns["phase"] = np.array([OBSERVED], np.uint8)
-    return columns
-
-
-def _operators(own: Sequence[Open], names: Sequence[str], iteration: int, elapsed_ns: float) -> dict[str, np.ndarray]:
-    count = len(own)
-    columns: dict[str, np.ndarray] = {
-        "communicator": np.array([names.index(one.communicator) for one in own], np.uint16),
-        "operator": np.array([one.operator for one in own], np.uint8),
-        "sequence": np.array([one.sequence for one in own], np.int64),
-        "peer": np.full(count, UNKNOWN),
-        "start_ns": np.array([one.since_ns for one in own], np.int64),
-        "elapsed_ns": np.full(count, elapsed_ns),
-        "size_bytes": np.full(count, np.nan),
-        "iteration": np.full(count, iteration, np.int64),
-    }
-    return {name: columns[name] for name in COMMOPS.names}
 
 
 ITERATION: Final = 0  # answers know no iterations: all that they hold counts as one

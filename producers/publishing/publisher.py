@@ -86,7 +86,10 @@ class Publisher:
         self._logged_codes: set[int] = set()  # each kind of trouble is logged once, until the broker answers again
         self._made: LastingProducer | None = None
         self._partitions: dict[str, int] = {}
-        # The producer at the start, which shows that the settings are usable.
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the producer at the start, which shows that the settings are usable."""
         self._made = self._make(self._config())
 
     @property
@@ -121,6 +124,9 @@ class Publisher:
                     raise self._service_error(self._last_trouble or error.args[0]) from None
                 self.serve(_TICK_S)
         self._is_connected = True
+        self._require_topics(existing, topics)
+
+    def _require_topics(self, existing: Mapping[str, Any], topics: Iterable[str]) -> None:
         names = [self._settings.topics.name(topic) for topic in topics]
         missing = [name for name in names if name not in existing or existing[name].error is not None]
         if missing:

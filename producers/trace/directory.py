@@ -94,7 +94,8 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
     if (directory / "parts").is_dir() and not (directory / "job.json").exists():
         raise InputError(
             f"{directory}: must hold job.json; got parts/, of a training job that runs still or was killed. "
-            f"If it has ended, run: python -m irregulars.producers.torch_hook.trace_parts {shlex.quote(str(directory))}"
+            f"If it has ended, run: python -m "
+            f"irregulars.producers.torch_hook.trace_parts {shlex.quote(str(directory))}"
         )
 
     def read_tables(schema: str) -> Iterable[TableFile]:
