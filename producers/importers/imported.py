@@ -13,6 +13,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header
+from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.job_file import RankLocation
 
 Array = np.ndarray
@@ -95,7 +96,7 @@ class RankRows:
         columns: dict[str, Array] = {name: rows[name].copy() for name in (*_INTEGERS, *_FLOATS)}
         columns["communicator"] = columns["communicator"].astype(np.uint16)
         columns["operator"] = columns["operator"].astype(np.uint8)
-        end_ns = _ends(columns["start_ns"], columns["elapsed_ns"])
+        end_ns = ends_ns(columns["start_ns"], columns["elapsed_ns"])
         order = np.lexsort((columns["start_ns"], np.where(end_ns == UNKNOWN, np.iinfo(np.int64).max, end_ns)))
         return _batch(header, {name: column[order] for name, column in columns.items()}, end_ns, tuple(self._names))
 
@@ -113,7 +114,7 @@ class RankRows:
             "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
         }
         columns |= {name: np.full(len(rows), np.nan) for name in ("loss", "grad_norm", "tokens")}
-        return _batch(header, columns, _ends(start_ns, elapsed_ns), ())
+        return _batch(header, columns, ends_ns(start_ns, elapsed_ns), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +164,6 @@ class ImportedJob:
                 batch = make(Header(schema=schema, job=self.job, attempt=0, rank=rank, watermark_ns=until_ns))
                 if batch is not None:
                     yield batch
-
-
-def _ends(start_ns: Array, elapsed_ns: Array) -> Array:
-    is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
-    return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)
 
 
 def _batch(header: Header, columns: Mapping[str, Array], end_ns: Array, names: tuple[str, ...]) -> Batch:

@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from irregulars.errors import InputError
-from irregulars.messages.records import Batch
 from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.importers.ras_answers import Answer, RasAway, RasCommunicator, Worker, read_answer
 from irregulars.producers.importers.ras_records import JobRun
 from irregulars.producers.importers.ras_standstill import Open, StandstillWatch, find_world
-from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.publishing.sources import Record, row_count
+from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.ras")
 
@@ -233,16 +231,8 @@ class RasSource:
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Return the records that were made of the answers so far."""
-        polled: list[Record] = []
         with self._lock:
-            while self._records and max_records > 0:
-                record = self._records.popleft()
-                if isinstance(record, Batch) and len(record) > max_records:
-                    self._records.appendleft(take_rows(record, max_records, len(record)))
-                    record = take_rows(record, 0, max_records)
-                max_records -= row_count(record)
-                polled.append(record)
-        return polled
+            return take_records(self._records, max_records)
 
     def position(self) -> str:
         """Return run, looks and rows so far. The past can't be asked for again."""

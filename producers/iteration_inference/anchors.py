@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -49,12 +49,12 @@ def find_anchors(operators: Operators, kinds: Sequence[str]) -> list[Anchor]:
         if candidate.used < REPEATS or not uncovered.intersection(candidate.ranks.tolist()):
             continue
         anchor = _learn(operators, candidate)
-        if anchor is None or (
-            candidate.is_scalar and _has_finer(operators, candidate, candidates[place + 1 :], anchor)
-        ):
+        if anchor is None:
+            continue
+        if candidate.is_scalar and _has_finer(operators, candidate, candidates[place + 1 :], anchor):
             continue
         own = np.array(sorted(uncovered.intersection(candidate.ranks.tolist())), dtype=np.int64)
-        found.append(Anchor(anchor.communicator, own, anchor.last_sequence, anchor.first_sequence))
+        found.append(replace(anchor, ranks=own))
         uncovered.difference_update(own.tolist())
         if not uncovered:
             break
@@ -111,7 +111,11 @@ def _learn(operators: Operators, candidate: _Candidate) -> Anchor | None:
         return None
     last_sequence = lane.sequence[cuts[1:] - 1]
     first_sequence = int(lane.sequence[cuts[0]])
-    if not _is_spread(operators, candidate, first_sequence, int(last_sequence[-1])):
+    # The iterations must hold a good part of a rank's operators: set-up repeats itself too.
+    rows = rows_of_rank(operators, int(candidate.ranks[0]))
+    own = np.flatnonzero((rows.communicator == candidate.communicator) & rows.is_collective)
+    inside = own[(rows.sequence[own] >= first_sequence) & (rows.sequence[own] <= last_sequence[-1])]
+    if not len(inside) or inside.max() - inside.min() + 1 < _SPREAD * len(rows):
         return None
     return Anchor(candidate.communicator, candidate.ranks, last_sequence, first_sequence)
 
@@ -125,14 +129,6 @@ def _has_finer(operators: Operators, candidate: _Candidate, others: Sequence[_Ca
             return False  # one operator over and over: nothing tells buckets from iterations
         return len(find_cuts(lane)) >= _FINER * len(anchor.last_sequence)
     return False
-
-
-def _is_spread(operators: Operators, candidate: _Candidate, first_sequence: int, last_sequence: int) -> bool:
-    """Return whether the iterations hold a good part of a rank's operators: set-up repeats itself too."""
-    rows = rows_of_rank(operators, int(candidate.ranks[0]))
-    own = np.flatnonzero((rows.communicator == candidate.communicator) & rows.is_collective)
-    inside = own[(rows.sequence[own] >= first_sequence) & (rows.sequence[own] <= last_sequence)]
-    return bool(len(inside) and inside.max() - inside.min() + 1 >= _SPREAD * len(rows))
 
 
 def rows_of_rank(operators: Operators, rank: int) -> Operators:

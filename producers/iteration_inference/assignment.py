@@ -12,7 +12,7 @@ import numpy as np
 
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.iteration_inference.anchors import Anchor
-from irregulars.producers.iteration_inference.operators import REDUCTIONS, Operators
+from irregulars.producers.iteration_inference.operators import REDUCTIONS, Operators, runs_of
 
 Array = np.ndarray
 
@@ -26,10 +26,10 @@ def with_trailing(operators: Operators, iteration: Array) -> Array:
 
     Only the beginning of a job shows them: there, trailing operators are missing before the first border.
     """
-    inner = _inner(iteration)
-    if inner is None:
+    known = iteration[iteration != UNKNOWN]
+    if not len(known):
         return iteration
-    first, last = inner
+    first, last = int(known.min()), int(known.max())
     usual = usual_counts(operators, iteration, first, last)
     is_first = iteration == first
     shares = np.bincount(_distinct(operators.kind[is_first], operators.sequence[is_first]), minlength=len(usual))
@@ -43,7 +43,13 @@ def with_trailing(operators: Operators, iteration: Array) -> Array:
     trailing = np.bincount(kind_lane, weights=missing, minlength=len(lowest)).astype(np.int64)
     if (lowest[trailing > 0] > _FIRST_SEQUENCE).any():  # the job's beginning was not recorded
         return iteration
-    is_moved = (iteration > first) & (_place_in_lane(operators, iteration) < trailing[operators.lane])
+    # How far each operator is behind the first of its iteration in its lane
+    order = np.lexsort((operators.sequence, iteration, operators.lane))
+    begins, sizes = runs_of(operators.lane[order], iteration[order])
+    sequence = operators.sequence[order]
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = sequence - np.repeat(sequence[begins], sizes)
+    is_moved = (iteration > first) & (place < trailing[operators.lane])
     if not _come_first(operators, iteration, is_moved & (iteration < last)):
         return iteration
     return np.where(is_moved, iteration - 1, iteration)
@@ -51,10 +57,10 @@ def with_trailing(operators: Operators, iteration: Array) -> Array:
 
 def without_edges(operators: Operators, iteration: Array) -> Array:
     """Leave out set-up and operators after the last iteration, which a usual iteration lacks or has less often."""
-    inner = _inner(iteration)
-    if inner is None:
+    known = iteration[iteration != UNKNOWN]
+    if not len(known):
         return iteration
-    first, last = inner
+    first, last = int(known.min()), int(known.max())
     usual = usual_counts(operators, iteration, first, last)
     result = iteration.copy()
     for number, is_last in ((first, False), (last, True)):
@@ -62,8 +68,7 @@ def without_edges(operators: Operators, iteration: Array) -> Array:
         kind, sequence = operators.kind[rows], operators.sequence[rows]
         width = int(sequence.max(initial=0)) + 1
         shares = np.unique(kind * width + sequence)
-        begins = np.flatnonzero(np.diff(shares // width, prepend=-1))
-        sizes = np.diff(np.append(begins, len(shares)))
+        begins, sizes = runs_of(shares // width)
         nth = np.arange(len(shares)) - np.repeat(begins, sizes)
         from_inside = nth if is_last else np.repeat(sizes, sizes) - 1 - nth
         kept = shares[from_inside < usual[shares // width]]
@@ -83,8 +88,7 @@ def usual_counts(operators: Operators, iteration: Array, first: int, last: int) 
     kind = names // (last + 1)
     order = np.lexsort((counts, kind))
     kind, counts = kind[order], counts[order]
-    begins = np.flatnonzero(np.diff(kind, prepend=-1))
-    sizes = np.diff(np.append(begins, len(kind)))
+    begins, sizes = runs_of(kind)
     # Iterations without any are zeros, below all that was counted.
     middle = (last - first - 1) // 2 - (last - first - 1 - sizes)
     usual[kind[begins]] = np.where(middle >= 0, counts[begins + np.clip(middle, 0, sizes - 1)], 0)
@@ -94,36 +98,15 @@ def usual_counts(operators: Operators, iteration: Array, first: int, last: int) 
 def _distinct(block: Array, sequence: Array) -> Array:
     """Return the block of each distinct pair of block and sequence: shares of one collective count once."""
     order = np.lexsort((sequence, block))
-    block, sequence = block[order], sequence[order]
-    return block[(np.diff(block, prepend=-1) != 0) | (np.diff(sequence, prepend=-1) != 0)]
-
-
-def _inner(iteration: Array) -> tuple[int, int] | None:
-    known = iteration[iteration != UNKNOWN]
-    if not len(known):
-        return None
-    return int(known.min()), int(known.max())
-
-
-def _place_in_lane(operators: Operators, iteration: Array) -> Array:
-    """Return how far each operator is behind the first of its iteration in its lane."""
-    order = np.lexsort((operators.sequence, iteration, operators.lane))
-    lane, number, sequence = operators.lane[order], iteration[order], operators.sequence[order]
-    begins = np.flatnonzero((np.diff(lane, prepend=-1) != 0) | (np.diff(number, prepend=UNKNOWN) != 0))
-    begins = np.unique(np.append(0, begins))
-    sizes = np.diff(np.append(begins, len(order)))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = sequence - np.repeat(sequence[begins], sizes)
-    return place
+    begins, _ = runs_of(block[order], sequence[order])
+    return block[order][begins]
 
 
 def _come_first(operators: Operators, iteration: Array, is_moved: Array) -> bool:
     """Return whether each rank runs the operators that would be moved before all others of the iteration."""
     order = np.lexsort((operators.start_ns, iteration, operators.rank))
-    rank, number, moved = operators.rank[order], iteration[order], is_moved[order]
-    begins = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(number, prepend=UNKNOWN) != 0))
-    begins = np.unique(np.append(0, begins))
-    sizes = np.diff(np.append(begins, len(order)))
+    moved = is_moved[order]
+    begins, sizes = runs_of(operators.rank[order], iteration[order])
     count = np.repeat(np.add.reduceat(moved.astype(np.int64), begins), sizes)
     place = np.arange(len(order)) - np.repeat(begins, sizes)
     return bool(moved.any() and (place[moved] < count[moved]).mean() >= _MOSTLY)
@@ -191,17 +174,12 @@ def _aligned(operators: Operators, own: Array, group: Array, count: int) -> Arra
     rows, numbers = np.unique(pairs, axis=0, return_counts=True)
     for (first, second, shift), number in zip(rows.tolist(), numbers.tolist(), strict=True):
         votes.setdefault((first, second), {})[shift] = number
-    shifts = _walk({pair: max(sorted(of), key=of.__getitem__) for pair, of in votes.items()}, count)
-    return np.where(own == UNKNOWN, UNKNOWN, own + np.append(shifts, 0)[group])
-
-
-def _walk(steps: dict[tuple[int, int], int], count: int) -> Array:
-    """Return by how many iterations each group is shifted against the first one connected with it."""
     near: dict[int, list[tuple[int, int]]] = {code: [] for code in range(count)}
-    for (first, second), shift in steps.items():
+    for (first, second), found in votes.items():
+        shift = max(sorted(found), key=found.__getitem__)
         near[first].append((second, shift))
         near[second].append((first, -shift))
-    shifts: dict[int, int] = {}
+    shifts: dict[int, int] = {}  # by how many iterations each group is off the first one connected with it
     for begin in range(count):
         waiting = [(begin, 0)]
         while waiting:
@@ -209,7 +187,8 @@ def _walk(steps: dict[tuple[int, int], int], count: int) -> Array:
             if code not in shifts:
                 shifts[code] = shift
                 waiting += [(other, shift + step) for other, step in near[code]]
-    return np.array([shifts[code] for code in range(count)], dtype=np.int64)
+    by_group = np.array([*(shifts[code] for code in range(count)), 0], dtype=np.int64)
+    return np.where(own == UNKNOWN, UNKNOWN, own + by_group[group])
 
 
 def _by_lane(operators: Operators, own: Array) -> Array:
@@ -222,8 +201,7 @@ def _by_lane(operators: Operators, own: Array) -> Array:
         return own
     order = known[np.lexsort((own[known], operators.sequence[known], operators.lane[known]))]
     lane, sequence, value = operators.lane[order], operators.sequence[order], own[order]
-    firsts = np.flatnonzero((np.diff(lane, prepend=-1) != 0) | (np.diff(sequence, prepend=-1) != 0))
-    counts = np.diff(np.append(firsts, len(order)))
+    firsts, counts = runs_of(lane, sequence)
     lane, sequence, value = lane[firsts], sequence[firsts], value[firsts + counts // 2]  # the upper median
     # The largest so far in each lane.
     lift = int(value.max()) - int(value.min()) + 1
@@ -235,7 +213,7 @@ def _by_lane(operators: Operators, own: Array) -> Array:
 
 def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, Array]:
     """Return where each iteration begins in its lane; correct a single one that begins a little early or late."""
-    firsts = np.flatnonzero((np.diff(lane, prepend=-1) != 0) | (np.diff(value, prepend=-1) != 0))
+    firsts, _ = runs_of(lane, value)
     lane, begin, value = lane[firsts], sequence[firsts], value[firsts]
     if len(lane) < 5:
         return lane, begin, value
@@ -266,10 +244,9 @@ def _with_missing(lane: Array, begin: Array, value: Array, usual: Array) -> tupl
 def _medians(values: Array, group: Array) -> Array:
     """Lower median of each group of neighbours, for each of its members; 0 where all are NaN."""
     order = np.lexsort((values, group))  # NaN last
-    firsts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    firsts, sizes = runs_of(group[order])
     known = np.add.reduceat(~np.isnan(values[order]), firsts).astype(np.int64)
     middle = values[order][firsts + np.maximum(known - 1, 0) // 2]
-    sizes = np.diff(np.append(firsts, len(group)))
     spread = np.empty(len(group))
     spread[order] = np.repeat(np.where(known > 0, middle, 0.0), sizes)
     return spread

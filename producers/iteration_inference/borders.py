@@ -60,7 +60,10 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
     that they are parts (micro-batches, buckets of gradients). A rarer kind is an evaluation or a checkpoint.
     """
     longest = len(classes) // REPEATS
-    marks = _marks(classes, is_scalar)
+    # Where each class of the lane comes, except holes and single numbers
+    names, counts = np.unique(classes, return_counts=True)
+    marks = [(classes == name).astype(np.float64) for name in names[(names != HOLE) & (counts >= REPEATS)][:_CLASSES]]
+    marks = [mark for mark in marks if is_scalar is None or not is_scalar[mark > 0].all()]
     for period in _candidates(classes, longest).tolist():
         # Stretches ``[first, past)`` in which at least `REPEATS` periods are equal.
         early, late = classes[:-period], classes[period:]
@@ -81,18 +84,6 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
     return None
 
 
-def autocorrelation(classes: Array, longest: int) -> Array:
-    """Share of equal pairs among the known pairs of each lag ``0 .. longest``."""
-    size = 1 << int(np.ceil(np.log2(max(2 * len(classes), 2))))
-    is_known = classes != HOLE
-    names, counts = np.unique(classes[is_known], return_counts=True)
-    equal = np.zeros(size)
-    for name in names[np.argsort(-counts, kind="stable")][:_CLASSES]:
-        equal += _correlate((classes == name).astype(np.float64), size)
-    pairs = _correlate(is_known.astype(np.float64), size)
-    return equal[: longest + 1] / np.maximum(pairs[: longest + 1], 1.0)
-
-
 def _correlate(values: Array, size: int) -> Array:
     spectrum = np.fft.rfft(values, size)
     return np.fft.irfft(spectrum * np.conj(spectrum), size)
@@ -102,7 +93,15 @@ def _candidates(classes: Array, longest: int) -> Array:
     """Lags that may be periods, ascending."""
     if longest < 1:
         return np.empty(0, dtype=np.int64)
-    share = autocorrelation(classes, longest)
+    # Share of equal pairs among the known pairs of each lag ``0 .. longest``
+    size = 1 << int(np.ceil(np.log2(max(2 * len(classes), 2))))
+    is_known = classes != HOLE
+    names, counts = np.unique(classes[is_known], return_counts=True)
+    equal = np.zeros(size)
+    for name in names[np.argsort(-counts, kind="stable")][:_CLASSES]:
+        equal += _correlate((classes == name).astype(np.float64), size)
+    pairs = _correlate(is_known.astype(np.float64), size)
+    share = equal[: longest + 1] / np.maximum(pairs[: longest + 1], 1.0)
     lags = np.arange(1, longest + 1)
     lags = lags[share[1:] >= _CORRELATED]
     if len(lags) > _MOST_TRIES:
@@ -124,13 +123,6 @@ def _is_whole(side: Array, period: int, runs: Sequence[tuple[int, int]]) -> bool
     alike = _alike(blocks, 1)
     longest = min(len(blocks) // REPEATS, _RARE)
     return alike >= _ALIKE and all(_alike(blocks, lag) <= alike + _UNEVEN for lag in range(2, longest + 1))
-
-
-def _marks(classes: Array, is_scalar: Array | None) -> list[Array]:
-    """Return where each class of the lane stands, except holes and single numbers."""
-    names, counts = np.unique(classes, return_counts=True)
-    marks = [(classes == name).astype(np.float64) for name in names[(names != HOLE) & (counts >= REPEATS)][:_CLASSES]]
-    return [mark for mark in marks if is_scalar is None or not is_scalar[mark > 0].all()]
 
 
 def _is_in_each(blocks: Array) -> bool:

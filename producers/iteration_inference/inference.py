@@ -164,16 +164,8 @@ class Inferred:
         """Return the columns of the record ``iterations`` of one rank, in order."""
         assert self.spans is not None, "only what was inferred has rows"
         number, start_ns, elapsed_ns = self.spans.of_rank(rank)
-        unknown = np.full(len(number), np.nan)
-        return {
-            "iteration": number,
-            "start_ns": start_ns,
-            "elapsed_ns": elapsed_ns,
-            "phase": self.phases[number],
-            "loss": unknown,
-            "grad_norm": unknown,
-            "tokens": unknown,
-        }
+        columns = {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "phase": self.phases[number]}
+        return columns | dict.fromkeys(("loss", "grad_norm", "tokens"), np.full(len(number), np.nan))
 
 
 def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Inferred:

@@ -19,8 +19,7 @@ from irregulars.messages.announcements import Announcement, Heartbeat, decode_an
 from irregulars.messages.records import UNKNOWN, Batch, decode_batch, encode_batch
 from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.iteration_inference.online import InferenceLimits, InferenceState, OnlineInference
-from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.publishing.sources import PassingSource, Record, Source, row_count
+from irregulars.producers.publishing.sources import PassingSource, Record, Source, take_records
 from irregulars.state_codec import decode_state, encode_state
 
 T = TypeVar("T")
@@ -206,15 +205,7 @@ class InferringSource(PassingSource):
             self._release_where_due()
             if self._has_news and self._clock_s() - self._saved_s > _SAVE_S:
                 self._save(is_brief=True)
-        given: list[Record] = []
-        while self._ready and max_records > 0:
-            record = self._ready.popleft()
-            if isinstance(record, Batch) and len(record) > max_records:
-                self._ready.appendleft(take_rows(record, max_records, len(record)))
-                record = take_rows(record, 0, max_records)
-            max_records -= row_count(record)
-            given.append(record)
-        return given
+        return take_records(self._ready, max_records)
 
     @property
     def is_exhausted(self) -> bool:

@@ -135,6 +135,14 @@ def arrange_operators(columns: Mapping[str, Array]) -> tuple[Operators, Array]:
     return found, place[share]
 
 
+def runs_of(*columns: Array) -> tuple[Array, Array]:
+    """Return where each run of rows with equal values begins, and its length."""
+    is_new = np.ones(len(columns[0]), dtype=bool)
+    is_new[1:] = np.any([np.diff(column) != 0 for column in columns], axis=0)
+    begins = np.flatnonzero(is_new)
+    return begins, np.diff(np.append(begins, len(is_new)))
+
+
 def number_rows(*columns: Array) -> Array:
     """Number the groups of equal rows, 0, 1, 2 ... in ascending order of the columns."""
     order = np.lexsort(columns[::-1])

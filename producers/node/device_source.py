@@ -14,8 +14,7 @@ import numpy as np
 from irregulars.messages.announcements import Heartbeat, SourceProgress
 from irregulars.messages.records import GPU_HEALTH, UNKNOWN, Batch
 from irregulars.producers.node.roster import Owner
-from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.publishing.sources import Record, row_count
+from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _LAG_NS: Final = 500_000_000
@@ -94,15 +93,7 @@ class DeviceSource:
             until_ns = self._now_ns() - _LAG_NS
             for owner, samples in _by_owner(self._health()).items():
                 self._add("gpu_health", owner, until_ns, *_health(samples))
-        taken: list[Batch | Heartbeat] = []
-        while self._ready and max_records > 0:
-            record = self._ready.popleft()
-            if isinstance(record, Batch) and len(record) > max_records:
-                self._ready.appendleft(take_rows(record, max_records, len(record)))
-                record = take_rows(record, 0, max_records)
-            taken.append(record)
-            max_records -= row_count(record)
-        return taken
+        return take_records(self._ready, max_records)
 
     def position(self) -> str:
         """Return an empty position: a sample that was missed can't be taken later."""

@@ -15,9 +15,9 @@ from irregulars.producers.publishing.agent import Progress
 from irregulars.producers.publishing.spooling_publisher import SpoolingPublisher
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # a registry keeps it by its hash
 class AgentState:
-    """The parts of a running agent that metrics read, from a thread of their own."""
+    """The parts of a running agent that metrics are made of, at each request and in a thread of their own."""
 
     source: NodeSource
     roster: Roster
@@ -28,29 +28,21 @@ class AgentState:
         """Keep the newest progress."""
         self.progress = progress
 
-
-class AgentCollector:
-    """Makes metrics at each request; costs nothing in between."""
-
-    def __init__(self, state: AgentState) -> None:
-        self._state = state
-
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        progress, state = self._state.progress, self._state
+        progress, publisher = self.progress, self.publisher
         yield _counter("rows", "Rows of operators, samples and iterations taken in", progress.rows)
         yield _counter("batches", "Batches that these rows were made into", progress.batches)
         yield _counter("batch_bytes", "Bytes of batches and announcements, before compression", progress.value_bytes)
         yield _counter("delivered_messages", "Messages that Kafka has acknowledged", progress.delivered_messages)
         yield _gauge("newest_event_seconds", "Newest event time published, Unix time",
                      (progress.watermark_ns or 0) / 1e9)  # fmt: skip
-        yield _gauge("sources", "Sources that are polled", len(state.source.names))
-        yield _counter("failed_sources", "Sources that failed and were left out", state.source.failed_sources)
+        yield _gauge("sources", "Sources that are polled", len(self.source.names))
+        yield _counter("failed_sources", "Sources that failed and were left out", self.source.failed_sources)
         yield _counter("closed_connections", "Connections of processes that were closed for what they sent",
-                       state.source.closed_connections)  # fmt: skip
-        yield _gauge("gpus", "GPUs in use by ranks, and sampled", len(state.roster.gpus))
-        yield _gauge("nics", "NICs in use by ranks, and sampled", len(state.roster.nics))
-        publisher = state.publisher
+                       self.source.closed_connections)  # fmt: skip
+        yield _gauge("gpus", "GPUs in use by ranks, and sampled", len(self.roster.gpus))
+        yield _gauge("nics", "NICs in use by ranks, and sampled", len(self.roster.nics))
         if publisher is None:
             return
         yield _gauge("spool_bytes", "Bytes on disk that wait for Kafka", publisher.spool_bytes)
@@ -74,5 +66,5 @@ def serve_metrics(state: AgentState, host: str, port: int) -> PageServer:
     `host`, `port`: where to listen; 0: any free one. Raises InputError if it can't listen at the address.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(AgentCollector(state))
+    registry.register(state)
     return PageServer(host, port, {"/metrics": metrics_page(registry)})

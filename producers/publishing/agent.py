@@ -237,7 +237,9 @@ class Agent:
             known = self._ranks.setdefault(key_of(own), _Rank.of(own))
             for schema in own.sources:
                 known.sources.setdefault(schema, SourceProgress(0, None))
-        self._count(len(value), announcements=1)
+        before = self._progress
+        value_bytes = before.value_bytes + len(value)
+        self._progress = replace(before, announcements=before.announcements + 1, value_bytes=value_bytes)
 
     def _publish_batches(self, publisher: Publisher, batches: Sequence[Batch], value: bytes) -> None:
         """Send one message with a batch, or with the batches of a bundle."""
@@ -254,8 +256,10 @@ class Agent:
             rank.published[first.schema] = replace(progress, lost_rows=lost_rows)
             if until_ns is not None:
                 newest_ns = max(newest_ns or 0, until_ns)
-        self._progress = replace(self._progress, watermark_ns=newest_ns)
-        self._count(len(value), batches=1, rows=rows)
+        before = self._progress
+        batches_so_far, value_bytes = before.batches + 1, before.value_bytes + len(value)
+        newest = replace(before, watermark_ns=newest_ns, value_bytes=value_bytes)
+        self._progress = replace(newest, batches=batches_so_far, rows=before.rows + rows)
 
     def _rank(self, own: Heartbeat | Header) -> _Rank:
         """Return a rank. A resumed source does not announce again: then its first batch makes it known."""
@@ -265,16 +269,6 @@ class Agent:
             if self._ends_ranks:
                 self._ranks[key_of(own)] = found
         return found
-
-    def _count(self, value_bytes: int, announcements: int = 0, batches: int = 0, rows: int = 0) -> None:
-        before = self._progress
-        self._progress = replace(
-            before,
-            announcements=before.announcements + announcements,
-            batches=before.batches + batches,
-            rows=before.rows + rows,
-            value_bytes=before.value_bytes + value_bytes,
-        )
 
     def _beat_if_due(self, publisher: Publisher) -> None:
         """Send the heartbeats that carry anything new, and each tenth of the others."""

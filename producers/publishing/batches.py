@@ -24,9 +24,11 @@ def event_times_ns(batch: Batch) -> np.ndarray:
     Returns int64, `UNKNOWN` where a row has no such time: an operator that never ended, or that has no start.
     """
     columns = batch.columns
-    if "time_ns" in columns:
-        return columns["time_ns"]
-    start_ns, elapsed_ns = columns["start_ns"], columns["elapsed_ns"]
+    return columns["time_ns"] if "time_ns" in columns else ends_ns(columns["start_ns"], columns["elapsed_ns"])
+
+
+def ends_ns(start_ns: np.ndarray, elapsed_ns: np.ndarray) -> np.ndarray:
+    """Return when rows ended; `elapsed_ns` is float64, exact to the nanosecond up to `bounds.MOST_EXACT`."""
     is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
     return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)
 

@@ -11,18 +11,20 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
 from irregulars.errors import InputError, PluginError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import BATCH_SCHEMAS, Batch, Header, decode_batch, encode_batch
-from irregulars.producers.publishing.batches import event_times_ns
+from irregulars.producers.publishing.batches import event_times_ns, take_rows
 
 Record = Announcement | Batch | Heartbeat
 """An element of a source. A heartbeat carries the facts that only the source knows: rows that it lost, a watermark
 without rows, the end of a rank."""
+
+T = TypeVar("T", Record, Batch | Heartbeat)
 
 RankKey = tuple[str, int, int, str | None, int | None]
 """A rank in one start of its job: job, attempt, rank, start, and the time since which it has this place."""
@@ -93,6 +95,19 @@ def row_count(record: Record) -> int:
     return len(record) if isinstance(record, Batch) else 1
 
 
+def take_records(queue: deque[T], most: int) -> list[T]:
+    """Take records from the front of a queue, at most this number of announcements and rows; a batch may be cut."""
+    taken: list[T] = []
+    while queue and most > 0:
+        record = queue.popleft()
+        if isinstance(record, Batch) and len(record) > most:
+            queue.appendleft(take_rows(record, most, len(record)))
+            record = take_rows(record, 0, most)
+        most -= row_count(record)
+        taken.append(record)
+    return taken
+
+
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 _SEED: Final = 20_261_121
@@ -160,10 +175,8 @@ class _Reading:
             announced = self._require_announced(header.job, header.attempt, header.rank)
             if header.schema not in announced.sources:
                 raise PluginError(f"batch must be of an announced source {announced.sources}; got {header.schema!r}")
-            names, lengths = (
-                set(BATCH_SCHEMAS[header.schema].names),
-                {len(column) for column in record.columns.values()},
-            )
+            names = set(BATCH_SCHEMAS[header.schema].names)
+            lengths = {len(column) for column in record.columns.values()}
             if set(record.columns) != names:
                 raise PluginError(f"columns must be {sorted(names)}; got {sorted(record.columns)}")
             if len(lengths) != 1 or lengths == {0}:

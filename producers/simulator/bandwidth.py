@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.producers.simulator.engine import Engine, Run
+from irregulars.producers.simulator.engine import Contention, Engine, Run
 from irregulars.producers.simulator.network import count_up
-from irregulars.producers.simulator.plan import Plan
 from irregulars.producers.simulator.settings import NS_PER_MS
 from irregulars.producers.simulator.topology import Ints
 
@@ -35,29 +34,6 @@ class Samples:
     rx_bytes_per_s: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class _Crossings:
-    """Each hop of each flow of a plan, with the NICs at its two ends."""
-
-    flow: Ints
-    transfer: Ints
-    sent_bytes: Floats
-    is_scaled: NDArray[np.bool_]
-    nics: tuple[Ints, Ints]
-
-    @classmethod
-    def of(cls, engine: Engine, plan: Plan) -> _Crossings:
-        network, flows, nic = engine.network, plan.flows, engine.topology.nic
-        flow, hop = network.crossings(flows.path)
-        return cls(
-            flow=flow,
-            transfer=flows.transfer[flow],
-            sent_bytes=flows.wire_bytes[flow] * network.hop_load[hop],
-            is_scaled=flows.is_scaled[flow],
-            nics=(nic[network.hop_source[hop]], nic[network.hop_destination[hop]]),
-        )
-
-
 class BandwidthSampler:
     """Turns transfers into samples.
 
@@ -65,8 +41,9 @@ class BandwidthSampler:
     """
 
     def __init__(self, engine: Engine) -> None:
-        topology = engine.topology
-        self._crossings = {id(plan): _Crossings.of(engine, plan) for plan in engine.plans.values()}
+        topology, network = engine.topology, engine.network
+        self._hop_load = network.hop_load
+        self._crossings = {id(plan): Contention.of(topology, network, plan) for plan in engine.plans.values()}
         self._workload_factor = engine.settings.workload_factor
         self._period_ns = engine.settings.bandwidth_period_ms * NS_PER_MS
         self._phase_ns = self._period_ns * topology.nic_host / len(topology.nic_host)
@@ -75,9 +52,10 @@ class BandwidthSampler:
 
     def add(self, run: Run) -> None:
         """Count the bytes of one iteration."""
-        found = self._crossings[id(run.plan)]
-        begin_ns, length_ns = run.begin_ns[found.transfer], run.flow_ns[found.flow]
-        sent_bytes = found.sent_bytes * np.where(found.is_scaled, self._workload_factor(run.iteration), 1.0)
+        found, flows = self._crossings[id(run.plan)], run.plan.flows
+        begin_ns, length_ns = run.begin_ns[flows.transfer[found.flow]], run.flow_ns[found.flow]
+        sent_bytes = flows.wire_bytes[found.flow] * self._hop_load[found.hop]
+        sent_bytes *= np.where(flows.is_scaled[found.flow], self._workload_factor(run.iteration), 1.0)
         happens = np.isfinite(begin_ns + length_ns)
         begin_ns, length_ns, sent_bytes = begin_ns[happens], length_ns[happens], sent_bytes[happens]
         self._reserve(float((begin_ns + length_ns).max(initial=0.0)))

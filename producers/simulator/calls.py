@@ -34,20 +34,6 @@ def reductions(settings: SimulatorSettings) -> list[tuple[str, str, int, int]]:
     return [one for one in found if has_group(settings, one[0])]
 
 
-def gatherings(settings: SimulatorSettings) -> Sequence[tuple[str, str, int, int]]:
-    """After the optimizer, where its state is sharded: the new parameters."""
-    if settings.gradient_sync == "all_reduce":
-        return ()
-    found = (one for one in reductions(settings) if one[0] != "replica")
-    return [(group, "all_gather", size_bytes, count) for group, _, size_bytes, count in found]
-
-
-def gradient_buckets(settings: SimulatorSettings) -> int:
-    """Return the number of buckets that go out on the second stream."""
-    has_dense = any(group in ("dp", "shard") for group, *_ in reductions(settings))
-    return settings.gradient_buckets if settings.is_gradient_overlapped and has_dense else 0
-
-
 def is_unit_wise(settings: SimulatorSettings) -> bool:
     """Whether parameters are gathered and gradients scattered unit by unit, in each pass."""
     return settings.gradient_sync == "fsdp" and (has_group(settings, "dp") or has_group(settings, "shard"))
@@ -62,11 +48,6 @@ def unit_of(settings: SimulatorSettings) -> tuple[str, int]:
 def has_expert_work(settings: SimulatorSettings) -> bool:
     """Whether some work follows the tokens that experts get."""
     return settings.expert_spread_ratio > 0 and settings.ep_operators > 0 and has_group(settings, "ep")
-
-
-def expert_work(settings: SimulatorSettings, micro_batch: int) -> int:
-    """Return the column of the experts' work on a micro-batch: behind all micro-batches."""
-    return settings.micro_batches + micro_batch
 
 
 def part_shares(settings: SimulatorSettings, cuts: Cuts) -> list[tuple[float, bool]]:
@@ -202,7 +183,9 @@ class Program:
 
     def backward(self, micro_batch: int, *, is_last: bool) -> None:
         """Backward of one micro-batch through one model chunk; the last one makes the gradients."""
-        buckets = gradient_buckets(self.settings) if is_last else 0
+        has_dense = any(group in ("dp", "shard") for group, *_ in reductions(self.settings))
+        is_overlapped = is_last and self.settings.is_gradient_overlapped and has_dense
+        buckets = self.settings.gradient_buckets if is_overlapped else 0  # those that go out on the second stream
         if is_unit_wise(self.settings):
             self._pass_units(self.settings.backward_ms, micro_batch, "reduce_scatter", is_backward=True)
         else:
@@ -213,22 +196,23 @@ class Program:
         """Add gradients, optimizer, and the reduction over all ranks at the end."""
         settings = self.settings
         self._is_joining = bool(self._buckets_sent) or is_unit_wise(settings)
-        for group, operator, size_bytes, count in reductions(settings)[bool(self._buckets_sent) :]:
-            self._repeat(group, operator, size_bytes, count)
+        self._repeat(reductions(settings)[bool(self._buckets_sent) :])
         if self.stage in (0, settings.pp - 1):
             self.collective("emb", "all_reduce", settings.activation_bytes)
         if "barrier" in settings.hidden:
             self.collective("world", "barrier", 0)
         self.work(settings.optimizer_ms)
-        for group, operator, size_bytes, count in gatherings(settings):
-            self._repeat(group, operator, size_bytes, count)
+        if settings.gradient_sync != "all_reduce":  # the optimizer's state is sharded: the new parameters come back
+            found = (one for one in reductions(settings) if one[0] != "replica")
+            self._repeat([(group, "all_gather", size_bytes, count) for group, _, size_bytes, count in found])
         if settings.has_loss_reduction:
             self.collective("shard" if settings.shards > 1 else "dp", "reduce", 8)
         self.collective("world", "all_reduce", 8)
 
-    def _repeat(self, group: str, operator: str, size_bytes: int, count: int) -> None:
-        for _ in range(count):
-            self.collective(group, operator, size_bytes)
+    def _repeat(self, wanted: Sequence[tuple[str, str, int, int]]) -> None:
+        for group, operator, size_bytes, count in wanted:
+            for _ in range(count):
+                self.collective(group, operator, size_bytes)
 
     def _pass_through(self, milliseconds: float, micro_batch: int, cuts: Cuts, buckets: int) -> None:
         """Work, cut by the collectives of the groups inside a stage, and by the buckets that it has finished."""
@@ -237,7 +221,8 @@ class Program:
         shares = part_shares(self.settings, cuts)
         for part in range(parts):
             ratio, is_expert = shares[part]
-            column = expert_work(self.settings, micro_batch) if is_expert else micro_batch
+            # The experts' work on a micro-batch has a column of its own, behind all micro-batches.
+            column = self.settings.micro_batches + micro_batch if is_expert else micro_batch
             length_ms = milliseconds / self.settings.model_chunks / (parts * pieces) * ratio
             for piece in range(pieces):
                 is_cut = piece == pieces - 1 and bool(cuts)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from irregulars.errors import InputError
 from irregulars.producers.simulator.faults import Fault
 from irregulars.producers.simulator.network import Network, NetworkState, state_of
-from irregulars.producers.simulator.noise import fault_generator
+from irregulars.producers.simulator.noise import FAULTS, generator_of
 from irregulars.producers.simulator.settings import NS_PER_MS
 from irregulars.producers.simulator.topology import Ints, Topology
 
@@ -82,7 +82,7 @@ class Faults:
         """Return factor and added milliseconds; a fluctuating fault has any part of its strength."""
         part = fault.part(iteration)
         if fault.shape == "fluctuating":
-            part = float(fault_generator(self._topology.settings, number, iteration).random())
+            part = float(generator_of(self._topology.settings, FAULTS, number, iteration).random())
         if part == 1:
             return fault.factor, fault.add_ms
         return 1 + (fault.factor - 1) * part, fault.add_ms * part
@@ -92,7 +92,7 @@ class Faults:
         load = np.ones((settings.replicas, settings.micro_batches))
         for number, fault in uneven:
             sigma = float(np.sqrt(np.log1p(fault.spread**2)))
-            generator = fault_generator(settings, number, iteration)
+            generator = generator_of(settings, FAULTS, number, iteration)
             load *= generator.lognormal(-(sigma**2) / 2, sigma, load.shape)
         return load
 

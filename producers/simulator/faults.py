@@ -140,24 +140,33 @@ def parse_fault(text: str) -> Fault:
     values = _pairs(rest, text)
     _check_keys(kind, values, text)
     first, past, shape = _times(values, text)
+    try:
+        at = float(values.get("at", 0.5))
+    except ValueError:
+        at = -1.0
+    if not 0 <= at < 1:
+        raise InputError(f"at must be a number from 0 to below 1; got {values['at']!r} (fault {text!r})")
+    inside = values.get("inside", "no")
+    if inside not in ("yes", "no"):
+        raise InputError(f"inside must be yes or no; got {inside!r} (fault {text!r})")
     return Fault(
         kind=kind,
         first=first,
         past=past,
         shape=shape,
-        factor=_number(values, "factor", text, default=1.0, low=1.0),
-        add_ms=_number(values, "add_ms", text, default=0.0, low=0.0),
-        spread=_number(values, "spread", text, default=0.0, low=0.0),
+        factor=_number(values, "factor", text, least=1.0),
+        add_ms=_number(values, "add_ms", text),
+        spread=_number(values, "spread", text),
         rank=_index(values, "src" if "src" in values else "rank", text),
         peer=_index(values, "dst", text),
         host=values.get("host"),
         switch=values.get("switch"),
         stage=_index(values, "stage", text),
-        excess=_number(values, "excess", text, default=0.0, low=0.0),
+        excess=_number(values, "excess", text),
         by=_sought(kind, values, text),
         over=_over(shape, values, text),
-        at=_part(values, text),
-        is_inside=_is_inside(values, text),
+        at=at,
+        is_inside=inside == "yes",
     )
 
 
@@ -213,23 +222,6 @@ def _over(shape: str, values: Mapping[str, str], text: str) -> int:
     return over
 
 
-def _part(values: Mapping[str, str], text: str) -> float:
-    try:
-        part = float(values.get("at", 0.5))
-    except ValueError:
-        part = -1.0
-    if not 0 <= part < 1:
-        raise InputError(f"at must be a number from 0 to below 1; got {values['at']!r} (fault {text!r})")
-    return part
-
-
-def _is_inside(values: Mapping[str, str], text: str) -> bool:
-    value = values.get("inside", "no")
-    if value not in ("yes", "no"):
-        raise InputError(f"inside must be yes or no; got {value!r} (fault {text!r})")
-    return value == "yes"
-
-
 def _times(values: Mapping[str, str], text: str) -> tuple[int, int | None, str]:
     first, past = _index(values, "from", text) or 0, _index(values, "to", text)
     shape = values.get("shape", "lasting")
@@ -242,14 +234,16 @@ def _times(values: Mapping[str, str], text: str) -> tuple[int, int | None, str]:
     return first, first + 1 if shape == "spike" else past, shape
 
 
-def _number(values: Mapping[str, str], key: str, text: str, *, default: float, low: float) -> float:
+def _number(values: Mapping[str, str], key: str, text: str, least: float = 0.0) -> float:
+    """Read a number above `least`, which it is where it is not given: a strength that does nothing."""
+    if key not in values:
+        return least
     try:
-        value = float(values.get(key, default))
+        value = float(values[key])
     except ValueError:
         raise InputError(f"{key} must be a number; got {values[key]!r} (fault {text!r})") from None
-    is_given = key in values
-    if not (low < value < float("inf") if is_given else True):
-        raise InputError(f"{key} must be above {low:g}; got {values[key]!r} (fault {text!r})")
+    if not least < value < float("inf"):
+        raise InputError(f"{key} must be above {least:g}; got {values[key]!r} (fault {text!r})")
     return value
 
 

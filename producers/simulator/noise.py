@@ -23,7 +23,12 @@ _SPREAD_NS: Final = 5 * NS_PER_US
 _SPREAD_RATIO: Final = 0.01
 _LEAST_GAP_RATIO: Final = 0.5
 # Follow the seed in the key of a generator, so that its streams of numbers never mix.
-_HEALTHY, _CLOCKS, _FAULTS, _UNTIDINESS, _DELIVERY, _WARM_UP, _LOGGING = range(7)
+HEALTHY, CLOCKS, FAULTS, UNTIDINESS, DELIVERY, WARM_UP, LOGGING = range(7)
+
+
+def generator_of(settings: SimulatorSettings, topic: int, *numbers: int) -> np.random.Generator:
+    """Return the generator of one topic, of the whole run or (by further numbers) of one iteration or fault."""
+    return np.random.default_rng([settings.seed, topic, *numbers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Noise:
 
 def draw_noise(settings: SimulatorSettings, iteration: int, *, steps: int, flows: int) -> Noise:
     """Draw the noise of one iteration."""
-    generator = np.random.default_rng([settings.seed, _HEALTHY, iteration])
+    generator = generator_of(settings, HEALTHY, iteration)
     gap = 1 + settings.gap_noise_ratio * generator.standard_normal(steps)
     transfer = np.exp(settings.transfer_noise_ratio * generator.standard_normal(flows))
     spike = generator.uniform(settings.spike_factor_low, settings.spike_factor_high, flows)
@@ -72,7 +77,7 @@ def clock_offsets_ns(settings: SimulatorSettings, hosts: int) -> NDArray[np.int6
     limit_ns = settings.shared_clock_error_us * NS_PER_US if is_shared else settings.clock_offset_ms * NS_PER_MS
     if not limit_ns:
         return np.zeros(hosts, dtype=np.int64)
-    generator = np.random.default_rng([settings.seed, _CLOCKS])
+    generator = generator_of(settings, CLOCKS)
     return np.rint(generator.uniform(-limit_ns, limit_ns, hosts)).astype(np.int64)
 
 
@@ -80,7 +85,7 @@ def clock_drifts_ratio(settings: SimulatorSettings, hosts: int) -> Floats:
     """Return how much faster each host's clock runs than a true one."""
     if settings.clock == "shared":
         return np.zeros(hosts)
-    generator = np.random.default_rng([settings.seed, _CLOCKS, 1])
+    generator = generator_of(settings, CLOCKS, 1)
     limit = settings.clock_drift_ppm / 1e6
     return generator.uniform(-limit, limit, hosts)
 
@@ -90,29 +95,4 @@ def elapsed_drifts_ratio(settings: SimulatorSettings) -> Floats:
     if not settings.elapsed_clock_ppm:
         return np.zeros(settings.world_size)
     limit = settings.elapsed_clock_ppm / 1e6
-    return np.random.default_rng([settings.seed, _CLOCKS, 2]).uniform(-limit, limit, settings.world_size)
-
-
-def fault_generator(settings: SimulatorSettings, fault: int, iteration: int) -> np.random.Generator:
-    """Return the generator of one fault (by its place in the settings) in one iteration."""
-    return np.random.default_rng([settings.seed, _FAULTS, fault, iteration])
-
-
-def untidiness_generator(settings: SimulatorSettings, topic: int, iteration: int = 0) -> np.random.Generator:
-    """Return the generator of one sort of untidiness, for the whole run or for one iteration."""
-    return np.random.default_rng([settings.seed, _UNTIDINESS, topic, iteration])
-
-
-def warm_up_generator(settings: SimulatorSettings, iteration: int) -> np.random.Generator:
-    """Return the generator of one of the first iterations' slow start."""
-    return np.random.default_rng([settings.seed, _WARM_UP, iteration])
-
-
-def logging_generator(settings: SimulatorSettings) -> np.random.Generator:
-    """Return the generator of the ranks that log."""
-    return np.random.default_rng([settings.seed, _LOGGING])
-
-
-def delivery_generator(settings: SimulatorSettings, iteration: int) -> np.random.Generator:
-    """Return the generator of losses and copies of the rows of one iteration."""
-    return np.random.default_rng([settings.seed, _DELIVERY, iteration])
+    return generator_of(settings, CLOCKS, 2).uniform(-limit, limit, settings.world_size)

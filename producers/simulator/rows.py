@@ -18,10 +18,11 @@ from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, H
 from irregulars.producers.simulator.bandwidth import Samples
 from irregulars.producers.simulator.engine import Engine, Run
 from irregulars.producers.simulator.noise import (
+    DELIVERY,
     clock_drifts_ratio,
     clock_offsets_ns,
-    delivery_generator,
     elapsed_drifts_ratio,
+    generator_of,
 )
 from irregulars.producers.simulator.plan import OperatorRows, Plan
 from irregulars.producers.simulator.settings import SimulatorSettings
@@ -34,7 +35,7 @@ def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -
     """Return which rows of an iteration arrive, and which of these arrive twice; None: all, and none."""
     if not (settings.loss_ratio or settings.repeat_ratio):
         return None, None
-    generator = delivery_generator(settings, iteration)
+    generator = generator_of(settings, DELIVERY, iteration)
     count = len(rows.step)
     comes = np.ones(count, dtype=np.bool_)
     if settings.loss_ratio:

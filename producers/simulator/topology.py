@@ -30,7 +30,7 @@ Kinds are those of the contract: the four groups that carry gradients are ``dp``
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Final
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Ranks, ranks_to_runs
-from irregulars.producers.simulator.noise import logging_generator
+from irregulars.producers.simulator.noise import LOGGING, generator_of
 from irregulars.producers.simulator.settings import SimulatorSettings
 
 Ints = NDArray[np.int64]
@@ -56,11 +56,6 @@ VARYING: Final[Mapping[str, tuple[str, ...]]] = {
 _KINDS: Final = {"shard": "dp", "replica": "dp", "edp": "dp", "emb": "unknown"}
 _LETTERS: Final = {"pp": "p", "dp": "d", "shards": "s", "ep": "e", "cp": "c", "tp": "t"}
 _ALWAYS_NAMED: Final = frozenset({"pp", "dp", "tp"})
-
-
-def sizes_of(settings: SimulatorSettings) -> tuple[int, ...]:
-    """Shape of the grid of ranks."""
-    return tuple(getattr(settings, axis) for axis in AXES)
 
 
 def has_group(settings: SimulatorSettings, group: str) -> bool:
@@ -136,45 +131,28 @@ def _names(settings: SimulatorSettings, group: str) -> list[str]:
     ]  # fmt: skip
 
 
-@dataclass(frozen=True)
 class Topology:
-    """The cluster and the groups of one job.
+    """The cluster and the groups of one job."""
 
-    `host`, `gpu`, `nic`, `switch`: per rank: index of its host, of its GPU inside the host, of its NIC and of its
-    leaf switch. `nic_host`: per NIC: its host.
-    """
-
-    settings: SimulatorSettings
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.settings.world_size
-
-    @property
-    def stage_ranks(self) -> int:
-        """Ranks of one pipeline stage."""
-        return self.settings.stage_ranks
-
-    @cached_property
-    def grid(self) -> Ints:
-        """All ranks, as an array with the axes of `producers.simulator.topology.AXES`."""
-        pp, *inner = sizes_of(self.settings)
+    def __init__(self, settings: SimulatorSettings) -> None:
+        self.settings: Final = settings
+        self.world_size: Final = settings.world_size
+        self.stage_ranks: Final = settings.stage_ranks
         ranks = np.arange(self.world_size)
-        if self.settings.rank_order == "tp-cp-ep-dp-pp":
-            return ranks.reshape(pp, *inner)
-        dp, shards, *rest = inner
-        return ranks.reshape(dp, shards, pp, *rest).transpose(2, 0, 1, 3, 4, 5)
-
-    @cached_property
-    def rank_of_seat(self) -> Ints:
-        """Which rank sits where."""
-        return self.grid.ravel()
-
-    @cached_property
-    def seat(self) -> Ints:
-        """Seat of each rank."""
-        return np.argsort(self.rank_of_seat)
+        pp, dp, shards, *rest = (getattr(settings, axis) for axis in AXES)
+        if settings.rank_order == "tp-cp-ep-dp-pp":
+            self.grid: Ints = ranks.reshape(pp, dp, shards, *rest)  # all ranks, with the axes of `AXES`
+        else:
+            self.grid = ranks.reshape(dp, shards, pp, *rest).transpose(2, 0, 1, 3, 4, 5)
+        self.rank_of_seat: Ints = self.grid.ravel()
+        # Per rank: its seat, and the index of its host, of its GPU inside the host, of its NIC and of its leaf switch
+        self.seat: Ints = np.argsort(self.rank_of_seat)
+        self.host: Ints = ranks // settings.gpus_per_host
+        self.gpu: Ints = ranks % settings.gpus_per_host
+        self._nics_per_host = -(-settings.gpus_per_host // settings.gpus_per_nic)
+        self.nic: Ints = self.host * self._nics_per_host + self.gpu // settings.gpus_per_nic
+        self.switch: Ints = self.host // settings.hosts_per_switch
+        self.nic_host: Ints = np.arange(int(self.nic[-1]) + 1) // self._nics_per_host  # per NIC: its host
 
     @cached_property
     def is_logged(self) -> NDArray[np.bool_]:
@@ -187,28 +165,8 @@ class Topology:
             return is_leader
         units = self.host if self.settings.logged == "some_hosts" else np.arange(self.world_size)
         count = int(units[-1]) + 1
-        order = logging_generator(self.settings).permutation(count)
+        order = generator_of(self.settings, LOGGING).permutation(count)
         return np.isin(units, order[: max(round(count * (1 - self.settings.unlogged_ratio)), 1)])
-
-    @cached_property
-    def host(self) -> Ints:
-        """Host of each rank."""
-        return np.arange(self.world_size) // self.settings.gpus_per_host
-
-    @cached_property
-    def gpu(self) -> Ints:
-        """Local GPU of each rank."""
-        return np.arange(self.world_size) % self.settings.gpus_per_host
-
-    @cached_property
-    def nic(self) -> Ints:
-        """NIC of each rank."""
-        return self.host * self._nics_per_host + self.gpu // self.settings.gpus_per_nic
-
-    @cached_property
-    def nic_host(self) -> Ints:
-        """Host of each NIC."""
-        return np.arange(int(self.nic[-1]) + 1) // self._nics_per_host
 
     @cached_property
     def nic_rank(self) -> Ints:
@@ -218,15 +176,6 @@ class Topology:
         result = np.full(len(self.nic_host), -1)
         result[nics] = ranks[first]
         return result
-
-    @cached_property
-    def switch(self) -> Ints:
-        """Leaf switch of each rank."""
-        return self.host // self.settings.hosts_per_switch
-
-    @property
-    def _nics_per_host(self) -> int:
-        return -(-self.settings.gpus_per_host // self.settings.gpus_per_nic)
 
     def host_name(self, host: int) -> str:
         """Name of a host."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from irregulars.producers.simulator.calls import has_expert_work
-from irregulars.producers.simulator.noise import untidiness_generator, warm_up_generator
+from irregulars.producers.simulator.noise import UNTIDINESS, WARM_UP, generator_of
 from irregulars.producers.simulator.settings import NS_PER_MS, SimulatorSettings
 from irregulars.producers.simulator.topology import Ints, Topology
 
@@ -42,7 +42,7 @@ class WarmUp:
         settings = self._settings
         if not settings.compile_ms or iteration >= len(_COMPILED):
             return None
-        drawn = warm_up_generator(settings, iteration).standard_normal(settings.world_size)
+        drawn = generator_of(settings, WARM_UP, iteration).standard_normal(settings.world_size)
         length_ns = settings.compile_ms * NS_PER_MS * _COMPILED[iteration]
         return np.asarray(length_ns * np.maximum(1 + _COMPILE_SPREAD * drawn, 0.5))
 
@@ -93,7 +93,7 @@ class Untidiness:
         factor = settings.workload_factor(iteration) * self._common_load(iteration)
         if not settings.micro_batch_spread_ratio:
             return factor
-        generator = untidiness_generator(settings, _DATA, iteration)
+        generator = generator_of(settings, UNTIDINESS, _DATA, iteration)
         sigma = float(np.sqrt(np.log1p(settings.micro_batch_spread_ratio**2)))
         shape = settings.replicas, settings.micro_batches
         if settings.micro_batch_tail:
@@ -106,7 +106,7 @@ class Untidiness:
         job, replica = self._settings.iteration_spread_ratio, self._settings.replica_spread_ratio
         if not (job or replica):
             return 1.0
-        generator = untidiness_generator(self._settings, _REPLICAS, iteration)
+        generator = generator_of(self._settings, UNTIDINESS, _REPLICAS, iteration)
         own = replica * generator.standard_normal((self._settings.replicas, 1))
         return np.exp(job * generator.standard_normal() + own)
 
@@ -115,7 +115,7 @@ class Untidiness:
         settings = self._settings
         if not settings.pause_probability:
             return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
-        generator = untidiness_generator(settings, _PAUSES, iteration)
+        generator = generator_of(settings, UNTIDINESS, _PAUSES, iteration)
         ranks = np.flatnonzero(generator.random(settings.world_size) < settings.pause_probability)
         times = np.minimum(1 + generator.pareto(settings.pause_tail_index, len(ranks)), _MOST_PAUSES)
         return ranks, generator.random(len(ranks)), settings.pause_ms * NS_PER_MS * times
@@ -127,7 +127,7 @@ class Untidiness:
         settings = self._settings
         shape = settings.dp, settings.shards, settings.ep, settings.cp
         lasting = self._popularity[min(iteration, len(self._popularity) - 1)][:, None]
-        passing = untidiness_generator(settings, _ROUTERS, iteration).standard_normal(shape)
+        passing = generator_of(settings, UNTIDINESS, _ROUTERS, iteration).standard_normal(shape)
         drawn = np.sqrt(_LASTING_PART) * lasting + np.sqrt(1 - _LASTING_PART) * passing
         load = np.exp(settings.expert_spread_ratio * drawn)
         load /= load.mean(axis=2, keepdims=True)
@@ -137,12 +137,12 @@ class Untidiness:
         settings = self._settings
         if not has_expert_work(settings):
             return None
-        generator = untidiness_generator(settings, _EXPERTS)
+        generator = generator_of(settings, UNTIDINESS, _EXPERTS, 0)
         return autocorrelated(generator, settings.iterations, settings.ep, _ROUTER_ITERATIONS)
 
     def stalls(self, iteration: int, lanes: Ints) -> tuple[Ints, Floats]:
         """Which of these flows hang, and for how many iteration times."""
-        generator = untidiness_generator(self._settings, _STALLS, iteration)
+        generator = generator_of(self._settings, UNTIDINESS, _STALLS, iteration)
         count = int(generator.poisson(self._settings.stalls_per_iteration)) if len(lanes) else 0
         chosen = lanes[generator.integers(len(lanes), size=count)] if count else lanes[:0]
         return chosen, generator.uniform(STALL_LOW_RATIO, STALL_HIGH_RATIO, count)
@@ -151,7 +151,7 @@ class Untidiness:
         ratio = self._settings.rank_spread_ratio
         if not ratio:
             return None
-        drawn = untidiness_generator(self._settings, _RANKS).standard_normal(self._settings.world_size)
+        drawn = generator_of(self._settings, UNTIDINESS, _RANKS, 0).standard_normal(self._settings.world_size)
         # Acceptance tests sort out slower GPUs.
         return np.asarray(1 + ratio * np.clip(drawn, -_SLOWEST_RANK_STDS, _SLOWEST_RANK_STDS))
 
@@ -159,7 +159,7 @@ class Untidiness:
         settings = self._settings
         if not settings.host_phase_ratio:
             return None
-        generator = untidiness_generator(settings, _PHASES)
+        generator = generator_of(settings, UNTIDINESS, _PHASES, 0)
         size = settings.host_phase_ratio * generator.uniform(*_PHASE_SIZES, hosts)
         state = autocorrelated(generator, settings.iterations, hosts, settings.host_phase_iterations)
         return np.asarray(1 + size * np.clip(state - _PHASE_FROM, 0.0, 1.0))
@@ -168,7 +168,7 @@ class Untidiness:
         settings = self._settings
         if not settings.host_slow_probability:
             return None
-        generator = untidiness_generator(settings, _HOSTS)
+        generator = generator_of(settings, UNTIDINESS, _HOSTS, 0)
         factor = np.ones((max(settings.iterations, 1), hosts))
         begins = np.argwhere(generator.random(factor.shape) < settings.host_slow_probability)
         lengths = generator.geometric(min(1 / settings.host_slow_iterations, 1.0), len(begins))

@@ -30,36 +30,20 @@ class Column:
     can_lack: bool = False
 
 
+# Behind a kind, "?": it is nullable; "??": it can lack as well
+_KINDS: Final = {
+    "commops": "rank int, communicator text, operator text, sequence int, peer int?, start_ns time?, elapsed_ns int?,"
+               "size_bytes int?, iteration int?",
+    "bandwidth": "rank int, time_ns time, path text, device text, tx_bytes_per_s float?, rx_bytes_per_s float?",
+    "iterations": "rank int, iteration int, start_ns time, elapsed_ns int, phase text??, loss float??,"
+                  "grad_norm float??, tokens int??",
+}  # fmt: skip
 COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
-    "commops": (
-        Column("rank", "int"),
-        Column("communicator", "text"),
-        Column("operator", "text"),
-        Column("sequence", "int"),
-        Column("peer", "int", nullable=True),
-        Column("start_ns", "time", nullable=True),
-        Column("elapsed_ns", "int", nullable=True),
-        Column("size_bytes", "int", nullable=True),
-        Column("iteration", "int", nullable=True),
-    ),
-    "bandwidth": (
-        Column("rank", "int"),
-        Column("time_ns", "time"),
-        Column("path", "text"),
-        Column("device", "text"),
-        Column("tx_bytes_per_s", "float", nullable=True),
-        Column("rx_bytes_per_s", "float", nullable=True),
-    ),
-    "iterations": (
-        Column("rank", "int"),
-        Column("iteration", "int"),
-        Column("start_ns", "time"),
-        Column("elapsed_ns", "int"),
-        Column("phase", "text", nullable=True, can_lack=True),
-        Column("loss", "float", nullable=True, can_lack=True),
-        Column("grad_norm", "float", nullable=True, can_lack=True),
-        Column("tokens", "int", nullable=True, can_lack=True),
-    ),
+    schema: tuple(
+        Column(name, kind.rstrip("?"), nullable="?" in kind, can_lack="??" in kind)
+        for name, kind in (text.split() for text in texts.split(","))
+    )
+    for schema, texts in _KINDS.items()
 }
 
 

@@ -14,6 +14,7 @@ from pyarrow._compute import CastOptions, SetLookupOptions, call_function  # pya
 from irregulars.arrow_numpy import from_numpy, to_numpy
 from irregulars.messages.bounds import BOUNDS, LATEST_NS, Bound
 from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, RECV, SEND, UNKNOWN
+from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Keys, Rows
@@ -66,7 +67,7 @@ def _commops_keys(columns: Mapping[str, np.ndarray]) -> Keys:
     operator = columns["operator"]
     direction = np.where((operator == SEND) | (operator == RECV), operator, 0)
     identity = (columns["communicator"], direction, columns["peer"], columns["sequence"])
-    return Keys(_ends(columns["start_ns"], columns["elapsed_ns"]), identity)
+    return Keys(ends_ns(columns["start_ns"], columns["elapsed_ns"]), identity)
 
 
 def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
@@ -86,7 +87,7 @@ def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
 
 def _iterations_keys(columns: Mapping[str, np.ndarray]) -> Keys:
     identity = tuple(columns[name] for name in ("iteration", "phase", "start_ns", "elapsed_ns"))
-    return Keys(_ends(columns["start_ns"], columns["elapsed_ns"]), identity)
+    return Keys(ends_ns(columns["start_ns"], columns["elapsed_ns"]), identity)
 
 
 def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
@@ -291,9 +292,3 @@ def _texts(column: pa.Array) -> list[str]:
         return list(column.to_pylist())
     except UnicodeDecodeError:
         return [text.decode(errors="replace") for text in column.cast(pa.binary()).to_pylist()]
-
-
-def _ends(start_ns: np.ndarray, elapsed_ns: np.ndarray) -> np.ndarray:
-    """Return when rows ended. `elapsed_ns` is float64, exact to the nanosecond up to `bounds.MOST_EXACT`."""
-    is_known = (start_ns != UNKNOWN) & ~np.isnan(elapsed_ns)
-    return np.where(is_known, start_ns + np.where(is_known, elapsed_ns, 0).astype(np.int64), UNKNOWN)

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from irregulars.producers.node.device_source import DeviceSource
-from irregulars.producers.node.metrics import AgentCollector, AgentState
+from irregulars.producers.node.metrics import AgentState
 from irregulars.producers.node.node_source import NodeSource
 from irregulars.producers.node.roster import Roster
 from irregulars.producers.publishing.publisher import AgentSettings
@@ -45,7 +45,7 @@ def _of_agent(folder: Path) -> Iterator[Metric]:
     publisher = SpoolingPublisher(AgentSettings("127.0.0.1:1"), SpoolSettings(folder, 1 << 21, 1 << 21, 0.0))
     roster = Roster("here", {}, ())
     source = NodeSource({}, roster, DeviceSource([], owners=lambda: roster.owners))
-    yield from AgentCollector(AgentState(source, roster, publisher)).collect()
+    yield from AgentState(source, roster, publisher).collect()
     publisher.close()
 
 

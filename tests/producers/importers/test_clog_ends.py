@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from irregulars.producers.importers.clog_job import RUNNING_MS, Log, given_up, groups_of_log, is_running, read_log
+from irregulars.producers.importers.clog_job import RUNNING_MS, Log, given_up, groups_of_log, job_of_logs, read_log
 from irregulars.producers.importers.clog_lines import Membership
 from tests.producers.importers.clog_lines import BASE_MS, event, log, steady
 
@@ -20,8 +20,8 @@ def logs_of(*all_lines: list[str]) -> dict[str, Log]:
 def found_in(logs: Mapping[str, Log]) -> dict[str, set[tuple[str, int]]]:
     parsers = {name: one.parser for name, one in logs.items()}
     groups = {name: groups_of_log([WORLD], (), 0, 2, {}) for name in logs}
-    return {file: set(calls) for file, calls in given_up(parsers, groups, {
-        name: one.newest_ended() for name, one in logs.items()}).items()}  # fmt: skip
+    newest = {name: one.newest_ended for name, one in logs.items()}
+    return {file: set(calls) for file, calls in given_up(parsers, groups, newest).items()}
 
 
 def timed_out(calls: int = 60) -> list[str]:
@@ -44,9 +44,7 @@ def test_a_log_that_lost_lines_or_is_just_shorter_shows_no_such_thing(lost: str)
 
 
 def test_a_job_runs_while_its_newest_line_is_new() -> None:
-    parsers = {name: one.parser for name, one in logs_of(steady(0), steady(1, calls=90)).items()}
-    newest_ms = BASE_MS + 893
-    assert is_running(parsers, newest_ms)
-    assert is_running(parsers, newest_ms + RUNNING_MS)
-    assert not is_running(parsers, newest_ms + RUNNING_MS + 1)
-    assert not is_running(parsers, newest_ms - RUNNING_MS - 1)  # another clock: nothing is known
+    logs = logs_of(steady(0)[:-1], steady(1, calls=90))
+    now = [0, RUNNING_MS, RUNNING_MS + 1, -RUNNING_MS - 1]  # the last is another clock's: nothing is known
+    jobs = [job_of_logs(logs, {"0.log": 0, "1.log": 1}, "job", BASE_MS + 893 + after_ms) for after_ms in now]
+    assert ["run still" in " ".join(job.notes) for job in jobs] == [True, True, False, False]
