@@ -314,8 +314,10 @@ SHARDED = (
 )  # fmt: skip
 
 
-def write_inspector_logs(directory: Path, iterations: int) -> None:
-    """Logs of two processes that shard their parameters: NCCL counts the operators of each kind apart."""
+def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(tmp_path: Path) -> None:
+    logs, iterations = tmp_path / "logs", 30
+    logs.mkdir()
+    # Logs of two processes that shard their parameters: NCCL counts the operators of each kind apart.
     for process in range(2):
         counts, told, now_us = Counter[str](), [], 0
         for _ in range(iterations):
@@ -326,13 +328,7 @@ def write_inspector_logs(directory: Path, iterations: int) -> None:
                 one = collective(counts[name], 300, now_us + 10 * process, name)
                 one["coll_perf"]["coll_msg_size_bytes"] = size
                 told.append({**context(process), **one})
-        (directory / f"host-pid{process}.log").write_bytes(lines(*told))
-
-
-def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(tmp_path: Path) -> None:
-    logs, iterations = tmp_path / "logs", 30
-    logs.mkdir()
-    write_inspector_logs(logs, iterations)
+        (logs / f"host-pid{process}.log").write_bytes(lines(*told))
     options = {"directory": str(logs), "job": "job", "world_size": 2}
     source = open_source(SourceTable("nccl-inspector", "logs", options, "agent.toml"), tmp_path)
     records, deadline_s = [], time.monotonic() + DEADLINE_S

@@ -126,10 +126,6 @@ def test_a_directory_that_cannot_be_made_is_an_input_error(tmp_path: Path, dropp
         Spool(tmp_path / "file" / "spool", 1 << 20, dropped)
 
 
-def segment_of(body: bytes) -> bytes:
-    return b"IRSPOOL1" + struct.pack("<I", zlib.crc32(body)) + body
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -140,7 +136,7 @@ def segment_of(body: bytes) -> bytes:
     ],
 )
 def test_a_segment_with_broken_messages_is_counted_and_the_rest_is_read(tmp_path: Path, body: bytes) -> None:
-    (tmp_path / f"{1:020d}.spool").write_bytes(segment_of(body))
+    (tmp_path / f"{1:020d}.spool").write_bytes(b"IRSPOOL1" + struct.pack("<I", zlib.crc32(body)) + body)
     Spool(tmp_path, 1 << 20, Dropped()).append(1 << 33, [message(7)])
     spool = Spool(tmp_path, 1 << 20, Dropped())
     assert drain(spool) == [message(7)]

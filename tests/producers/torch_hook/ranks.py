@@ -43,31 +43,6 @@ def step(model: Any, optimizer: Any) -> None:
     optimizer.step()
 
 
-def every_operator(rank: int) -> None:
-    """Run each operator once a round, 100 floats each."""
-    pair = distributed.new_group([0, 1], group_desc="mesh_tp")
-    tensor, parts = torch.ones(100), [torch.zeros(100) for _ in range(2)]
-    for number in range(FIRST_MARKED, FIRST_MARKED + ROUNDS):
-        with torch_comms.iteration(number):
-            distributed.all_reduce(tensor, group=pair)
-            distributed.all_reduce(tensor, async_op=True).wait()
-            distributed.all_gather(parts, tensor)
-            distributed.all_gather_into_tensor(torch.zeros(200), tensor)
-            distributed.reduce_scatter_tensor(tensor, torch.ones(200))
-            distributed.all_to_all_single(torch.zeros(100), tensor)
-            distributed.broadcast(tensor, 0)
-            distributed.reduce(tensor, 0)
-            distributed.gather(tensor, parts if rank == 0 else None, 0)
-            distributed.scatter(tensor, parts if rank == 0 else None, 0)
-            distributed.barrier()
-            if rank == 0:
-                distributed.send(tensor, 1)
-                distributed.isend(tensor, 1).wait()
-            else:
-                distributed.recv(tensor, 0)
-                distributed.irecv(tensor, 0).wait()
-
-
 def steps_of_ddp() -> None:
     model, optimizer = model_and_optimizer()
     for number in range(ROUNDS):
@@ -92,7 +67,28 @@ def training() -> None:
     """Train by steps, then marked iterations with every operator, then what queues up."""
     rank = join()
     steps_of_ddp()
-    every_operator(rank)
+    # Run each operator once a round, 100 floats each.
+    pair = distributed.new_group([0, 1], group_desc="mesh_tp")
+    tensor, parts = torch.ones(100), [torch.zeros(100) for _ in range(2)]
+    for number in range(FIRST_MARKED, FIRST_MARKED + ROUNDS):
+        with torch_comms.iteration(number):
+            distributed.all_reduce(tensor, group=pair)
+            distributed.all_reduce(tensor, async_op=True).wait()
+            distributed.all_gather(parts, tensor)
+            distributed.all_gather_into_tensor(torch.zeros(200), tensor)
+            distributed.reduce_scatter_tensor(tensor, torch.ones(200))
+            distributed.all_to_all_single(torch.zeros(100), tensor)
+            distributed.broadcast(tensor, 0)
+            distributed.reduce(tensor, 0)
+            distributed.gather(tensor, parts if rank == 0 else None, 0)
+            distributed.scatter(tensor, parts if rank == 0 else None, 0)
+            distributed.barrier()
+            if rank == 0:
+                distributed.send(tensor, 1)
+                distributed.isend(tensor, 1).wait()
+            else:
+                distributed.recv(tensor, 0)
+                distributed.irecv(tensor, 0).wait()
     queue(rank)
 
 

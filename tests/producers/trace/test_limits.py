@@ -31,7 +31,15 @@ def trace(tmp_path: Path) -> Path:
     return tmp_path / "trace"
 
 
-def write_equal_rows(path: Path, rows: int) -> None:
+MEASURED = """import resource, subprocess, sys
+status = subprocess.run(sys.argv[1:]).returncode
+print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+"""Runs a command, and says with which status it ended and how many KiB it took at most."""
+
+
+def test_a_small_parquet_of_very_many_rows_is_refused_in_one_line(trace: Path) -> None:
+    path = trace / "commops.parquet"
     part = 1_000_000
     schema = pa.schema(
         [("rank", pa.int32()), ("communicator", pa.string()), ("operator", pa.string()), ("sequence", pa.int64()),
@@ -47,19 +55,8 @@ def write_equal_rows(path: Path, rows: int) -> None:
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for _ in range(rows // part):
+        for _ in range(20_000_000 // part):
             writer.write_batch(batch, row_group_size=part)
-
-
-MEASURED = """import resource, subprocess, sys
-status = subprocess.run(sys.argv[1:]).returncode
-print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
-"""Runs a command, and says with which status it ended and how many KiB it took at most."""
-
-
-def test_a_small_parquet_of_very_many_rows_is_refused_in_one_line(trace: Path) -> None:
-    write_equal_rows(trace / "commops.parquet", 20_000_000)
     assert (trace / "commops.parquet").stat().st_size < 5_000_000
     # By a small process in between: ours has had other children, and is large itself when it forks.
     command = [sys.executable, "-c", MEASURED, sys.executable, "-m", "irregulars", "analyze", str(trace), "--json"]
@@ -76,19 +73,15 @@ FREE_BYTES = 32 << 20
 """Instead of a gigabyte, which takes a while to unpack."""
 
 
-def packed_bomb(path: Path, begin: bytes = b"") -> None:
-    packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as stream:
-        stream.write(begin)
-        for _ in range((FREE_BYTES >> 20) + 1):
-            stream.write(b" " * (1 << 20))
-    path.write_bytes(packed.getvalue())
-
-
 def test_a_packed_file_that_becomes_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "FREE_BYTES", FREE_BYTES)
     path = tmp_path / "commops.jsonl.gz"
-    packed_bomb(path)
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as stream:
+        stream.write(b"")
+        for _ in range((FREE_BYTES >> 20) + 1):
+            stream.write(b" " * (1 << 20))
+    path.write_bytes(packed.getvalue())
     for name in ("commops.jsonl.gz", "commops.csv.gz", "commops.parquet.gz"):
         path = path.rename(tmp_path / name)
         with pytest.raises(InputError, match=f"{name}: must unpack to at most 200 times its size"):
