@@ -22,7 +22,7 @@ class Threshold(NamedTuple):
     source: str
 
 
-def threshold(value: float, *, unit: str, meaning: str, source: str) -> Any:
+def threshold(value: float, unit: str, meaning: str, source: str) -> Any:
     """Return a field of a frozen dataclass of thresholds.
 
     Parameters

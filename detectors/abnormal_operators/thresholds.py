@@ -14,84 +14,48 @@ _SIMULATED: Final = "chosen by hand; tests/benchmarks/bench_operators.py shows w
 class AbnormalThresholds:
     """What ranks, lanes and single pieces of an iteration are held against."""
 
-    ratio: float = threshold(
-        1.1,
-        unit="elapsed time over that in the replay",
-        meaning="An operator above it is called abnormal. No verdict rests on it.",
-        source="Holmes (NSDI 2025): the definition of an abnormal operator",
-    )
+    ratio: float = threshold(1.1, "elapsed time over that in the replay",
+        "An operator above it is called abnormal. No verdict rests on it.",
+        "Holmes (NSDI 2025): the definition of an abnormal operator")  # fmt: skip
 
     # Who is slow: a rank by its gaps, a lane by its transfers
-    sigmas: float = threshold(
-        4.0,
-        unit="standard deviations",
-        meaning="A rank, a lane or a single gap that is slower by less does not stand out.",
-        source="chosen: hundreds of ranks and lanes are looked at, and of normal noise one in 30,000 is above",
-    )
-    least_lane_log: float = threshold(
-        0.05,
-        unit="logarithm of a ratio",
-        meaning="A lane that is slower by less does not stand out.",
-        source=_SIMULATED + "; transfers are noisier than work",
-    )
-    cause_ratio: float = threshold(
-        0.3,
-        unit="share of the iteration's excess",
-        meaning="A rank that costs less does not stand out.",
-        source=_SIMULATED,
-    )
-    lane_ratio: float = threshold(
-        0.3,
-        unit="share of what a rank must cost",
-        meaning="A lane that costs less does not stand out.",
-        source=_SIMULATED + ": a slow NIC has several lanes",
-    )
-    least_excess_ratio: float = threshold(
-        0.02,
-        unit="share of the usual iteration",
-        meaning="A smaller excess of the iteration counts as this.",
-        source="chosen: healthy iterations vary by a percent or two",
-    )
-    few_transfers: int = threshold(
-        3,
-        unit="transfers of a lane in the iteration",
-        meaning="A lane of fewer must cost as much as a rank.",
-        source="chosen: a healthy job has spikes of single transfers, two at once hardly ever",
-    )
+    sigmas: float = threshold(4.0, "standard deviations",
+        "A rank, a lane or a single gap that is slower by less does not stand out.",
+        "chosen: hundreds of ranks and lanes are looked at, and of normal noise one in 30,000 is above")  # fmt: skip
+    least_lane_log: float = threshold(0.05, "logarithm of a ratio",
+        "A lane that is slower by less does not stand out.",
+        _SIMULATED + "; transfers are noisier than work")  # fmt: skip
+    cause_ratio: float = threshold(0.3, "share of the iteration's excess",
+        "A rank that costs less does not stand out.",
+        _SIMULATED)  # fmt: skip
+    lane_ratio: float = threshold(0.3, "share of what a rank must cost",
+        "A lane that costs less does not stand out.",
+        _SIMULATED + ": a slow NIC has several lanes")  # fmt: skip
+    least_excess_ratio: float = threshold(0.02, "share of the usual iteration",
+        "A smaller excess of the iteration counts as this.",
+        "chosen: healthy iterations vary by a percent or two")  # fmt: skip
+    few_transfers: int = threshold(3, "transfers of a lane in the iteration",
+        "A lane of fewer must cost as much as a rank.",
+        "chosen: a healthy job has spikes of single transfers, two at once hardly ever")  # fmt: skip
 
     # The job's own pace, which no rank is blamed for
-    pace_quantile: float = threshold(
-        0.25,
-        unit="quantile of the ranks' ratios",
-        meaning="This quantile is taken for the job's pace.",
-        source="chosen: low, since up to three quarters of the ranks may be on slow hosts",
-    )
-    min_ranks_of_pace: int = threshold(
-        4,
-        unit="ranks",
-        meaning="With fewer, the iteration's pace is taken to be the usual one.",
-        source="computed: the least with a quarter of the ranks",
-    )
+    pace_quantile: float = threshold(0.25, "quantile of the ranks' ratios",
+        "This quantile is taken for the job's pace.",
+        "chosen: low, since up to three quarters of the ranks may be on slow hosts")  # fmt: skip
+    min_ranks_of_pace: int = threshold(4, "ranks",
+        "With fewer, the iteration's pace is taken to be the usual one.",
+        "computed: the least with a quarter of the ranks")  # fmt: skip
 
     # Noise
-    huber_sigmas: float = threshold(
-        2.0,
-        unit="standard deviations",
-        meaning="In a mean, a value farther from the median counts as if it were so far.",
-        source="Huber, Robust Estimation of a Location Parameter, 1964; the value is chosen",
-    )
-    least_group_sigma: float = threshold(
-        0.005,
-        unit="logarithm of a ratio",
-        meaning="The standard deviation of a rank's or lane's mean ratio counts as this at least.",
-        source="chosen: half of least_piece_sigma, as of the mean of four pieces",
-    )
-    least_piece_sigma: float = threshold(
-        0.01,
-        unit="logarithm of a ratio",
-        meaning="The standard deviation of single gaps or transfers counts as this at least.",
-        source="chosen: repeated work of a GPU varies by about a percent",
-    )
+    huber_sigmas: float = threshold(2.0, "standard deviations",
+        "In a mean, a value farther from the median counts as if it were so far.",
+        "Huber, Robust Estimation of a Location Parameter, 1964; the value is chosen")  # fmt: skip
+    least_group_sigma: float = threshold(0.005, "logarithm of a ratio",
+        "The standard deviation of a rank's or lane's mean ratio counts as this at least.",
+        "chosen: half of least_piece_sigma, as of the mean of four pieces")  # fmt: skip
+    least_piece_sigma: float = threshold(0.01, "logarithm of a ratio",
+        "The standard deviation of single gaps or transfers counts as this at least.",
+        "chosen: repeated work of a GPU varies by about a percent")  # fmt: skip
 
 
 ABNORMAL: Final = AbnormalThresholds()

@@ -23,148 +23,89 @@ class Likelihoods:
 
     # --- priors: how often which kind of device is to blame ---------------------------------------------------------
 
-    prior_nic: float = threshold(
-        1.0, unit=_PRIOR,
-        meaning="A NIC is to blame.",
-        source="convention: the measure of the other priors",
-    )  # fmt: skip
-    prior_link: float = threshold(
-        0.5, unit=_PRIOR,
-        meaning="The way between two ranks is to blame.",
-        source="chosen: rarer than a NIC, which all of its links pass",
-    )  # fmt: skip
-    prior_switch: float = threshold(
-        0.3, unit=_PRIOR,
-        meaning="A switch is to blame.",
-        source="chosen: there are fewer switches than NICs",
-    )  # fmt: skip
-    prior_communicator: float = threshold(
-        0.3, unit=_PRIOR,
-        meaning="The communication as such is to blame.",
-        source="chosen: as rare as a slow switch",
-    )  # fmt: skip
-    prior_fabric: float = threshold(
-        0.1, unit=_PRIOR,
-        meaning="What joins the switches is to blame.",
-        source="chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)",
-    )  # fmt: skip
-    prior_nobody: float = threshold(
-        0.05, unit=_PRIOR,
-        meaning="It was chance.",
-        source="chosen: what is looked into stands far out of the noise",
-    )  # fmt: skip
-    prior_unlogged: float = threshold(
-        1.0, unit=_PRIOR,
-        meaning="One member that logs nothing came late.",
-        source="chosen: nothing is known of it, so it is as likely late as a NIC is slow",
-    )  # fmt: skip
+    prior_nic: float = threshold(1.0, _PRIOR,
+        "A NIC is to blame.", "convention: the measure of the other priors")  # fmt: skip
+    prior_link: float = threshold(0.5, _PRIOR,
+        "The way between two ranks is to blame.",
+        "chosen: rarer than a NIC, which all of its links pass")  # fmt: skip
+    prior_switch: float = threshold(0.3, _PRIOR,
+        "A switch is to blame.", "chosen: there are fewer switches than NICs")  # fmt: skip
+    prior_communicator: float = threshold(0.3, _PRIOR,
+        "The communication as such is to blame.", "chosen: as rare as a slow switch")  # fmt: skip
+    prior_fabric: float = threshold(0.1, _PRIOR,
+        "What joins the switches is to blame.",
+        "chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)")  # fmt: skip
+    prior_nobody: float = threshold(0.05, _PRIOR,
+        "It was chance.", "chosen: what is looked into stands far out of the noise")  # fmt: skip
+    prior_unlogged: float = threshold(1.0, _PRIOR,
+        "One member that logs nothing came late.",
+        "chosen: nothing is known of it, so it is as likely late as a NIC is slow")  # fmt: skip
 
     # --- ways: which part of a slow device is slow ------------------------------------------------------------------
 
-    nic_both_ways: float = threshold(
-        0.5, unit=_WAY,
-        meaning="The NIC is slow both ways.",
-        source="chosen: half; with nic_out and nic_in the sum is 1",
-    )  # fmt: skip
-    nic_out: float = threshold(
-        0.3, unit=_WAY,
-        meaning="The NIC is slow in sending, not in receiving.",
-        source="chosen: queues build where a NIC sends (commit a2ee74a)",
-    )  # fmt: skip
-    nic_in: float = threshold(
-        0.2, unit=_WAY,
-        meaning="The NIC is slow in receiving, not in sending.",
-        source="chosen: rarer than nic_out",
-    )  # fmt: skip
-    link_both_ways: float = threshold(
-        0.5, unit=_WAY,
-        meaning="The link is slow both ways.",
-        source="chosen: half; with link_one_way twice the sum is 1",
-    )  # fmt: skip
-    link_one_way: float = threshold(
-        0.25, unit=_WAY,
-        meaning="The link is slow in one of its two directions; the value is that of one direction.",
-        source="chosen: as often one way as both ways",
-    )  # fmt: skip
-    switch_ports: float = threshold(
-        0.5, unit=_WAY,
-        meaning="The switch is slow for what passes it.",
-        source="chosen: half; with switch_uplink the sum is 1",
-    )  # fmt: skip
-    switch_uplink: float = threshold(
-        0.5, unit=_WAY,
-        meaning="The uplink of the switch is slow, and not what stays below it.",
-        source="chosen: as often as switch_ports (commit 6ebf6b1)",
-    )  # fmt: skip
+    nic_both_ways: float = threshold(0.5, _WAY,
+        "The NIC is slow both ways.", "chosen: half; with nic_out and nic_in the sum is 1")  # fmt: skip
+    nic_out: float = threshold(0.3, _WAY,
+        "The NIC is slow in sending, not in receiving.",
+        "chosen: queues build where a NIC sends (commit a2ee74a)")  # fmt: skip
+    nic_in: float = threshold(0.2, _WAY,
+        "The NIC is slow in receiving, not in sending.", "chosen: rarer than nic_out")  # fmt: skip
+    link_both_ways: float = threshold(0.5, _WAY,
+        "The link is slow both ways.", "chosen: half; with link_one_way twice the sum is 1")  # fmt: skip
+    link_one_way: float = threshold(0.25, _WAY,
+        "The link is slow in one of its two directions; the value is that of one direction.",
+        "chosen: as often one way as both ways")  # fmt: skip
+    switch_ports: float = threshold(0.5, _WAY,
+        "The switch is slow for what passes it.", "chosen: half; with switch_uplink the sum is 1")  # fmt: skip
+    switch_uplink: float = threshold(0.5, _WAY,
+        "The uplink of the switch is slow, and not what stays below it.",
+        "chosen: as often as switch_ports (commit 6ebf6b1)")  # fmt: skip
 
     # --- chances: how likely a lane is seen slow, by its relation to the device that is to blame --------------------
     # None is 0 or 1, since a ring may pass by a slow link: even a lane that crosses the device can look normal.
 
-    accused: float = threshold(
-        0.95, unit=_SLOW,
-        meaning="Such as the accused lane, if the communication as such is slow.",
-        source="chosen: it was looked into since it was slow",
-    )  # fmt: skip
-    passes: float = threshold(
-        0.97, unit=_SLOW,
-        meaning="It is a pair over the network that passes the slow NIC in its slow direction.",
-        source="chosen: a message has no way around its NIC, and of 128 members of a group each has such pairs",
-    )  # fmt: skip
-    crosses: float = threshold(
-        0.9, unit=_SLOW,
-        meaning="Such as a pair over the network with one end below a slow switch.",
-        source="chosen: a little less sure than the accused lane itself",
-    )  # fmt: skip
-    shares_host: float = threshold(
-        0.8, unit=_SLOW,
-        meaning="It is a group with other members on the slow NIC's host.",
-        source="chosen: a ring may enter and leave the host by another NIC",
-    )  # fmt: skip
-    inside: float = threshold(
-        0.2, unit=_SLOW,
-        meaning="It stays inside a host, and a NIC or switch of one of its ranks is slow.",
-        source="chosen: gloo, and NCCL without P2P, send it over the NIC; NVLink does not",
-    )  # fmt: skip
-    has_both_ends: float = threshold(
-        0.4, unit=_SLOW,
-        meaning="It is a larger group with both ends of a slow link.",
-        source="chosen: they may be neighbours in its ring, or not",
-    )  # fmt: skip
-    untouched: float = threshold(
-        0.05, unit=_SLOW,
-        meaning="What is slow does not touch it.",
-        source="chosen: several times what noise alone leaves beyond lane_sigmas, as one fault makes others wait",
-    )  # fmt: skip
-    nobody: float = threshold(
-        0.15, unit=_SLOW,
-        meaning="No device is to blame.",
-        source="chosen: three times untouched, since bad moments of a network slow many lanes at once",
-    )  # fmt: skip
-    waits_for_unlogged: float = threshold(
-        0.5, unit=_SLOW,
-        meaning="Least chance of a collective with members that log nothing.",
-        source="formula: for all that is known it waited for them, or not",
-    )  # fmt: skip
+    accused: float = threshold(0.95, _SLOW,
+        "Such as the accused lane, if the communication as such is slow.",
+        "chosen: it was looked into since it was slow")  # fmt: skip
+    passes: float = threshold(0.97, _SLOW,
+        "It is a pair over the network that passes the slow NIC in its slow direction.",
+        "chosen: a message has no way around its NIC, and of 128 members of a group each has such pairs")  # fmt: skip
+    crosses: float = threshold(0.9, _SLOW,
+        "Such as a pair over the network with one end below a slow switch.",
+        "chosen: a little less sure than the accused lane itself")  # fmt: skip
+    shares_host: float = threshold(0.8, _SLOW,
+        "It is a group with other members on the slow NIC's host.",
+        "chosen: a ring may enter and leave the host by another NIC")  # fmt: skip
+    inside: float = threshold(0.2, _SLOW,
+        "It stays inside a host, and a NIC or switch of one of its ranks is slow.",
+        "chosen: gloo, and NCCL without P2P, send it over the NIC; NVLink does not")  # fmt: skip
+    has_both_ends: float = threshold(0.4, _SLOW,
+        "It is a larger group with both ends of a slow link.",
+        "chosen: they may be neighbours in its ring, or not")  # fmt: skip
+    untouched: float = threshold(0.05, _SLOW,
+        "What is slow does not touch it.",
+        "chosen: several times what noise alone leaves beyond lane_sigmas, as one fault makes others "
+        "wait")  # fmt: skip
+    nobody: float = threshold(0.15, _SLOW,
+        "No device is to blame.",
+        "chosen: three times untouched, since bad moments of a network slow many lanes at once")  # fmt: skip
+    waits_for_unlogged: float = threshold(0.5, _SLOW,
+        "Least chance of a collective with members that log nothing.",
+        "formula: for all that is known it waited for them, or not")  # fmt: skip
 
     # --- other evidence ---------------------------------------------------------------------------------------------
 
-    steady_if_link: float = threshold(
-        3.0, unit="times as likely as by chance",
-        meaning="A NIC's rate is steady because a link of it is slow.",
-        source="chosen: between chance and a slow NIC; other transfers would burst in between (commit b66c467)",
-    )  # fmt: skip
-    starved: float = threshold(
-        0.9, unit="probability",
-        meaning="First value for ranks that lack processor time, at least.",
-        source="chosen: beyond all noise (`starved_ranks.py`), and no NIC slows work (commit 6ebf6b1)",
-    )  # fmt: skip
-    first_suspect_odds: float = threshold(
-        3.0, unit="times the odds",
-        meaning="The first suspect's odds are multiplied by this.",
-        source="chosen: on the development split of tests/benchmarks/localization 91 of 93 first suspects were "
-        "right, promised with 0.90 on average (commit 1ceeb88); a higher factor fits it still better, but recordings "
-        "of real jobs are less tidy",
-    )  # fmt: skip
+    steady_if_link: float = threshold(3.0, "times as likely as by chance",
+        "A NIC's rate is steady because a link of it is slow.",
+        "chosen: between chance and a slow NIC; other transfers would burst in between (commit b66c467)")  # fmt: skip
+    starved: float = threshold(0.9, "probability",
+        "First value for ranks that lack processor time, at least.",
+        "chosen: beyond all noise (`starved_ranks.py`), and no NIC slows work (commit 6ebf6b1)")  # fmt: skip
+    first_suspect_odds: float = threshold(3.0, "times the odds",
+        "The first suspect's odds are multiplied by this.",
+        "chosen: on the development split of tests/benchmarks/localization 91 of 93 first suspects were right, "
+        "promised with 0.90 on average (commit 1ceeb88); a higher factor fits it still better, but recordings of "
+        "real jobs are less tidy")  # fmt: skip
 
 
 LIKELIHOODS: Final = Likelihoods()

@@ -21,275 +21,177 @@ class BlameThresholds:
 
     # --- which causes are found in some iterations (`causes.py`) ----------------------------------------------------
 
-    match_share: float = threshold(
-        0.25, unit=_EXCESS,
-        meaning="From this share on, a cause shows in an iteration.",
-        source="chosen: three causes and noise may share an iteration",
-    )  # fmt: skip
-    min_cause_share: float = threshold(
-        0.2, unit="share of the excess of all iterations looked at",
-        meaning="The search for causes ends at one that explains less.",
-        source="chosen: below a cause's least share in one iteration, as it may be missing from some of them",
-    )  # fmt: skip
-    max_causes: int = threshold(
-        3, unit="causes",
-        meaning="Most causes that one search looks for.",
-        source="chosen: more faults at once than two are rare, and each needs its share of the excess",
-    )  # fmt: skip
-    most_typical: float = threshold(
-        2.0, unit="times the median excess",
-        meaning="In a search for causes, an iteration with a larger excess weighs as one with this.",
-        source="chosen: commit 176bb49, where one long hang decided what six iterations had in common",
-    )  # fmt: skip
-    min_probability: float = threshold(
-        0.5, unit="probability",
-        meaning="A cause whose suspects have less together opens no verdict.",
-        source="formula: more probable than not",
-    )  # fmt: skip
-    min_alternative: float = threshold(
-        0.02, unit="probability",
-        meaning="A device that begins with less is not listed among the suspects of slow transfers.",
-        source="chosen: one in fifty, so that nobody is sent to a device that is hardly ever the one",
-    )  # fmt: skip
-    min_named: float = threshold(
-        0.25, unit="probability",
-        meaning="If the likeliest device has less, a slow communicator accuses none.",
-        source="chosen: in a ring of four equal members each has as much by chance",
-    )  # fmt: skip
+    match_share: float = threshold(0.25, _EXCESS,
+        "From this share on, a cause shows in an iteration.",
+        "chosen: three causes and noise may share an iteration")  # fmt: skip
+    min_cause_share: float = threshold(0.2, "share of the excess of all iterations looked at",
+        "The search for causes ends at one that explains less.",
+        "chosen: below a cause's least share in one iteration, as it may be missing from some of them")  # fmt: skip
+    max_causes: int = threshold(3, "causes",
+        "Most causes that one search looks for.",
+        "chosen: more faults at once than two are rare, and each needs its share of the excess")  # fmt: skip
+    most_typical: float = threshold(2.0, "times the median excess",
+        "In a search for causes, an iteration with a larger excess weighs as one with this.",
+        "chosen: commit 176bb49, where one long hang decided what six iterations had in common")  # fmt: skip
+    min_probability: float = threshold(0.5, "probability",
+        "A cause whose suspects have less together opens no verdict.", "formula: more probable than not")  # fmt: skip
+    min_alternative: float = threshold(0.02, "probability",
+        "A device that begins with less is not listed among the suspects of slow transfers.",
+        "chosen: one in fifty, so that nobody is sent to a device that is hardly ever the one")  # fmt: skip
+    min_named: float = threshold(0.25, "probability",
+        "If the likeliest device has less, a slow communicator accuses none.",
+        "chosen: in a ring of four equal members each has as much by chance")  # fmt: skip
 
     # --- who is late, and with whom (`work_causes.py`, `starved_ranks.py`) ------------------------------------------
 
-    late_share: float = threshold(
-        0.5, unit=_LATENESS,
-        meaning="A rank with a smaller share does not count as late.",
-        source="chosen: half, halfway between on time and as late",
-    )  # fmt: skip
-    late_together_share: float = threshold(
-        0.25, unit=_LATENESS,
-        meaning="The same in one iteration, turns aside, and where a host or stage is accused already.",
-        source="chosen: half of late_share, since noise moves single iterations to and fro (commit f3de50c)",
-    )  # fmt: skip
-    min_likeness: float = threshold(
-        0.6, unit="Jaccard index of its ranks and the late ones",
-        meaning="A host or stage is accused of ranks that are late together only above this.",
-        source="chosen: more than half, so that half of a host's ranks is not the host",
-    )  # fmt: skip
-    min_typical_likeness: float = threshold(
-        0.5, unit="Jaccard index of its ranks and the late ones",
-        meaning="The same in the median iteration.",
-        source="formula: of two ranks that take turns one half is late in each iteration",
-    )  # fmt: skip
-    min_own_late: float = threshold(
-        0.2, unit="share of the late ranks",
-        meaning="A device with fewer of the ranks that are late together is not blamed for them.",
-        source="chosen: one rank may be late with four others by chance",
-    )  # fmt: skip
-    everybody_share: float = threshold(
-        0.7, unit=_RANKS,
-        meaning="From here on, being late together accuses nobody.",
-        source="chosen: commit ac47e0f, longer batches make nearly all ranks late",
-    )  # fmt: skip
-    common_ranks: int = threshold(
-        16, unit="ranks",
-        meaning="With fewer, no lateness is taken to be common to all.",
-        source="chosen: a quarter of fewer is hardly more than one host",
-    )  # fmt: skip
-    max_common_share: float = threshold(
-        0.7, unit=_LATENESS,
-        meaning="Common lateness from here on is not taken off.",
-        source="chosen: on jobs of two simulators by other authors, where waiting looks like work (commit f4481a5)",
-    )  # fmt: skip
+    late_share: float = threshold(0.5, _LATENESS,
+        "A rank with a smaller share does not count as late.",
+        "chosen: half, halfway between on time and as late")  # fmt: skip
+    late_together_share: float = threshold(0.25, _LATENESS,
+        "The same in one iteration, turns aside, and where a host or stage is accused already.",
+        "chosen: half of late_share, since noise moves single iterations to and fro (commit f3de50c)")  # fmt: skip
+    min_likeness: float = threshold(0.6, "Jaccard index of its ranks and the late ones",
+        "A host or stage is accused of ranks that are late together only above this.",
+        "chosen: more than half, so that half of a host's ranks is not the host")  # fmt: skip
+    min_typical_likeness: float = threshold(0.5, "Jaccard index of its ranks and the late ones",
+        "The same in the median iteration.",
+        "formula: of two ranks that take turns one half is late in each iteration")  # fmt: skip
+    min_own_late: float = threshold(0.2, "share of the late ranks",
+        "A device with fewer of the ranks that are late together is not blamed for them.",
+        "chosen: one rank may be late with four others by chance")  # fmt: skip
+    everybody_share: float = threshold(0.7, _RANKS,
+        "From here on, being late together accuses nobody.",
+        "chosen: commit ac47e0f, longer batches make nearly all ranks late")  # fmt: skip
+    common_ranks: int = threshold(16, "ranks",
+        "With fewer, no lateness is taken to be common to all.",
+        "chosen: a quarter of fewer is hardly more than one host")  # fmt: skip
+    max_common_share: float = threshold(0.7, _LATENESS,
+        "Common lateness from here on is not taken off.",
+        "chosen: on jobs of two simulators by other authors, where waiting looks like work (commit "
+        "f4481a5)")  # fmt: skip
 
     # --- ranks of one host that are last in turn (`work_causes.py`) -------------------------------------------------
 
-    turns_iterations: int = threshold(
-        4, unit="iterations",
-        meaning="With fewer that lost time to ranks' work, a host's ranks do not take turns.",
-        source="chosen: one for each GPU of a small host",
-    )  # fmt: skip
-    turns_share: float = threshold(
-        0.8, unit="share of what paths lost to ranks' work",
-        meaning="If a host's ranks have less, they do not take turns.",
-        source="chosen: on jobs of two simulators by other authors (commit f4481a5)",
-    )  # fmt: skip
-    turn_share: float = threshold(
-        0.05, unit="share of what the host's ranks lost",
-        meaning="A rank with less takes no part in the turns.",
-        source="chosen: less is what a rank on time loses by noise",
-    )  # fmt: skip
-    max_turn_share: float = threshold(
-        0.6, unit="share of what the host's ranks lost",
-        meaning="If one rank has more, the host's ranks do not take turns.",
-        source="chosen: more than half",
-    )  # fmt: skip
-    taking_turns_share: float = threshold(
-        0.75, unit="share of the host's ranks",
-        meaning="If fewer take part, the host's ranks do not take turns.",
-        source="chosen: three of four GPUs",
-    )  # fmt: skip
+    turns_iterations: int = threshold(4, "iterations",
+        "With fewer that lost time to ranks' work, a host's ranks do not take turns.",
+        "chosen: one for each GPU of a small host")  # fmt: skip
+    turns_share: float = threshold(0.8, "share of what paths lost to ranks' work",
+        "If a host's ranks have less, they do not take turns.",
+        "chosen: on jobs of two simulators by other authors (commit f4481a5)")  # fmt: skip
+    turn_share: float = threshold(0.05, "share of what the host's ranks lost",
+        "A rank with less takes no part in the turns.",
+        "chosen: less is what a rank on time loses by noise")  # fmt: skip
+    max_turn_share: float = threshold(0.6, "share of what the host's ranks lost",
+        "If one rank has more, the host's ranks do not take turns.", "chosen: more than half")  # fmt: skip
+    taking_turns_share: float = threshold(0.75, "share of the host's ranks",
+        "If fewer take part, the host's ranks do not take turns.", "chosen: three of four GPUs")  # fmt: skip
 
     # --- slow work beside slow transfers (`starved_ranks.py`) -------------------------------------------------------
 
-    starved_sigmas: float = threshold(
-        6.0, unit="standard errors",
-        meaning="A rank whose work is slower by less does not lack processor time.",
-        source="chosen: as a late rank must stand out of an iteration's noise (`detectors.irregular`)",
-    )  # fmt: skip
-    starved_times_quickest: float = threshold(
-        2.0, unit="times the largest apparent speed-up of a rank",
-        meaning="A rank whose work is slower by less does not lack processor time.",
-        source="chosen: no fault makes work quicker; twice, since the quickest is one draw (commit 6ebf6b1)",
-    )  # fmt: skip
-    starved_iterations: int = threshold(
-        4, unit="iterations",
-        meaning="With fewer, no rank is found to lack processor time.",
-        source="chosen: as many as open a verdict on transfers",
-    )  # fmt: skip
-    starved_cost_share: float = threshold(
-        0.05, unit="share of what the transfers lost",
-        meaning="A rank whose work lost less does not lack processor time.",
-        source="chosen: a twentieth, next to nothing beside the transfers (commit 00b65ef)",
-    )  # fmt: skip
-    in_step_sigmas: float = threshold(
-        2.0, unit="times the noise of the other ranks",
-        meaning="If the lateness of slow ranks differs by less, they do not lack processor time.",
-        source="chosen: the difference of two has 1.4 times the noise of one",
-    )  # fmt: skip
+    starved_sigmas: float = threshold(6.0, "standard errors",
+        "A rank whose work is slower by less does not lack processor time.",
+        "chosen: as a late rank must stand out of an iteration's noise (`detectors.irregular`)")  # fmt: skip
+    starved_times_quickest: float = threshold(2.0, "times the largest apparent speed-up of a rank",
+        "A rank whose work is slower by less does not lack processor time.",
+        "chosen: no fault makes work quicker; twice, since the quickest is one draw (commit 6ebf6b1)")  # fmt: skip
+    starved_iterations: int = threshold(4, "iterations",
+        "With fewer, no rank is found to lack processor time.",
+        "chosen: as many as open a verdict on transfers")  # fmt: skip
+    starved_cost_share: float = threshold(0.05, "share of what the transfers lost",
+        "A rank whose work lost less does not lack processor time.",
+        "chosen: a twentieth, next to nothing beside the transfers (commit 00b65ef)")  # fmt: skip
+    in_step_sigmas: float = threshold(2.0, "times the noise of the other ranks",
+        "If the lateness of slow ranks differs by less, they do not lack processor time.",
+        "chosen: the difference of two has 1.4 times the noise of one")  # fmt: skip
 
     # --- what an iteration shows (`observation.py`) -----------------------------------------------------------------
 
-    slow_phase_share: float = threshold(
-        0.07, unit="share of the usual iteration",
-        meaning="From this cost on, a cause need not explain half of an iteration's excess to count.",
-        source="chosen: slow phases of healthy hosts cost 3 to 6 % (commit 323d8dc)",
-    )  # fmt: skip
+    slow_phase_share: float = threshold(0.07, "share of the usual iteration",
+        "From this cost on, a cause need not explain half of an iteration's excess to count.",
+        "chosen: slow phases of healthy hosts cost 3 to 6 % (commit 323d8dc)")  # fmt: skip
 
     # --- which lanes are slow (`slow_lanes.py`) ---------------------------------------------------------------------
 
-    lane_sigmas: float = threshold(
-        4.0, unit="standard errors",
-        meaning="Beside the accused lane, a lane with a smaller excess is not slow.",
-        source="chosen: with thousands of lanes and heavy tails it keeps chance below one lane in a job",
-    )  # fmt: skip
-    like_accused: float = threshold(
-        0.15, unit="share of what the accused lane's slow-down predicts",
-        meaning="Beside the accused lane, a lane with a smaller excess is not slow.",
-        source="chosen: a seventh or so; what a device carries slows by about as much as the accused lane",
-    )  # fmt: skip
-    telling_ratio: float = threshold(
-        1.25, unit="ratio of what is predicted to what would be noticed",
-        meaning="Below, a lane that is not slow tells nothing.",
-        source="formula: one standard error more than lane_sigmas, at which five in six would be noticed",
-    )  # fmt: skip
-    queue_ns: float = threshold(
-        100_000.0, unit="ns for each transfer",
-        meaning="Below telling_ratio, a lane with a smaller excess tells nothing.",
-        source="chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)",
-    )  # fmt: skip
-    model_error: float = threshold(
-        0.03, unit="ratio to the lane's usual time",
-        meaning="Error of a lane's usual time besides its noise.",
-        source="chosen: ten iterations are few, and a job's own traffic drifts by some percent",
-    )  # fmt: skip
+    lane_sigmas: float = threshold(4.0, "standard errors",
+        "Beside the accused lane, a lane with a smaller excess is not slow.",
+        "chosen: with thousands of lanes and heavy tails it keeps chance below one lane in a job")  # fmt: skip
+    like_accused: float = threshold(0.15, "share of what the accused lane's slow-down predicts",
+        "Beside the accused lane, a lane with a smaller excess is not slow.",
+        "chosen: a seventh or so; what a device carries slows by about as much as the accused lane")  # fmt: skip
+    telling_ratio: float = threshold(1.25, "ratio of what is predicted to what would be noticed",
+        "Below, a lane that is not slow tells nothing.",
+        "formula: one standard error more than lane_sigmas, at which five in six would be noticed")  # fmt: skip
+    queue_ns: float = threshold(100_000.0, "ns for each transfer",
+        "Below telling_ratio, a lane with a smaller excess tells nothing.",
+        "chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)")  # fmt: skip
+    model_error: float = threshold(0.03, "ratio to the lane's usual time",
+        "Error of a lane's usual time besides its noise.",
+        "chosen: ten iterations are few, and a job's own traffic drifts by some percent")  # fmt: skip
 
     # --- what NICs' rates say (`nic_ends.py`, `by_bandwidth.py`) ----------------------------------------------------
 
-    held_swing: float = threshold(
-        0.5, unit="deviation over mean of the rate",
-        meaning="While a collective runs, a NIC that swings more is not taken to be held back.",
-        source="formula: rates spread evenly from nothing to twice the mean have 0.58",
-    )  # fmt: skip
-    moving_ratio: float = threshold(
-        0.05, unit="ratio to the NIC's usual peak",
-        meaning="A NIC with a lower mean rate, sending or receiving, is not taken to carry a collective.",
-        source="chosen: acknowledgements are a few percent of what they answer",
-    )  # fmt: skip
-    min_stage_nics: int = threshold(
-        3, unit="ranks",
-        meaning="If a stage has fewer, NICs are compared over the whole job.",
-        source="chosen: of two nobody can tell which is unlike the other",
-    )  # fmt: skip
+    held_swing: float = threshold(0.5, "deviation over mean of the rate",
+        "While a collective runs, a NIC that swings more is not taken to be held back.",
+        "formula: rates spread evenly from nothing to twice the mean have 0.58")  # fmt: skip
+    moving_ratio: float = threshold(0.05, "ratio to the NIC's usual peak",
+        "A NIC with a lower mean rate, sending or receiving, is not taken to carry a collective.",
+        "chosen: acknowledgements are a few percent of what they answer")  # fmt: skip
+    min_stage_nics: int = threshold(3, "ranks",
+        "If a stage has fewer, NICs are compared over the whole job.",
+        "chosen: of two nobody can tell which is unlike the other")  # fmt: skip
 
     # --- switches that evidence alone makes suspects (`slow_switches.py`) -------------------------------------------
 
-    switch_ratio: float = threshold(
-        1.5, unit="ratio to what lanes of the same role take",
-        meaning="If the slowest switch's median lane takes less, no switch is read.",
-        source="chosen: above noise between switches; it accuses nobody, so it may lie below a fault's factor of two",
-    )  # fmt: skip
-    switch_lanes: int = threshold(
-        8, unit="lanes",
-        meaning="A switch that fewer pass is not compared.",
-        source="chosen: their median has less than half of the noise of one",
-    )  # fmt: skip
-    switch_peers: int = threshold(
-        4, unit="lanes",
-        meaning="A role with fewer is left out.",
-        source="chosen: a median of three is any one of them",
-    )  # fmt: skip
-    switch_read_lanes: int = threshold(
-        16, unit="lanes",
-        meaning="The slowest lanes of a slow switch that are chosen to be read.",
-        source="chosen: enough to tell a switch from the other ends, few enough to read",
-    )  # fmt: skip
+    switch_ratio: float = threshold(1.5, "ratio to what lanes of the same role take",
+        "If the slowest switch's median lane takes less, no switch is read.",
+        "chosen: above noise between switches; it accuses nobody, so it may lie below a fault's factor of "
+        "two")  # fmt: skip
+    switch_lanes: int = threshold(8, "lanes",
+        "A switch that fewer pass is not compared.",
+        "chosen: their median has less than half of the noise of one")  # fmt: skip
+    switch_peers: int = threshold(4, "lanes",
+        "A role with fewer is left out.", "chosen: a median of three is any one of them")  # fmt: skip
+    switch_read_lanes: int = threshold(16, "lanes",
+        "The slowest lanes of a slow switch that are chosen to be read.",
+        "chosen: enough to tell a switch from the other ends, few enough to read")  # fmt: skip
 
     # --- what was slow from the beginning (`standing_causes.py`) ----------------------------------------------------
 
-    review_iterations: int = threshold(
-        5, unit="iterations",
-        meaning="With fewer regular ones a review finds nothing.",
-        source="chosen: of five, four may show a fault and one not",
-    )  # fmt: skip
-    review_seen_share: float = threshold(
-        0.8, unit="share of the reviewed iterations",
-        meaning="A cause that shows in fewer is not told by a review.",
-        source="chosen: four of five, since a fault that stands is there always and lost rows hide it now and then",
-    )  # fmt: skip
-    stage_path_share: float = threshold(
-        0.5, unit="share of the critical path's work",
-        meaning="A heavy stage need not have more.",
-        source="chosen: half",
-    )  # fmt: skip
-    stage_path_times: float = threshold(
-        1.6, unit="times an equal part",
-        meaning="A heavy stage need not have more of the path.",
-        source="chosen: of n stages that are equally heavy each has about 1/n of the path",
-    )  # fmt: skip
-    max_beside_ratio: float = threshold(
-        0.75, unit="share of the recvs",
-        meaning="If ranks leave more open while they work, stages are not compared by their gaps.",
-        source="chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more",
-    )  # fmt: skip
-    stage_path_of_gaps: float = threshold(
-        1.25, unit="times the gaps",
-        meaning="A stage whose part of the path is longer hides work.",
-        source="chosen: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work "
-        "(commit 018ff29)",
-    )  # fmt: skip
-    stage_excess: float = threshold(
-        1.5, unit="times what delta allows",
-        meaning="A heavy stage that costs less is not told by a review.",
-        source="chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more "
-        "(commit 018ff29)",
-    )  # fmt: skip
-    uneven_excess: float = threshold(
-        2.2, unit="times what delta allows",
-        meaning="Uneven data that cost less are not told by a review.",
-        source="chosen: somebody is always a little late, by up to 1.85 times in two reviews (commit 23b14f7)",
-    )  # fmt: skip
-    max_uneven_share: float = threshold(
-        0.5, unit="share of what is lost to late ranks",
-        meaning="If one rank has as much, a review does not blame the data.",
-        source="formula: the majority",
-    )  # fmt: skip
+    review_iterations: int = threshold(5, "iterations",
+        "With fewer regular ones a review finds nothing.",
+        "chosen: of five, four may show a fault and one not")  # fmt: skip
+    review_seen_share: float = threshold(0.8, "share of the reviewed iterations",
+        "A cause that shows in fewer is not told by a review.",
+        "chosen: four of five, since a fault that stands is there always and lost rows hide it now and "
+        "then")  # fmt: skip
+    stage_path_share: float = threshold(0.5, "share of the critical path's work",
+        "A heavy stage need not have more.", "chosen: half")  # fmt: skip
+    stage_path_times: float = threshold(1.6, "times an equal part",
+        "A heavy stage need not have more of the path.",
+        "chosen: of n stages that are equally heavy each has about 1/n of the path")  # fmt: skip
+    max_beside_ratio: float = threshold(0.75, "share of the recvs",
+        "If ranks leave more open while they work, stages are not compared by their gaps.",
+        "chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more")  # fmt: skip
+    stage_path_of_gaps: float = threshold(1.25, "times the gaps",
+        "A stage whose part of the path is longer hides work.",
+        "chosen: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work (commit "
+        "018ff29)")  # fmt: skip
+    stage_excess: float = threshold(1.5, "times what delta allows",
+        "A heavy stage that costs less is not told by a review.",
+        "chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more (commit "
+        "018ff29)")  # fmt: skip
+    uneven_excess: float = threshold(2.2, "times what delta allows",
+        "Uneven data that cost less are not told by a review.",
+        "chosen: somebody is always a little late, by up to 1.85 times in two reviews (commit 23b14f7)")  # fmt: skip
+    max_uneven_share: float = threshold(0.5, "share of what is lost to late ranks",
+        "If one rank has as much, a review does not blame the data.", "formula: the majority")  # fmt: skip
 
     # --- what comes back without the device (`what_if.py`) ----------------------------------------------------------
 
-    min_claim_share: float = threshold(
-        0.4, unit="share of what the iteration took longer, less what all ranks worked longer",
-        meaning="What comes back is held against this at least.",
-        source="formula: with half of it to bring back, causes down to a fifth of the excess can be told",
-    )  # fmt: skip
+    min_claim_share: float = threshold(0.4,
+        "share of what the iteration took longer, less what all ranks worked longer",
+        "What comes back is held against this at least.",
+        "formula: with half of it to bring back, causes down to a fifth of the excess can be told")  # fmt: skip
 
 
 BLAME: Final = BlameThresholds()

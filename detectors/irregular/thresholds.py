@@ -13,106 +13,65 @@ class IrregularThresholds:
     """When an iteration is irregular or suspect, and when a rank stands out by its own work."""
 
     # What is usual
-    min_iterations: int = threshold(
-        10,
-        unit="iterations",
-        meaning="With fewer, no iteration is called irregular.",
-        source="chosen: warm-up and compilation of the recorded jobs are over by then, and a MAD of fewer is coarse",
-    )
-    level_iterations: int = threshold(
-        20,
-        unit="iterations",
-        meaning="The newest regular ones, whose median is the job's level.",
-        source="chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along",
-    )
+    min_iterations: int = threshold(10, "iterations",
+        "With fewer, no iteration is called irregular.",
+        "chosen: warm-up and compilation of the recorded jobs are over by then, and a MAD of fewer is "
+        "coarse")  # fmt: skip
+    level_iterations: int = threshold(20, "iterations",
+        "The newest regular ones, whose median is the job's level.",
+        "chosen: enough for a median and a MAD, few enough that a job's slow drift moves them along")  # fmt: skip
 
     # An irregular iteration
-    noise_sigmas: float = threshold(
-        3.0,
-        unit="robust standard deviations",
-        meaning="An irregular iteration lies further above the median of the window's regular ones.",
-        source="chosen: one healthy iteration in 740 exceeds it where noise is normal",
-    )
+    noise_sigmas: float = threshold(3.0, "robust standard deviations",
+        "An irregular iteration lies further above the median of the window's regular ones.",
+        "chosen: one healthy iteration in 740 exceeds it where noise is normal")  # fmt: skip
 
     # A suspect iteration
-    suspect_sigmas: float = threshold(
-        4.0,
-        unit="robust standard deviations",
-        meaning="`suspect_ns`, a limit of suspect iterations, lies at least so far above the level.",
-        source="chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's drift",
-    )
-    suspect_share: float = threshold(
-        0.75,
-        unit="share of what δ allows",
-        meaning="Excess over the level that is worth a look.",
-        source="chosen: faults of 10 % lie on both sides of a δ of 1.1, and all of them are to be looked into",
-    )
+    suspect_sigmas: float = threshold(4.0, "robust standard deviations",
+        "`suspect_ns`, a limit of suspect iterations, lies at least so far above the level.",
+        "chosen: above noise_sigmas, as the noise between neighbours is smaller: it leaves out a job's "
+        "drift")  # fmt: skip
+    suspect_share: float = threshold(0.75, "share of what δ allows",
+        "Excess over the level that is worth a look.",
+        "chosen: faults of 10 % lie on both sides of a δ of 1.1, and all of them are to be looked into")  # fmt: skip
 
     # A shift: several iterations together take longer
-    shift_iterations: int = threshold(
-        5,
-        unit="iterations",
-        meaning="The newest ones, whose median shows a shift.",
-        source="chosen: the median bears two stray iterations; a lasting 10 % then shows in a job with 9 % noise",
-    )
-    still_share: float = threshold(
-        0.5,
-        unit="share of what a shift must exceed",
-        meaning="A shift ends when no more is left of it.",
-        source="chosen: half way between what is usual and what was noticed",
-    )
+    shift_iterations: int = threshold(5, "iterations",
+        "The newest ones, whose median shows a shift.",
+        "chosen: the median bears two stray iterations; a lasting 10 % then shows in a job with 9 % "
+        "noise")  # fmt: skip
+    still_share: float = threshold(0.5, "share of what a shift must exceed",
+        "A shift ends when no more is left of it.",
+        "chosen: half way between what is usual and what was noticed")  # fmt: skip
 
     # A rank that stands out by its own work
-    late_sigmas: float = threshold(
-        6.0,
-        unit="robust standard deviations",
-        meaning="A rank that is later than the latest rank usually is, by less than this, does not stand out.",
-        source="chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no surprise",
-    )
-    latest_ranks: int = threshold(
-        16,
-        unit="ranks",
-        meaning="The latest ones of an iteration, whose lateness is kept.",
-        source="chosen: more than the ranks of one host, all of which a fault of the host makes late",
-    )
-    lasting_window: int = threshold(
-        6,
-        unit="iterations",
-        meaning="The newest ones in which lasting lateness is looked for.",
-        source="chosen: as many as the newest iterations in which a verdict looks for its cause",
-    )
-    lasting_seen: int = threshold(
-        3,
-        unit="iterations",
-        meaning="Lateness that a rank reaches in as many of lasting_window is lasting.",
-        source="chosen: as many as a verdict on a slow rank needs; one or two late iterations happen by chance",
-    )
-    least_sigma_ratio: float = threshold(
-        0.05,
-        unit="share of the usual lateness of the latest rank",
-        meaning="The standard deviation of that lateness counts as this at least.",
-        source="chosen: ten iterations may agree by chance, and a standard deviation near 0 makes anybody stand out",
-    )
-    least_lasting_sigma_ratio: float = threshold(
-        1 / 6,
-        unit="share of the usual lasting lateness",
-        meaning="The standard deviation of lasting lateness counts as this at least.",
-        source="chosen: above least_sigma_ratio, since windows overlap: 20 iterations hold hardly 4 that do not",
-    )
+    late_sigmas: float = threshold(6.0, "robust standard deviations",
+        "A rank that is later than the latest rank usually is, by less than this, does not stand out.",
+        "chosen: the latest of many ranks has a heavy tail, where 3 to 4 standard deviations are no "
+        "surprise")  # fmt: skip
+    latest_ranks: int = threshold(16, "ranks",
+        "The latest ones of an iteration, whose lateness is kept.",
+        "chosen: more than the ranks of one host, all of which a fault of the host makes late")  # fmt: skip
+    lasting_window: int = threshold(6, "iterations",
+        "The newest ones in which lasting lateness is looked for.",
+        "chosen: as many as the newest iterations in which a verdict looks for its cause")  # fmt: skip
+    lasting_seen: int = threshold(3, "iterations",
+        "Lateness that a rank reaches in as many of lasting_window is lasting.",
+        "chosen: as many as a verdict on a slow rank needs; one or two late iterations happen by chance")  # fmt: skip
+    least_sigma_ratio: float = threshold(0.05, "share of the usual lateness of the latest rank",
+        "The standard deviation of that lateness counts as this at least.",
+        "chosen: ten iterations may agree by chance, and a standard deviation near 0 makes anybody stand "
+        "out")  # fmt: skip
+    least_lasting_sigma_ratio: float = threshold(1 / 6, "share of the usual lasting lateness",
+        "The standard deviation of lasting lateness counts as this at least.",
+        "chosen: above least_sigma_ratio, since windows overlap: 20 iterations hold hardly 4 that do "
+        "not")  # fmt: skip
 
     # A lasting change that is nobody's fault
-    drift_confidence: float = threshold(
-        0.002,
-        unit="probability",
-        meaning="ADWIN's δ.",
-        source="Bifet and Gavaldà, SDM 2007; the default of River's ADWIN",
-    )
-    drift_checked_every: int = threshold(
-        32,
-        unit="iterations",
-        meaning="ADWIN's `clock`: how often it looks for a change.",
-        source="the default of River's ADWIN",
-    )
+    drift_confidence: float = threshold(0.002, "probability",
+        "ADWIN's δ.", "Bifet and Gavaldà, SDM 2007; the default of River's ADWIN")  # fmt: skip
+    drift_checked_every: int = threshold(32, "iterations",
+        "ADWIN's `clock`: how often it looks for a change.", "the default of River's ADWIN")  # fmt: skip
 
 
 IRREGULAR: Final = IrregularThresholds()

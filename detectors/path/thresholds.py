@@ -13,92 +13,55 @@ class PathThresholds:
     """What the walk from the symptom to the first cause compares with."""
 
     # Rows that were lost
-    most_lost_ratio: float = threshold(
-        0.1,
-        unit="share of the members of a collective or message",
-        meaning="If more lost their row, the transfer is not held against what is usual.",
-        source="chosen: one lost row of twenty most likely leaves the last arriver; one of two does not",
-    )
+    most_lost_ratio: float = threshold(0.1, "share of the members of a collective or message",
+        "If more lost their row, the transfer is not held against what is usual.",
+        "chosen: one lost row of twenty most likely leaves the last arriver; one of two does not")  # fmt: skip
 
     # What is usual: by the past, and by peers
-    overlap_noise_ratio: float = threshold(
-        0.5**0.5,
-        unit="deviation of the time since that operator began, over that since it ended",
-        meaning="Below, ranks are taken to work on while the operator before runs.",
-        source="chosen: what comes on top of the noise of work is then as large as that noise (variances add up)",
-    )
-    launch_ratio: float = threshold(
-        0.01,
-        unit="share of the time since the operator before began",
-        meaning="A shorter gap is taken for a launch.",
-        source="chosen: kernels are launched within microseconds, operators take a hundred times as long; "
-        "on two simulators by other authors (seeds 71, 72)",
-    )
-    min_peers: int = threshold(
-        2,
-        unit="ranks, or lanes",
-        meaning="With fewer in a role, nothing is usual in it.",
-        source="chosen: the least with which there is another one; a pipeline stage often has two ranks",
-    )
-    alike_sizes: float = threshold(
-        0.1,
-        unit="share of the smaller one",
-        meaning="Transfers whose sizes differ by more are not peers.",
-        source="chosen: batches of replicas differ by a per cent or so in bytes (a simulator by another author, seed "
-        "102); what differs by a tenth in time is not slow",
-    )
-    min_peers_of_any_stage: int = threshold(
-        4,
-        unit="ranks, or lanes",
-        meaning="The same for transfers of different pipeline stages.",
-        source="chosen: above min_peers, since transfers of different stages are less alike",
-    )
+    overlap_noise_ratio: float = threshold(0.5**0.5,
+        "deviation of the time since that operator began, over that since it ended",
+        "Below, ranks are taken to work on while the operator before runs.",
+        "chosen: what comes on top of the noise of work is then as large as that noise (variances add "
+        "up)")  # fmt: skip
+    launch_ratio: float = threshold(0.01, "share of the time since the operator before began",
+        "A shorter gap is taken for a launch.",
+        "chosen: kernels are launched within microseconds, operators take a hundred times as long; on two "
+        "simulators by other authors (seeds 71, 72)")  # fmt: skip
+    min_peers: int = threshold(2, "ranks, or lanes",
+        "With fewer in a role, nothing is usual in it.",
+        "chosen: the least with which there is another one; a pipeline stage often has two ranks")  # fmt: skip
+    alike_sizes: float = threshold(0.1, "share of the smaller one",
+        "Transfers whose sizes differ by more are not peers.",
+        "chosen: batches of replicas differ by a per cent or so in bytes (a simulator by another author, seed 102); "
+        "what differs by a tenth in time is not slow")  # fmt: skip
+    min_peers_of_any_stage: int = threshold(4, "ranks, or lanes",
+        "The same for transfers of different pipeline stages.",
+        "chosen: above min_peers, since transfers of different stages are less alike")  # fmt: skip
 
     # Lanes beside a slow transfer, in jobs too large to read whole
-    accused_ratio: float = threshold(
-        0.2,
-        unit="share of the excess on the path",
-        meaning="A lane with a smaller share is no reason to look at the lanes beside it.",
-        source="chosen: five causes at most can have this share; fewer reads than with less",
-    )
-    slow_lane_ratio: float = threshold(
-        0.25,
-        unit="share of the lane's usual mean transfer",
-        meaning="A lane beside an accused one that took longer by less does not count as slow.",
-        source="chosen: summaries are bounds from above, and reading costs less than missing it",
-    )
-    slow_lane_sigmas: float = threshold(
-        3.0,
-        unit="robust standard deviations of the lane's mean transfer",
-        meaning="A lane beside an accused one that took longer by less does not count as slow.",
-        source="chosen: the usual three sigma",
-    )
-    most_candidates: int = threshold(
-        8,
-        unit="ranks",
-        meaning="Of the unread ranks that may have arrived last at a collective, so many are read next, at most.",
-        source="chosen: a host's GPUs, whose ranks are mostly late together",
-    )
-    most_verified: int = threshold(
-        16,
-        unit="lanes",
-        meaning="Of the lanes that may be slow beside an accused one, so many are read, at most.",
-        source="chosen: both directions of a host's eight NICs",
-    )
+    accused_ratio: float = threshold(0.2, "share of the excess on the path",
+        "A lane with a smaller share is no reason to look at the lanes beside it.",
+        "chosen: five causes at most can have this share; fewer reads than with less")  # fmt: skip
+    slow_lane_ratio: float = threshold(0.25, "share of the lane's usual mean transfer",
+        "A lane beside an accused one that took longer by less does not count as slow.",
+        "chosen: summaries are bounds from above, and reading costs less than missing it")  # fmt: skip
+    slow_lane_sigmas: float = threshold(3.0, "robust standard deviations of the lane's mean transfer",
+        "A lane beside an accused one that took longer by less does not count as slow.",
+        "chosen: the usual three sigma")  # fmt: skip
+    most_candidates: int = threshold(8, "ranks",
+        "Of the unread ranks that may have arrived last at a collective, so many are read next, at most.",
+        "chosen: a host's GPUs, whose ranks are mostly late together")  # fmt: skip
+    most_verified: int = threshold(16, "lanes",
+        "Of the lanes that may be slow beside an accused one, so many are read, at most.",
+        "chosen: both directions of a host's eight NICs")  # fmt: skip
 
     # An iteration that is judged by another one of the same incident
-    like_ratio: float = threshold(
-        0.6,
-        unit="ratio of the smaller excess to the larger",
-        meaning="Two iterations whose excesses differ more are not of one incident.",
-        source="chosen: what a fault costs varies from iteration to iteration by up to a third or so",
-    )
-    late_ratio: float = threshold(
-        0.5,
-        unit="share of the iteration's excess",
-        meaning="In iterations of one incident the same ranks work longer by as much.",
-        source="chosen: less than half is not the main cause",
-    )
+    like_ratio: float = threshold(0.6, "ratio of the smaller excess to the larger",
+        "Two iterations whose excesses differ more are not of one incident.",
+        "chosen: what a fault costs varies from iteration to iteration by up to a third or so")  # fmt: skip
+    late_ratio: float = threshold(0.5, "share of the iteration's excess",
+        "In iterations of one incident the same ranks work longer by as much.",
+        "chosen: less than half is not the main cause")  # fmt: skip
 
 
 PATH: Final = PathThresholds()

@@ -17,186 +17,122 @@ class VerdictThresholds:
 
     # --- seen often enough (`opening.py`) ---------------------------------------------------------------------------
 
-    recent: int = threshold(
-        6, unit="judged iterations",
-        meaning="The newest ones, in which recurring causes are looked for.",
-        source="chosen: twice `seen`, so that a fault may leave every second iteration alone",
-    )  # fmt: skip
-    seen: int = threshold(
-        3, unit="iterations of the recent ones",
-        meaning="The rule for late ranks that recur wants as many.",
-        source="chosen: single late ranks occur on every healthy job",
-    )  # fmt: skip
-    seen_transfer: int = threshold(
-        4, unit="iterations of the recent ones",
-        meaning="The rule for slow transfers that recur wants as many.",
-        source="chosen: one more than `seen`, since single transfers hang (a lost packet) even more often",
-    )  # fmt: skip
-    seen_in_a_row: int = threshold(
-        3, unit="iterations in a row",
-        meaning="The rule for slow transfers in a row wants as many.",
-        source="chosen: on jobs of two simulators by other authors (commit f4481a5)",
-    )  # fmt: skip
-    seen_twice: int = threshold(
-        2, unit="long iterations",
-        meaning="The rule for a late rank that stands alone wants as many.",
-        source="chosen: pauses hit ever different ranks, hardly the same one twice",
-    )  # fmt: skip
-    memory: int = threshold(
-        20, unit="iterations",
-        meaning="Slow transfers that come and go must be seen within as many.",
-        source="chosen: three times the recent ones and a little, on jobs of two simulators (commit f4481a5)",
-    )  # fmt: skip
-    clear_certainty: float = threshold(
-        0.8, unit="probability",
-        meaning="The rules for transfers in a row, and for those that come and go, accuse no suspect with less.",
-        source="chosen: a whole communicator's transfers hang now and then, and nobody is to blame",
-    )  # fmt: skip
-    sure_certainty: float = threshold(
-        0.9, unit="probability",
-        meaning="The rule for a cause that each recent iteration shows accuses no suspect with less.",
-        source="chosen: above clear_certainty, as a job has slow phases that nobody is to blame for (commit 848b513)",
-    )  # fmt: skip
-    min_recovered: float = threshold(
-        0.5, unit="share of what a cause is said to have cost",
-        meaning="A cause that irregular iterations show opens no verdict if less of it comes back in a replay.",
-        source="formula: most of it; who brings back less is late beside something that is as late",
-    )  # fmt: skip
-    few_others: int = threshold(
-        1, unit="long iterations",
-        meaning="While data are uneven, the rule for late ranks that recur allows so many due to others.",
-        source="chosen: where each rank is last now and then, one in six is little",
-    )  # fmt: skip
+    recent: int = threshold(6, "judged iterations",
+        "The newest ones, in which recurring causes are looked for.",
+        "chosen: twice `seen`, so that a fault may leave every second iteration alone")  # fmt: skip
+    seen: int = threshold(3, "iterations of the recent ones",
+        "The rule for late ranks that recur wants as many.",
+        "chosen: single late ranks occur on every healthy job")  # fmt: skip
+    seen_transfer: int = threshold(4, "iterations of the recent ones",
+        "The rule for slow transfers that recur wants as many.",
+        "chosen: one more than `seen`, since single transfers hang (a lost packet) even more often")  # fmt: skip
+    seen_in_a_row: int = threshold(3, "iterations in a row",
+        "The rule for slow transfers in a row wants as many.",
+        "chosen: on jobs of two simulators by other authors (commit f4481a5)")  # fmt: skip
+    seen_twice: int = threshold(2, "long iterations",
+        "The rule for a late rank that stands alone wants as many.",
+        "chosen: pauses hit ever different ranks, hardly the same one twice")  # fmt: skip
+    memory: int = threshold(20, "iterations",
+        "Slow transfers that come and go must be seen within as many.",
+        "chosen: three times the recent ones and a little, on jobs of two simulators (commit f4481a5)")  # fmt: skip
+    clear_certainty: float = threshold(0.8, "probability",
+        "The rules for transfers in a row, and for those that come and go, accuse no suspect with less.",
+        "chosen: a whole communicator's transfers hang now and then, and nobody is to blame")  # fmt: skip
+    sure_certainty: float = threshold(0.9, "probability",
+        "The rule for a cause that each recent iteration shows accuses no suspect with less.",
+        "chosen: above clear_certainty, as a job has slow phases that nobody is to blame for (commit "
+        "848b513)")  # fmt: skip
+    min_recovered: float = threshold(0.5, "share of what a cause is said to have cost",
+        "A cause that irregular iterations show opens no verdict if less of it comes back in a replay.",
+        "formula: most of it; who brings back less is late beside something that is as late")  # fmt: skip
+    few_others: int = threshold(1, "long iterations",
+        "While data are uneven, the rule for late ranks that recur allows so many due to others.",
+        "chosen: where each rank is last now and then, one in six is little")  # fmt: skip
 
     # --- the same again (`open_verdict.py`, `standing_fault.py`) ----------------------------------------------------
 
-    same_share: float = threshold(
-        0.5, unit="share of what the fault typically costs",
-        meaning="Of a verdict that irregular iterations opened, an iteration that is not long shows the fault "
-        "only from here on.",
-        source="chosen: half; what is left of a noisy job's slow phase after a fault is no part of it",
-    )  # fmt: skip
-    loss_step: float = threshold(
-        2.0, unit="times what was last published: the loss, or of custom verdicts the iterations",
-        meaning="Below, no revision `continued` is published.",
-        source="chosen: doubling, so that a fault that lasts a month has some twenty revisions",
-    )  # fmt: skip
-    close_quiet: int = threshold(
-        10, unit="judged iterations in a row, without those that cannot tell",
-        meaning="A verdict closes when its cause was found absent in as many.",
-        source="chosen: more than the recent ones: what is seen once in six iterations stays one verdict",
-    )  # fmt: skip
+    same_share: float = threshold(0.5, "share of what the fault typically costs",
+        "Of a verdict that irregular iterations opened, an iteration that is not long shows the fault only from "
+        "here on.",
+        "chosen: half; what is left of a noisy job's slow phase after a fault is no part of it")  # fmt: skip
+    loss_step: float = threshold(2.0, "times what was last published: the loss, or of custom verdicts the iterations",
+        "Below, no revision `continued` is published.",
+        "chosen: doubling, so that a fault that lasts a month has some twenty revisions")  # fmt: skip
+    close_quiet: int = threshold(10, "judged iterations in a row, without those that cannot tell",
+        "A verdict closes when its cause was found absent in as many.",
+        "chosen: more than the recent ones: what is seen once in six iterations stays one verdict")  # fmt: skip
 
     # --- single iterations (`single_spikes.py`) ---------------------------------------------------------------------
 
-    spike_sigmas: float = threshold(
-        8.0, unit="standard deviations",
-        meaning="A single iteration that stands out by less opens no verdict.",
-        source="chosen: twice what makes an iteration suspect",
-    )  # fmt: skip
-    spike_transfers: float = threshold(
-        3.0, unit="transfers (participation number)",
-        meaning="Slow transfers of a single iteration that are fewer open no verdict.",
-        source="chosen: two may hang at once by chance",
-    )  # fmt: skip
-    spike_share: float = threshold(
-        0.5, unit="share of the iteration's excess, less that of stray transfers",
-        meaning="In a single iteration, a cause that explains less opens no verdict.",
-        source="formula: most of it",
-    )  # fmt: skip
-    spike_cost: float = threshold(
-        0.1, unit="share of the usual iteration",
-        meaning="A single iteration that cost less opens no verdict.",
-        source="chosen: what delta allows by default",
-    )  # fmt: skip
-    spike_cost_of_one: float = threshold(
-        1.0, unit="share of the usual iteration",
-        meaning="The same where one rank is accused.",
-        source="chosen: healthy ranks pause for a third of one (garbage collection, data loaders), and a pause that "
-        "costs less than an iteration and does not come back is nobody's task",
-    )  # fmt: skip
-    spike_wait: int = threshold(
-        5, unit="iterations",
-        meaning="A single iteration waits for as many more, if they come, before it is decided on.",
-        source="chosen: with them it is one of the recent ones, in which a cause that lasts is seen again",
-    )  # fmt: skip
+    spike_sigmas: float = threshold(8.0, "standard deviations",
+        "A single iteration that stands out by less opens no verdict.",
+        "chosen: twice what makes an iteration suspect")  # fmt: skip
+    spike_transfers: float = threshold(3.0, "transfers (participation number)",
+        "Slow transfers of a single iteration that are fewer open no verdict.",
+        "chosen: two may hang at once by chance")  # fmt: skip
+    spike_share: float = threshold(0.5, "share of the iteration's excess, less that of stray transfers",
+        "In a single iteration, a cause that explains less opens no verdict.", "formula: most of it")  # fmt: skip
+    spike_cost: float = threshold(0.1, "share of the usual iteration",
+        "A single iteration that cost less opens no verdict.", "chosen: what delta allows by default")  # fmt: skip
+    spike_cost_of_one: float = threshold(1.0, "share of the usual iteration",
+        "The same where one rank is accused.",
+        "chosen: healthy ranks pause for a third of one (garbage collection, data loaders), and a pause that costs "
+        "less than an iteration and does not come back is nobody's task")  # fmt: skip
+    spike_wait: int = threshold(5, "iterations",
+        "A single iteration waits for as many more, if they come, before it is decided on.",
+        "chosen: with them it is one of the recent ones, in which a cause that lasts is seen again")  # fmt: skip
 
     # --- what suspect iterations have in common (`suspicions.py`) ---------------------------------------------------
 
-    event_memory: int = threshold(
-        50, unit="iterations",
-        meaning="Iterations before and after those of a cause, in which other causes are looked for.",
-        source="chosen: the window of delta-irregularity",
-    )  # fmt: skip
-    event_alike: float = threshold(
-        1 / 3, unit="ratio to the least that a cause explains of an iteration",
-        meaning="A smaller loss to another lane does not speak against a cause.",
-        source="chosen: pauses of garbage collection vary threefold; same_share is about one and the same fault",
-    )  # fmt: skip
-    uneven_seen: int = threshold(
-        6, unit="suspect iterations",
-        meaning="The newest ones, which show whether data are uneven.",
-        source="formula: of six fair draws among four ranks, 82 % show three ranks or more, and none of them in most",
-    )  # fmt: skip
-    host_by_chance: float = threshold(
-        0.05,
-        unit="probability",
-        meaning="If chance is larger, coming last in turn accuses no host.",
-        source="chosen: six of six on either of two hosts are less probable (0.03), five are not (0.22)",
-    )
-    uneven_ranks: int = threshold(
-        3, unit="ranks",
-        meaning="If fewer came last, data are not uneven.",
-        source="chosen: two ranks in turn are one host, or a slow one and noise",
-    )  # fmt: skip
+    event_memory: int = threshold(50, "iterations",
+        "Iterations before and after those of a cause, in which other causes are looked for.",
+        "chosen: the window of delta-irregularity")  # fmt: skip
+    event_alike: float = threshold(1 / 3, "ratio to the least that a cause explains of an iteration",
+        "A smaller loss to another lane does not speak against a cause.",
+        "chosen: pauses of garbage collection vary threefold; same_share is about one and the same "
+        "fault")  # fmt: skip
+    uneven_seen: int = threshold(6, "suspect iterations",
+        "The newest ones, which show whether data are uneven.",
+        "formula: of six fair draws among four ranks, 82 % show three ranks or more, and none of them in "
+        "most")  # fmt: skip
+    host_by_chance: float = threshold(0.05, "probability",
+        "If chance is larger, coming last in turn accuses no host.",
+        "chosen: six of six on either of two hosts are less probable (0.03), five are not (0.22)")  # fmt: skip
+    uneven_ranks: int = threshold(3, "ranks",
+        "If fewer came last, data are not uneven.",
+        "chosen: two ranks in turn are one host, or a slow one and noise")  # fmt: skip
 
     # --- hangs (`revision.py`) --------------------------------------------------------------------------------------
 
-    hang_probability: float = threshold(
-        0.9, unit="probability",
-        meaning="The suspect of a hang for which neither of the two below holds.",
-        source="chosen: rows may be lost of which nobody knows",
-    )  # fmt: skip
-    shared_hang_probability: float = threshold(
-        0.5, unit="probability",
-        meaning="The suspect of a hang in which ranks wait for one another, or none came out of an operator.",
-        source="chosen: what connects them may as well be to blame",
-    )  # fmt: skip
+    hang_probability: float = threshold(0.9, "probability",
+        "The suspect of a hang for which neither of the two below holds.",
+        "chosen: rows may be lost of which nobody knows")  # fmt: skip
+    shared_hang_probability: float = threshold(0.5, "probability",
+        "The suspect of a hang in which ranks wait for one another, or none came out of an operator.",
+        "chosen: what connects them may as well be to blame")  # fmt: skip
 
-    silent_hang_probability: float = threshold(
-        0.7, unit="probability",
-        meaning="The suspect of a hang whose members that log nothing are accused.",
-        source="chosen: one of the others may have stopped inside, and those may wait themselves",
-    )  # fmt: skip
+    silent_hang_probability: float = threshold(0.7, "probability",
+        "The suspect of a hang whose members that log nothing are accused.",
+        "chosen: one of the others may have stopped inside, and those may wait themselves")  # fmt: skip
 
     # --- detectors with a say (`custom_verdicts.py`, `strange_ranks.py`) --------------------------------------------
 
-    strange_recent: int = threshold(
-        6, unit="judged iterations",
-        meaning="The newest ones, in which it counts how often a detector finds a rank strange.",
-        source="chosen: as many as for causes of ours",
-    )  # fmt: skip
-    strange_seen: int = threshold(
-        4, unit="iterations of strange_recent",
-        meaning="A detector with a say opens no verdict on a rank that it finds strange in fewer.",
-        source="formula: a rank that is strange in one healthy iteration of 20 reaches it once in 12,000, and 3 of "
-        "6 once in 450",
-    )  # fmt: skip
-    witness_seen: int = threshold(
-        3, unit="iterations of strange_recent",
-        meaning="Evidence names no witness that finds a suspect strange in fewer.",
-        source="chosen: as many as a late rank must be seen; the suspect is accused already",
-    )  # fmt: skip
-    custom_probability: float = threshold(
-        0.5, unit="probability",
-        meaning="The suspect of a verdict that a detector opens.",
-        source="chosen: nobody has measured how often a stranger's detector is right",
-    )  # fmt: skip
-    custom_open: int = threshold(
-        8, unit="verdicts of one detector at a time",
-        meaning="While as many are open, further strange ranks join the newest.",
-        source="chosen: whoever finds more things strange at once says something of the job, not of a device",
-    )  # fmt: skip
+    strange_recent: int = threshold(6, "judged iterations",
+        "The newest ones, in which it counts how often a detector finds a rank strange.",
+        "chosen: as many as for causes of ours")  # fmt: skip
+    strange_seen: int = threshold(4, "iterations of strange_recent",
+        "A detector with a say opens no verdict on a rank that it finds strange in fewer.",
+        "formula: a rank that is strange in one healthy iteration of 20 reaches it once in 12,000, and 3 of 6 once "
+        "in 450")  # fmt: skip
+    witness_seen: int = threshold(3, "iterations of strange_recent",
+        "Evidence names no witness that finds a suspect strange in fewer.",
+        "chosen: as many as a late rank must be seen; the suspect is accused already")  # fmt: skip
+    custom_probability: float = threshold(0.5, "probability",
+        "The suspect of a verdict that a detector opens.",
+        "chosen: nobody has measured how often a stranger's detector is right")  # fmt: skip
+    custom_open: int = threshold(8, "verdicts of one detector at a time",
+        "While as many are open, further strange ranks join the newest.",
+        "chosen: whoever finds more things strange at once says something of the job, not of a device")  # fmt: skip
 
 
 VERDICTS: Final = VerdictThresholds()
