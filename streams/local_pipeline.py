@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.evidence import Evidence, Membership, concatenate

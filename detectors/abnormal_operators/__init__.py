@@ -1,4 +1,4 @@
 """Which operators were slow by themselves, and how long an iteration takes without.
 
-`healthy_pieces.py` says what each piece usually takes, `replay.py` runs the iteration again with it.
+`usual_pieces.py` learns how long each piece usually takes, `replay.py` runs the iteration again with that.
 """

@@ -1,5 +1,5 @@
 """What numpy lacks for rows that belong to groups: runs, packed keys, and medians of many groups at once.
 
-Start at `runs.py` (equal neighbours). `row_keys.py` sorts and numbers groups, `alike_values.py` values that differ by
-little; `grouped_medians.py` builds on both.
+Start at `runs.py` (equal neighbours). `row_keys.py` sorts and numbers groups, and searches in them;
+`grouped_medians.py` builds on both.
 """

@@ -15,7 +15,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.row_keys import order_within, sort_within, stable_order
 from irregulars.detectors.arrays.runs import starts_of
-from irregulars.dtypes import Floats, Ints, Numbers
+from irregulars.dtypes import Column, Floats, Ints, Numbers
 
 MAD_TO_SIGMA: Final = 1.4826
 """Median absolute deviation to standard deviation, for normal noise (Rousseeuw and Croux 1993, section 1)."""
@@ -172,3 +172,47 @@ def _middles(group: Ints, values: Numbers) -> tuple[Numbers, Numbers]:
     firsts = starts_of(sizes)
     ordered = sort_within(group, values, len(sizes))
     return ordered[firsts + (sizes - 1) // 2], ordered[firsts + sizes // 2]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Values that differ by little, as sizes of messages do that hold a little more or less of the same.
+
+
+def alike_codes(values: Column, ratio: float) -> Ints:
+    """Number values so that those with one number lie within a ratio of one another; the smallest begins with 0.
+
+    Parameters
+    ----------
+    values
+        At least 0; NaN counts as 0, and 0 is like no other. A value below 0 has a number of its own.
+    ratio
+        By how much the largest with a number may exceed the smallest, as a share of that.
+
+    Examples
+    --------
+    >>> alike_codes(np.array([100.0, 0.0, 104.0, 300.0, 110.0, 111.0]), 0.1)
+    array([1, 0, 1, 3, 1, 2])
+    """
+    distinct, place = np.unique(np.nan_to_num(values), return_inverse=True)
+    code = np.zeros(len(distinct), dtype=np.int64)
+    begin, number = 0, 0
+    while begin < len(distinct):
+        past = int(np.searchsorted(distinct, float(distinct[begin]) * (1 + ratio), side="right"))
+        past = max(past, begin + 1)  # of a value below 0, what exceeds it by the ratio lies before it
+        code[begin:past] = number
+        begin, number = past, number + 1
+    return code[place]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Measured values without the digits that are noise: those compress to nothing where many values are stored.
+
+
+def round_to_bits(values: Numbers, bits: int) -> Floats:
+    """Return values rounded to so many significant bits: with an error of at most ``2 ** -bits`` of each.
+
+    >>> round_to_bits(np.array([1000.0, 1001.3, -12345678.9, np.nan]), 10).tolist()
+    [1000.0, 1001.0, -12353536.0, nan]
+    """
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits))

@@ -100,7 +100,7 @@ class Likelihoods:
         "chosen: between chance and a slow NIC; other transfers would burst in between (commit b66c467)")  # fmt: skip
     starved: float = threshold(0.9, "probability",
         "First value for ranks that lack processor time, at least.",
-        "chosen: beyond all noise (`starved_ranks.py`), and no NIC slows work (commit 6ebf6b1)")  # fmt: skip
+        "chosen: beyond all noise (`work_causes.py`), and no NIC slows work (commit 6ebf6b1)")  # fmt: skip
     first_suspect_odds: float = threshold(3.0, "times the odds",
         "The first suspect's odds are multiplied by this.",
         "chosen: on the development split of tests/benchmarks/localization 91 of 93 first suspects were right, "

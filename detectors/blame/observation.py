@@ -29,7 +29,7 @@ class Observation:
     is_long: bool = True
     # Whether it is suspect and was not looked into, so that nobody knows which causes it would show
     is_unread: bool = False
-    # Whether its attribution is that of another one, which it looks like (`detectors.path.same_incident`)
+    # Whether its attribution is that of another one, which it looks like (`detectors.judging.investigation`)
     is_carried: bool = False
     is_shifted: bool = False
     # Of a long one in no verdict: the share of its clear cause's cost that would come back without it, by replay

@@ -42,7 +42,7 @@ class BlameThresholds:
         "If the likeliest device has less, a slow communicator accuses none.",
         "chosen: in a ring of four equal members each has as much by chance")  # fmt: skip
 
-    # --- who is late, and with whom (`work_causes.py`, `starved_ranks.py`) ------------------------------------------
+    # --- who is late, and with whom (`work_causes.py`) --------------------------------------------------------------
 
     late_share: float = threshold(0.5, _LATENESS,
         "A rank with a smaller share does not count as late.",
@@ -86,7 +86,7 @@ class BlameThresholds:
     taking_turns_share: float = threshold(0.75, "share of the host's ranks",
         "If fewer take part, the host's ranks do not take turns.", "chosen: three of four GPUs")  # fmt: skip
 
-    # --- slow work beside slow transfers (`starved_ranks.py`) -------------------------------------------------------
+    # --- slow work beside slow transfers (`work_causes.py`) ---------------------------------------------------------
 
     starved_sigmas: float = threshold(6.0, "standard errors",
         "A rank whose work is slower by less does not lack processor time.",
@@ -128,7 +128,7 @@ class BlameThresholds:
         "Error of a lane's usual time besides its noise.",
         "chosen: ten iterations are few, and a job's own traffic drifts by some percent")  # fmt: skip
 
-    # --- what NICs' rates say (`nic_ends.py`, `by_bandwidth.py`) ----------------------------------------------------
+    # --- the rates of NICs (`nic_ends.py`) --------------------------------------------------------------------------
 
     held_swing: float = threshold(0.5, "deviation over mean of the rate",
         "While a collective runs, a NIC that swings more is not taken to be held back.",
@@ -140,7 +140,7 @@ class BlameThresholds:
         "If a stage has fewer, NICs are compared over the whole job.",
         "chosen: of two nobody can tell which is unlike the other")  # fmt: skip
 
-    # --- switches that evidence alone makes suspects (`slow_switches.py`) -------------------------------------------
+    # --- switches that evidence alone makes suspects (`judging/review_candidates.py`) -------------------------------
 
     switch_ratio: float = threshold(1.5, "ratio to what lanes of the same role take",
         "If the slowest switch's median lane takes less, no switch is read.",

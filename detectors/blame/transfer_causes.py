@@ -14,12 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.blame.by_bandwidth import steady_nic
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.likelihoods import LIKELIHOODS
-from irregulars.detectors.blame.nic_ends import passes_nics, telling_ends
+from irregulars.detectors.blame.nic_ends import passes_nics, steady_nic, telling_ends
 from irregulars.detectors.blame.slow_lanes import observe_lanes
-from irregulars.detectors.blame.starved_ranks import are_in_step, starved_ranks
 from irregulars.detectors.blame.suspects import (
     FABRIC,
     KINDS,
@@ -31,7 +29,7 @@ from irregulars.detectors.blame.suspects import (
     is_carried,
 )
 from irregulars.detectors.blame.thresholds import BLAME
-from irregulars.detectors.blame.work_causes import owner
+from irregulars.detectors.blame.work_causes import are_in_step, owner, starved_ranks
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.peak_caps import End, log_odds
@@ -59,7 +57,7 @@ def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:
 
 
 def explain_by_bandwidth(lane: Lane, unexplained: Unexplained) -> Explanation:
-    """Accuse the NIC that bandwidth alone shows (`by_bandwidth.py`): there are no transfers to go by."""
+    """Accuse the NIC that bandwidth alone shows (`nic_ends.py`): there are no transfers to go by."""
     suspect = steady_nic(lane, unexplained.attributions, unexplained.topology)
     return Explanation("slow_nic", (suspect,), frozenset([lane]))
 
@@ -219,7 +217,7 @@ def _least_chance(lane: Lane, topology: Topology) -> float:
 def _or_starved(found: Explanation, lane: Lane, unexplained: Unexplained) -> Explanation:
     """Blame ranks rather than their NIC or their communicator where their own work is slow as well.
 
-    See `starved_ranks.py`. Of a communicator in which no device stands out it may be any member; a NIC or a switch
+    See `starved_ranks`. Of a communicator in which no device stands out it may be any member; a NIC or a switch
     must carry most of its ranks.
     """
     device = found.suspects[0][0] if found.suspects else None

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from irregulars.detectors.hang.find_hang import Hang, find_hang, lost_shares
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows
-from irregulars.detectors.judging.reading.operator_reader import OperatorReader
-from irregulars.detectors.judging.reading.spans import ReadBack
+from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, join_rows
+from irregulars.detectors.judging.operator_reader import OperatorReader
 from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.path.find_hang import Hang, find_hang, lost_shares
 from irregulars.dtypes import Column
 from irregulars.messages.judgements import Verdict
 

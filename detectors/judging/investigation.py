@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum, auto
 from typing import NamedTuple
 
 from irregulars.detectors.blame.what_if import WhatIf
+from irregulars.detectors.job.lanes import LaneExcess
+from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack
 from irregulars.detectors.judging.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.reading.operator_reader import OperatorReader
-from irregulars.detectors.judging.reading.reading_budget import Need, ReadingBudget
-from irregulars.detectors.judging.reading.spans import ReadBack
-from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.operator_reader import OperatorReader
+from irregulars.detectors.judging.reading_budget import Need, ReadingBudget
 from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution
-from irregulars.detectors.path.same_incident import carry_over
+from irregulars.detectors.path.thresholds import PATH
 
 
 class Source(Enum):
@@ -91,7 +91,7 @@ class Investigator:
         """Say where a suspect iteration's time went, if that can be known.
 
         Small jobs are always read. Of a large one, an iteration that an open verdict explains is mostly taken for
-        known, and others are read as far as the budget goes (`detectors.judging.reading.reading_budget`).
+        known, and others are read as far as the budget goes (`detectors.judging.reading_budget`).
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Investigator:
             rates = usual_rates(self.usual_rows)
             return Finding(attribute_rates(rows, now.healthy.mean_ns, rates, self.reader.topology), Source.READ)
         excess_ns = rows.elapsed_ns - now.healthy.mean_ns
-        is_large = len(rows) > READING.whole_ranks
+        is_large = len(rows) > JUDGING.whole_ranks
         carried = self._carry_over(rows, excess_ns, has_open=now.has_open) if is_large else None
         need = _need(is_explained=carried is not None, is_worth_reading=is_worth_reading)
         if is_large and not self.budget.may_read(now.judged, self.reader.traffic.flowed, need):
@@ -180,3 +180,44 @@ def _need(*, is_explained: bool, is_worth_reading: bool) -> Need:
     if is_explained:
         return Need.CONFIRM
     return Need.EXPLAIN if is_worth_reading else Need.PURSUE
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Judge an iteration without reading its operators, by another iteration of the same incident that was read.
+# A fault that lasts looks the same in each iteration. That can be seen without operators: the job lost about as much
+# time again, the ranks that were late by their own work still are, and no others are.
+
+
+def carry_over(
+    read: Attribution, read_excess_ns: float, iteration: int, excess_ns: float, work_excess_ns: Mapping[int, float]
+) -> Attribution | None:
+    """Say where the excess of `iteration` went, if it is like one that was read; None if it is not.
+
+    Parameters
+    ----------
+    read, read_excess_ns
+        The iteration that was read, and how much longer than usual it took.
+    excess_ns, work_excess_ns
+        How much longer the iteration to judge took, and how much longer each of its ranks worked than usual.
+    """
+    if min(read_excess_ns, excess_ns) < PATH.like_ratio * max(read_excess_ns, excess_ns) or excess_ns <= 0:
+        return None
+    late = _late(read.work_excess_ns, read_excess_ns)
+    if late != _late(work_excess_ns, excess_ns):
+        return None
+    scale = excess_ns / read_excess_ns
+    return replace(
+        read,
+        iteration=iteration,
+        path_excess_ns={lane: ns * scale for lane, ns in read.path_excess_ns.items()},
+        lanes={lane: _scaled(one, scale) for lane, one in read.lanes.items()},
+        work_excess_ns=dict(work_excess_ns),
+    )
+
+
+def _late(work_excess_ns: Mapping[int, float], excess_ns: float) -> set[int]:
+    return {rank for rank, ns in work_excess_ns.items() if ns >= PATH.late_ratio * excess_ns}
+
+
+def _scaled(one: LaneExcess, scale: float) -> LaneExcess:
+    return one._replace(excess_ns=one.excess_ns * scale if one.excess_ns > 0 else one.excess_ns)

@@ -5,7 +5,7 @@ is it suspect, and why?          suspicion.py
 where did its time go?           investigation.py
 who is to blame, since when?     detectors/verdicts/tracker.py
 is a healthy job healthy?        standing_review.py
-what do detectors say?           detector_panel.py, detectors_say.py
+what do detectors say?           detector_panel.py
 does it hang, and does it still? hang_watch.py
 """
 
@@ -15,19 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.irregular.late_rank import Late
-from irregulars.detectors.irregular.late_rank_history import LatenessState, LatenessWatch, latest_ranks
+from irregulars.detectors.irregular.late_rank import Late, LatenessState, LatenessWatch, latest_ranks
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import DriftState, DriftWatch, IterationWindow, WindowState
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.judging.detector_panel import DetectorPanel, Scored
-from irregulars.detectors.judging.detectors_say import DetectorsSay, SayState
+from irregulars.detectors.judging.detector_panel import DetectorPanel, DetectorsSay, SayState, Scored
 from irregulars.detectors.judging.hang_watch import HangWatch, OpenHang, OpenHangs
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows, parts_of
-from irregulars.detectors.judging.reading.operator_reader import Announcements, LogTraffic, OperatorReader
-from irregulars.detectors.judging.reading.reading_budget import BudgetState, ReadingBudget
-from irregulars.detectors.judging.reading.spans import ReadBack
+from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, parts_of
+from irregulars.detectors.judging.operator_reader import Announcements, LogTraffic, OperatorReader
+from irregulars.detectors.judging.reading_budget import BudgetState, ReadingBudget
 from irregulars.detectors.judging.result_log import JudgementLog
 from irregulars.detectors.judging.review_candidates import lateness_of
 from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from irregulars.detectors.blame.by_bandwidth import attribute_by_bandwidth
+from irregulars.detectors.blame.nic_ends import attribute_by_bandwidth
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows
+from irregulars.detectors.judging.iteration_rows import IterationRows
 from irregulars.detectors.nics.peak_caps import relative_peaks, usual_peaks
 from irregulars.detectors.nics.steadiness import WHOLE, Peaks, swings_of
 from irregulars.detectors.path.critical_path import Attribution

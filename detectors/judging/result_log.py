@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.result_columns import (
-    concatenate_columns,
-    hung_columns,
-    operator_columns,
-    pattern_columns,
-    rank_columns,
-    score_columns,
-)
+import numpy as np
+
+from irregulars.detectors.judging.iteration_rows import IterationRows
+from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.verdicts.strange_ranks import RankScores
-from irregulars.dtypes import Column, Floats
+from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.records import OPERATORS, UNKNOWN
 
 Columns = dict[str, Column]
 
@@ -97,3 +94,166 @@ class JudgementLog:
         self.iterations, self.verdicts = [], []
         self._ranks, self._scores, self._operators, self._patterns = [], [], [], []
         return judgements
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Columns that the sinks store, made from the data with which an iteration was judged.
+
+
+_RATES: Final = ("share", "tx_mean", "tx_deviation", "rx_mean", "rx_deviation")
+
+
+def rank_columns(rows: IterationRows, score: Floats) -> dict[str, Column]:
+    """Return the columns ``rank_iterations`` of `messages.judgements.Judgements`; a score for each row."""
+    names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
+    columns = {name: rows.columns[name] for name in names}
+    return {**columns, "elapsed_ns": rows.columns["elapsed_ns"].astype(np.float64), "score": score}
+
+
+NOTABLE_SCORE: Final = 0.5
+"""Share of where strange begins from which on a score is stored by its detector's name; chosen."""
+
+NOTABLE_RANKS: Final = 32
+"""Of an irregular iteration as many of the highest scores of each detector are stored, however small; chosen."""
+
+
+def score_columns(rows: IterationRows, scores: RankScores, *, is_irregular: bool) -> dict[str, Column]:
+    """Return the columns ``detector_scores`` of `messages.judgements.Judgements`; empty: there are none.
+
+    Most scores say that nothing is strange, and what is stored of them is the largest of each rank and iteration
+    (``score`` of ``rank_iterations``).
+    """
+    parts = []
+    for name, own in scores.by_detector.items():
+        at = _notable(own, is_irregular=is_irregular)
+        if len(at):
+            columns = {one: rows.columns[one][at] for one in ("attempt", "iteration", "rank", "start_ns")}
+            parts.append({**columns, "detector": np.full(len(at), name, dtype=object), "score": own[at]})
+    return concatenate_columns(parts)
+
+
+def _notable(scores: Floats, *, is_irregular: bool) -> Ints:
+    """Return the places of scores that are stored, ascending."""
+    at = np.flatnonzero(scores >= NOTABLE_SCORE)
+    if not is_irregular or len(at) >= NOTABLE_RANKS:
+        return at
+    known = np.flatnonzero(~np.isnan(scores))
+    highest = known[np.argsort(-scores[known], kind="stable")[:NOTABLE_RANKS]]
+    return np.union1d(at, highest)
+
+
+def operator_columns(
+    graph: OperatorGraph,
+    iteration: int,
+    attempt: int,
+    names: Sequence[str],
+    origin_ns: Mapping[int, int],
+    abnormal_ratio: Floats | None = None,
+) -> dict[str, Column]:
+    """Return the columns ``operators`` of `messages.judgements.Judgements`, of one iteration.
+
+    Parameters
+    ----------
+    names
+        Ids of the communicators, by code.
+    origin_ns
+        How far the clock of each rank is ahead, ns: the graph's times are on the common clock, the columns' on the
+        rank's own.
+    abnormal_ratio
+        Of each row of the graph (`detectors.abnormal_operators.replay.abnormal_ratios`); None: they were not judged.
+    """
+    rows = np.flatnonzero(graph.iteration == iteration)
+    own_ns = np.array([origin_ns.get(rank, 0) for rank in graph.rank[rows].tolist()], dtype=np.int64)
+    return {
+        "attempt": np.full(len(rows), attempt),
+        "iteration": graph.iteration[rows],
+        "rank": graph.rank[rows],
+        "communicator": np.array(names, dtype=object)[graph.communicator[rows]],
+        "operator": np.array(OPERATORS, dtype=object)[graph.operator[rows]],
+        "sequence": graph.sequence[rows],
+        "peer": np.where(graph.is_p2p[rows], graph.peer[rows], UNKNOWN),
+        "start_ns": graph.start_ns[rows] + own_ns,
+        "elapsed_ns": (graph.end_ns[rows] - graph.start_ns[rows]).astype(np.float64),
+        "size_bytes": graph.size_bytes[rows],
+        "gap_ns": graph.gap_ns[rows].astype(np.float64),
+        "wait_ns": graph.wait_ns[rows].astype(np.float64),
+        "transfer_ns": graph.transfer_ns[rows].astype(np.float64),
+        "abnormal_ratio": np.full(len(rows), np.nan) if abnormal_ratio is None else abnormal_ratio[rows],
+    }
+
+
+def hung_columns(columns: Mapping[str, Column], attempt: int, names: Sequence[str]) -> dict[str, Column]:
+    """Return columns ``operators`` that say where each rank stands in a hang: few rows, however many ranks wait.
+
+    Of each rank the operators that never ended, and the last one that did. Who waited for whom is not known of them.
+
+    Parameters
+    ----------
+    columns
+        Operators of the newest iterations, as the log has them; ``elapsed_ns`` is NaN of what never ended.
+    names
+        Ids of the communicators, by code.
+    """
+    rows = _where_ranks_stand(columns)
+    unknown = np.full(len(rows), np.nan)
+    return {
+        "attempt": np.full(len(rows), attempt),
+        **{name: columns[name][rows] for name in ("iteration", "rank", "sequence", "start_ns", "size_bytes")},
+        "communicator": np.array(names, dtype=object)[columns["communicator"][rows]],
+        "operator": np.array(OPERATORS, dtype=object)[columns["operator"][rows]],
+        "peer": columns["peer"][rows],
+        "elapsed_ns": columns["elapsed_ns"][rows].astype(np.float64),
+        **dict.fromkeys(("gap_ns", "wait_ns", "transfer_ns", "abnormal_ratio"), unknown),
+    }
+
+
+def _where_ranks_stand(columns: Mapping[str, Column]) -> Ints:
+    is_open = np.isnan(columns["elapsed_ns"])
+    order = np.lexsort((columns["sequence"], columns["start_ns"], columns["iteration"], columns["rank"]))
+    ended = order[~is_open[order]]
+    rank = columns["rank"][ended]
+    is_last = np.ones(len(rank), dtype=bool)
+    is_last[:-1] = rank[1:] != rank[:-1]
+    return np.concatenate([ended[is_last], np.flatnonzero(is_open)])
+
+
+def pattern_columns(
+    rows: IterationRows, regular: Sequence[IterationRows], codes: Mapping[str, int]
+) -> dict[str, Column]:
+    """Return the columns ``patterns`` of `messages.judgements.Judgements`, of one iteration.
+
+    Parameters
+    ----------
+    regular
+        Regular iterations, whose patterns are the expected ones.
+    codes
+        The job's code of each communicator, from 0 on in this order.
+    """
+    patterns = rows.behaviour(codes)
+    usual = [one.behaviour(codes) for one in (*regular, rows.only(()))]
+    judged = judge_patterns(patterns, Patterns(*(np.concatenate(column) for column in zip(*usual, strict=True))))
+    names = list(codes)
+    at = np.searchsorted(rows.columns["rank"], patterns.rank)  # rows of an iteration stand in order of their ranks
+    placed = ("attempt", "iteration", "start_ns")
+    return {
+        **{name: rows.columns[name][at] for name in placed},
+        "rank": patterns.rank,
+        "communicator": _named(patterns.communicator, names),
+        "operator": _named(patterns.operator, OPERATORS),
+        **{name: getattr(patterns, name) for name in _RATES},
+        "differential": judged.differential,
+        "unexpected": judged.unexpected,
+        "is_abnormal": judged.is_abnormal,
+    }
+
+
+def _named(codes: Ints, names: Sequence[str]) -> Column:
+    """Return the names of codes; -1 has an empty one."""
+    return np.array([*names, ""], dtype=object)[codes]
+
+
+def concatenate_columns(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
+    """Join columns of the same names; without any part the result is empty."""
+    if not parts:
+        return {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

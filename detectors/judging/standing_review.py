@@ -11,12 +11,10 @@ from irregulars.detectors.blame.standing_causes import Reviewed, review
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack
 from irregulars.detectors.judging.nic_rates import stage_rates, with_rates
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.reading.operator_reader import OperatorReader
-from irregulars.detectors.judging.reading.operator_rows import joined
-from irregulars.detectors.judging.reading.spans import ReadBack
-from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.operator_reader import OperatorReader
+from irregulars.detectors.judging.operator_rows import joined
 from irregulars.detectors.judging.review_candidates import (
     ToReview,
     late_of,
@@ -112,7 +110,7 @@ def review_regular(
     if len(regular) < BLAME.review_iterations:
         return None
     rows = list(regular)[-JUDGING.reviewed_iterations :]
-    if len(rows[-1]) <= READING.whole_ranks:
+    if len(rows[-1]) <= JUDGING.whole_ranks:
         reviewed = hold_against_peers(rows, reader.read(rows, read_back), reader)
     else:
         rows = rows[-BLAME.review_iterations :]

@@ -10,7 +10,7 @@ from irregulars.thresholds import threshold
 
 @dataclass(frozen=True, slots=True)
 class JudgingThresholds:
-    """What is usual, what is looked into, and when iterations that seem healthy are reviewed."""
+    """What is usual, looked into, reviewed and read back, and how far the path of a large job is followed."""
 
     # What is usual
     usual_iterations: int = threshold(10, "iterations",
@@ -57,7 +57,7 @@ class JudgingThresholds:
         "chosen: more than the ranks of one host, so that a slow host is odd among them")  # fmt: skip
     review_wait_share: float = threshold(0.1, "share of what δ allows",
         "In a review, a member of a large collective that may have come later by no more is not read for that.",
-        "chosen: of δ's 10 % this is 1 % of an iteration; reading.wait_share is finer, as single iterations are "
+        "chosen: of δ's 10 % this is 1 % of an iteration; wait_share is finer, as single iterations are "
         "explained to the part")  # fmt: skip
 
     # Hangs
@@ -70,6 +70,49 @@ class JudgingThresholds:
     most_lost_share: float = threshold(0.02, "share of a rank's rows",
         "A missing row of a rank that lost more does not say that the rank did not arrive.",
         "chosen: with 2 % lost, the row that matters is lost in one of fifty hangs")  # fmt: skip
+
+    # Which jobs are read as a whole
+    whole_ranks: int = threshold(512, "ranks",
+        "A larger job is not read as a whole to explain an iteration.",
+        "chosen: a whole iteration of 512 simulated ranks is read and judged in seconds; the localization benchmark "
+        "starts there")  # fmt: skip
+    followed_usual_iterations: int = threshold(6, "iterations",
+        "Regular ones that show what is usual in such a job, at most.",
+        "chosen: fewer than usual_iterations, since each is read once more for every rank that is "
+        "followed")  # fmt: skip
+    most_replayed_rows: int = threshold(100_000, "operators of an iteration",
+        "With more, operators are not judged one by one.",
+        "chosen: above it the replay takes as long as finding the culprit; verdicts do not need it")  # fmt: skip
+
+    # How far the path of a large job is followed
+    most_ranks: int = threshold(1024, "ranks",
+        "Most ranks that are read to follow a path.",
+        "chosen: twice whole_ranks: where a thousand ranks wait for one path, it can be followed")  # fmt: skip
+    most_rounds: int = threshold(12, "rounds",
+        "Most times that more ranks are read to follow a path.", "chosen by hand, on simulated jobs")  # fmt: skip
+    wait_share: float = threshold(0.05, "share of the iteration's excess, or of what δ allows if that is more",
+        "A member of a large collective that may have come later by no more is not read for that.",
+        "chosen: a twentieth of the excess accuses nobody, whoever hides behind it")  # fmt: skip
+    first_ranks: int = threshold(2, "ranks",
+        "Ranks that are read first, besides the slowest one.",
+        "chosen: the culprit is mostly the first, and the second makes sure where the first lost rows")  # fmt: skip
+
+    # The budget of large jobs
+    read_share: float = threshold(0.004, "share of the job's operators",
+        "Reading budget of a large job.",
+        "chosen: less than one per cent of the log moves again (0.38 % in bench_bytes.py, commit "
+        "e24de91)")  # fmt: skip
+    free_operators: int = threshold(500_000, "operators",
+        "Least reading budget of a large job.",
+        "chosen: at the start of a job the share is next to nothing, and a fault may be there all the "
+        "same")  # fmt: skip
+    read_at_least: int = threshold(6, "iterations of each window",
+        "In each window, so many may be read though the budget is spent.",
+        "chosen: as many as the newest iterations in which a verdict looks for its cause")  # fmt: skip
+    confirm_every: int = threshold(10, "iterations",
+        "In a large job, an iteration that an open verdict explains is not read when fewer were judged since the "
+        "last read one.",
+        "chosen: as many as a verdict waits before it closes, so that a change is seen within that time")  # fmt: skip
 
 
 JUDGING: Final = JudgingThresholds()

@@ -13,9 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, median, medians, nan_medians, robust_sigma
+from irregulars.detectors.arrays.grouped_medians import (
+    MEDIAN_ERROR,
+    median,
+    medians,
+    nan_medians,
+    robust_sigma,
+    round_to_bits,
+)
 from irregulars.detectors.arrays.runs import starts_of
-from irregulars.detectors.arrays.significant import round_to_bits
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Floats, Ints

@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import lower_median, weighted_medians
-from irregulars.detectors.arrays.significant import round_to_bits
+from irregulars.detectors.arrays.grouped_medians import lower_median, round_to_bits, weighted_medians
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.nics.peak_caps import Rates
 from irregulars.detectors.nics.steadiness import Swing

@@ -13,8 +13,14 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.arrays.group_search import last_in_group_until
-from irregulars.detectors.arrays.row_keys import group_rows, lift_times, sort_nearly, sort_rows, stable_order
+from irregulars.detectors.arrays.row_keys import (
+    group_rows,
+    last_in_group_until,
+    lift_times,
+    sort_nearly,
+    sort_rows,
+    stable_order,
+)
 from irregulars.detectors.arrays.runs import begins_run, run_ends, run_lengths
 from irregulars.detectors.path.lost_rows import LostRows, common_base, time_free
 from irregulars.detectors.path.operator_classes import class_parts, is_p2p, senders_and_receivers

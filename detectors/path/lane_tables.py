@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians
+from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, round_to_bits
 from irregulars.detectors.arrays.row_keys import group_rows
-from irregulars.detectors.arrays.significant import round_to_bits
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.dtypes import Floats, Ints, Numbers

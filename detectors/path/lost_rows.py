@@ -16,9 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.group_search import find_sorted, first_in_group_from
 from irregulars.detectors.arrays.grouped_medians import lower_medians
-from irregulars.detectors.arrays.row_keys import first_rows, group_rows, pack_columns, sort_rows
+from irregulars.detectors.arrays.row_keys import (
+    find_sorted,
+    first_in_group_from,
+    first_rows,
+    group_rows,
+    pack_columns,
+    sort_rows,
+)
 from irregulars.detectors.arrays.runs import places_in_runs, starts_of
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.detectors.path.operator_classes import is_p2p, senders_and_receivers

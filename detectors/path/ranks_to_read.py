@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.group_search import find_sorted
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, robust_sigma
-from irregulars.detectors.arrays.row_keys import group_rows, pack_columns, stable_order
+from irregulars.detectors.arrays.row_keys import find_sorted, group_rows, pack_columns, stable_order
 from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Topology

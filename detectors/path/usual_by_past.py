@@ -8,9 +8,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from irregulars.detectors.arrays.group_search import find_sorted
 from irregulars.detectors.arrays.grouped_medians import column_medians
-from irregulars.detectors.arrays.row_keys import group_rows, sort_within
+from irregulars.detectors.arrays.row_keys import find_sorted, group_rows, sort_within
 from irregulars.detectors.arrays.runs import run_ends, run_lengths, run_starts
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.path.lane_tables import lane_table, usual_lanes

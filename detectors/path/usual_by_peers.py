@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.alike_values import alike_codes
-from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, lower_medians, medians
+from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, alike_codes, lower_medians, medians
 from irregulars.detectors.arrays.row_keys import group_rows, sort_rows, sort_within
 from irregulars.detectors.arrays.runs import begins_run, places_in_runs, run_numbers, starts_of
 from irregulars.detectors.job.lanes import Lane, UsualLane

@@ -14,10 +14,10 @@ from typing import Final
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.slow_lanes import observe_lanes, stands_out, typical_excess
 from irregulars.detectors.blame.thresholds import BLAME
-from irregulars.detectors.hang.find_hang import Hang
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution, Piece
+from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.messages.kinds import WORKERS
 from irregulars.messages.reasons import MOST_STEPS, Considered, Reasons, Step

@@ -49,7 +49,7 @@ class VerdictThresholds:
         "While data are uneven, the rule for late ranks that recur allows so many due to others.",
         "chosen: where each rank is last now and then, one in six is little")  # fmt: skip
 
-    # --- the same again (`open_verdict.py`, `standing_fault.py`) ----------------------------------------------------
+    # --- the same again (`open_verdict.py`) -------------------------------------------------------------------------
 
     same_share: float = threshold(0.5, "share of what the fault typically costs",
         "Of a verdict that irregular iterations opened, an iteration that is not long shows the fault only from "

@@ -13,15 +13,13 @@ from types import MappingProxyType
 from irregulars.detectors.blame.causes import Cause, is_sure
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
-from irregulars.detectors.hang.find_hang import Hang
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.verdicts.open_verdict import OpenVerdict, verdict_on_recurring, verdict_on_standing
-from irregulars.detectors.verdicts.opening import Evidence, stands_alone
+from irregulars.detectors.path.find_hang import Hang
+from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_recurring, verdict_on_standing
+from irregulars.detectors.verdicts.opening import Evidence, is_explained, is_same, stands_alone
 from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
-from irregulars.detectors.verdicts.same_cause import is_explained, is_same
 from irregulars.detectors.verdicts.severity import severity_now
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
-from irregulars.detectors.verdicts.standing_fault import History
 from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Verdict

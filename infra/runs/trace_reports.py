@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from irregulars.detectors.job.topology import Topology, topology_of
-from irregulars.detectors.nics.steady_stretches import Stretch, Traffic, steady_stretches
+from irregulars.detectors.nics.steadiness import Stretch, Traffic, steady_stretches
 from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
 from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.trace.directory import Trace

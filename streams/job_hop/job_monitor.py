@@ -9,10 +9,15 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.detectors.judging.iteration_judge import IterationJudge, JudgeState
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, parts_of, split_by_iteration
-from irregulars.detectors.judging.reading.operator_reader import LogTraffic
-from irregulars.detectors.judging.reading.spans import ReadBack
-from irregulars.detectors.judging.result_columns import concatenate_columns
+from irregulars.detectors.judging.iteration_rows import (
+    IterationRows,
+    ReadBack,
+    join_rows,
+    parts_of,
+    split_by_iteration,
+)
+from irregulars.detectors.judging.operator_reader import LogTraffic
+from irregulars.detectors.judging.result_log import concatenate_columns
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.messages.judgements import Judgements, Verdict

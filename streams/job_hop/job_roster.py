@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.arrays.group_search import find_sorted
-from irregulars.detectors.arrays.row_keys import stable_order
+from irregulars.detectors.arrays.row_keys import find_sorted, stable_order
 from irregulars.detectors.arrays.runs import begins_run
 from irregulars.dtypes import Flags, Ints
 from irregulars.messages.announcements import (

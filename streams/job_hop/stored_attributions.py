@@ -193,7 +193,7 @@ def _table(rows: Sequence[Sequence[tuple[Any, ...]]], **kinds: Any) -> Ragged:
 
 
 def _split(name: str, values: Floats) -> dict[str, Column]:
-    """Return floats of few digits (`detectors.arrays.significant`) in fewer bytes; others as they are.
+    """Return floats of few digits (`round_to_bits`) in fewer bytes; others as they are.
 
     They are eighths of small numbers, or mantissas and exponents.
     """

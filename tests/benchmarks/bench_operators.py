@@ -30,8 +30,7 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.detectors.plugins.forest.features import FEATURES, OperatorFeatures
-from irregulars.detectors.plugins.forest.random_forest import MODEL
-from irregulars.detectors.plugins.forest.trees import load_trees
+from irregulars.detectors.plugins.forest.random_forest import MODEL, load_trees
 from tests.benchmarks.operator_cases import Case, CaseRun, Example, examples_of, shapes_of_faults, simulate_case
 from tests.benchmarks.train_operator_forest import training_cases
 

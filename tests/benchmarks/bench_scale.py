@@ -30,7 +30,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence
 from irregulars.messages.evidence_parts import encode_within_limit

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.detectors.plugins.forest.features import FEATURES, FeatureRows, OperatorFeatures
-from irregulars.detectors.plugins.forest.random_forest import MODEL
-from irregulars.detectors.plugins.forest.trees import Trees, save_trees
+from irregulars.detectors.plugins.forest.random_forest import MODEL, Trees, save_trees
 from irregulars.dtypes import Flags, Floats
 from tests.benchmarks.operator_cases import Case, run_case, shapes_of_faults
 

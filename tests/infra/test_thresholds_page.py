@@ -16,7 +16,7 @@ def test_every_room_has_a_table_of_its_thresholds() -> None:
 
 def test_rooms_are_found_by_themselves() -> None:
     found = {room.folder for room in rooms()}
-    assert {"detectors/irregular", "detectors/judging", "detectors/judging/reading"} <= found
+    assert {"detectors/irregular", "detectors/judging"} <= found
 
 
 @pytest.mark.parametrize("room", rooms(), ids=lambda room: room.folder)

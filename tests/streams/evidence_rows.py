@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.evidence import CLASS_COLUMNS, COLUMNS, PATTERN_COLUMNS, Evidence, Membership
 from irregulars.messages.ragged import Ragged

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from irregulars.detectors.judging.result_columns import concatenate_columns
+from irregulars.detectors.judging.result_log import concatenate_columns
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict

@@ -14,8 +14,14 @@ from functools import partial
 from typing import Any, Final
 
 from irregulars.detectors.plugins.adapters.drifts import DriftAdapter
-from irregulars.detectors.plugins.adapters.models import Model, PastScores, RiverModel, SklearnModel, make_seeded
-from irregulars.detectors.plugins.adapters.outliers import OutlierAdapter
+from irregulars.detectors.plugins.adapters.outliers import (
+    Model,
+    OutlierAdapter,
+    PastScores,
+    RiverModel,
+    SklearnModel,
+    make_seeded,
+)
 from irregulars.detectors.plugins.adapters.series import AdapterOptions, adapter_options
 from irregulars.detectors.plugins.protocol import Detector, MakeDetector
 from irregulars.errors import PluginError

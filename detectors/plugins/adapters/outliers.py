@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from irregulars.detectors.plugins.adapters.models import Model
 from irregulars.detectors.plugins.adapters.series import AdapterOptions, SeriesPast
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
 from irregulars.dtypes import Floats, Ints
@@ -115,3 +116,171 @@ class OutlierAdapter:
         own = keys[rows]
         first = np.sort(np.unique(own, return_index=True)[1])
         return [(int(key), rows[own == key]) for key in own[first].tolist()]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Models of the two libraries, each behind two methods: learn rows, and say how strange others are.
+
+
+_CONSTANT: Final = 5  # equal scores that no warm model gives to different rows
+
+
+class PastScores:
+    """The newest scores that a model gave to the values it learned.
+
+    Scores of models have no common scale: `HalfSpaceTrees` says 0.9 of nearly everything, an isolation forest -0.4.
+    So a score is told by the share of past scores that were as high: ``log(share) / log(strange_share)``, which is 0
+    for the lowest score, and 1 where it is `strange_share` (one of twenty). What is above all that is kept counts as
+    one of them more, so the scale ends at 2.1 for 500 scores and 0.05.
+
+    Parameters
+    ----------
+    kept
+        Scores kept.
+    strange_share
+        Share of past scores that are as high as one that is strange, 0 to 1.
+    """
+
+    LEAST = 50  # scores before anything is said: of fewer, one of ten is not known
+
+    def __init__(self, *, kept: int, strange_share: float) -> None:
+        self._scores: Floats = np.full(kept, np.nan)  # round and round
+        self._count = 0
+        self._strange_share = strange_share
+
+    def add(self, score: float) -> None:
+        """Take a score; a model that says the same of all is cold, and what it said does not count."""
+        if not math.isfinite(score):
+            return
+        if self._is_constant and score != self._scores[0]:
+            self._count = 0
+        self._scores[self._count % len(self._scores)] = score
+        self._count += 1
+
+    @property
+    def _past(self) -> Floats:
+        return self._scores[: min(self._count, len(self._scores))]
+
+    @property
+    def _is_constant(self) -> bool:
+        past = self._past
+        return len(past) >= _CONSTANT and past[0] == past[-1] and bool((past == past[0]).all())
+
+    def scaled(self, scores: Floats) -> Floats:
+        """Return scores on the scale; NaN while there are too few, or all the same."""
+        if len(self._past) < self.LEAST or self._is_constant:
+            return np.full(len(scores), np.nan)
+        past = np.sort(self._past)
+        as_high = len(past) - np.searchsorted(past, scores, side="left")
+        share = (as_high + 1) / (len(past) + 1)
+        return np.where(np.isfinite(scores), np.log(share) / math.log(self._strange_share), np.nan)
+
+
+SEED: Final = 7  # given to models that draw and were told no seed: two detectors made alike must agree
+_SCORED_TAUGHT: Final = 16  # rows learned in a frame whose scores are kept: a score costs a River model as much again
+
+
+class Model(Protocol):
+    """Learns inputs, shape (rows, columns), and scores them on the scale of `PastScores`."""
+
+    def learn(self, inputs: Floats) -> None:
+        """Take rows that have no unknown values."""
+
+    def score(self, inputs: Floats) -> Floats:
+        """Return one score a row, NaN while cold; changes nothing."""
+
+
+def make_seeded(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Make a model with what it takes and was not told: a seed, novelty detection, ADWIN's look after each value."""
+    taken = inspect.signature(make).parameters
+    added = {"seed": SEED, "random_state": SEED, "novelty": True, "clock": 1}
+    return make(**{name: value for name, value in added.items() if name in taken} | dict(options))
+
+
+class RiverModel:
+    """An anomaly detector of River, which learns row by row.
+
+    Those of River's supervised kind (`GaussianScorer`, `StandardAbsoluteDeviation`, `PredictiveAnomalyDetection`)
+    judge the first column as the target, given all columns.
+    """
+
+    def __init__(self, model: Any, past: PastScores) -> None:
+        from river.base import SupervisedAnomalyDetector
+
+        self._model = model
+        self._past = past
+        self._is_supervised = isinstance(model, SupervisedAnomalyDetector)
+
+    def learn(self, inputs: Floats) -> None:
+        """Learn rows in their order; what the model says of the first ones before is kept for the scale."""
+        for number, values in enumerate(inputs.tolist()):
+            if number < _SCORED_TAUGHT:
+                self._past.add(self._score_one(values))
+            self._model.learn_one(*self._arguments(values))
+
+    def score(self, inputs: Floats) -> Floats:
+        """Score rows; see `Model`."""
+        raw = np.array([self._score_one(values) for values in inputs.tolist()], dtype=np.float64)
+        return self._past.scaled(raw)
+
+    def _score_one(self, values: list[float]) -> float:
+        return float(self._model.score_one(*self._arguments(values)))
+
+    def _arguments(self, values: list[float]) -> tuple[Any, ...]:
+        features = {str(number): value for number, value in enumerate(values)}
+        return (features, values[0]) if self._is_supervised else (features,)
+
+
+class SklearnModel:
+    """An outlier detector of scikit-learn, fitted on a window of rows.
+
+    It is fitted when the window has doubled or is full, and every so often.
+
+    Parameters
+    ----------
+    make
+        Makes one that is not fitted.
+    window
+        Rows that are kept, and fitted on.
+    refit
+        Calls of `learn` from one fit to the next.
+    """
+
+    LEAST_ROWS = 100  # before the first fit
+
+    def __init__(
+        self, make: Callable[[], Any], make_past: Callable[[], PastScores], *, window: int, refit: int
+    ) -> None:
+        self._make, self._make_past, self._refit = make, make_past, refit
+        self._window = window
+        self._rows: Floats = np.zeros((0, 0))  # round and round; as large from the first row on as it will ever be
+        self._taught = 0
+        self._since_fit = 0
+        self._fitted_rows = 0
+        self._model: Any = None
+        self._past = make_past()
+
+    def learn(self, inputs: Floats) -> None:
+        """Keep rows; fit when it is time."""
+        if not len(self._rows):
+            self._rows = np.zeros((self._window, inputs.shape[1]))
+        self._rows[(self._taught + np.arange(len(inputs))) % self._window] = inputs
+        self._taught += len(inputs)
+        self._since_fit += 1
+        rows = min(self._taught, self._window)
+        has_grown = self._fitted_rows < rows >= min(2 * self._fitted_rows, self._window)
+        if rows >= self.LEAST_ROWS and (self._since_fit >= self._refit or has_grown):
+            self._fit(self._rows[:rows])
+
+    def score(self, inputs: Floats) -> Floats:
+        """Score rows; see `Model`."""
+        if self._model is None or not len(inputs):
+            return np.full(len(inputs), np.nan)
+        return self._past.scaled(-np.asarray(self._model.score_samples(inputs), dtype=np.float64))
+
+    def _fit(self, rows: Floats) -> None:
+        self._model = self._make().fit(rows)
+        self._since_fit, self._fitted_rows = 0, len(rows)
+        self._past = self._make_past()
+        for score in (-self._model.score_samples(rows)).tolist():
+            self._past.add(score)

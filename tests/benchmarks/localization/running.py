@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.evidence import Evidence, Membership, encode_evidence

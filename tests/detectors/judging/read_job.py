@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, split_by_iteration
-from irregulars.detectors.judging.reading.operator_reader import OperatorReader
-from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.judging.iteration_rows import IterationRows, Span, join_rows, split_by_iteration
+from irregulars.detectors.judging.operator_reader import OperatorReader
 from irregulars.messages.evidence import Evidence
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace

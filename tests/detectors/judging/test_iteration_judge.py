@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.judging.iteration_judge import IterationJudge
-from irregulars.detectors.judging.reading.spans import Span
+from irregulars.detectors.judging.iteration_rows import Span
 from irregulars.messages.judgements import Verdict, decode_verdict, encode_verdict
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace

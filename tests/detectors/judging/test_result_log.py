@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from irregulars.detectors.judging.reading.iteration_rows import split_by_iteration
-from irregulars.detectors.judging.result_log import JudgementLog
+from irregulars.detectors.judging.iteration_rows import split_by_iteration
+from irregulars.detectors.judging.result_log import (
+    JudgementLog,
+    concatenate_columns,
+    hung_columns,
+    operator_columns,
+    rank_columns,
+)
 from irregulars.messages.judgements import JudgedIteration
+from irregulars.messages.records import OPERATORS, UNKNOWN
 from tests.detectors.operator_graphs import graph_of, row
 from tests.streams.evidence_rows import evidence_of
 
@@ -37,3 +44,69 @@ def test_all_there_is_is_drained_once() -> None:
 @pytest.mark.parametrize("fills_columns", [True, False])
 def test_operators_are_kept_for_the_sinks_alone(fills_columns: bool) -> None:
     assert bool(filled(fills_columns=fills_columns).drain([]).operators) == fills_columns
+
+
+def test_operators_of_one_iteration_with_waits_and_transfers() -> None:
+    graph = graph_of(
+        row(0, 10, 60, size=64.0), row(1, 50, 60), row(0, 70, 80, "send", group=1, peer=1, sequence=5),
+        row(0, 99, 100, iteration=1, sequence=9),
+    )  # fmt: skip
+    columns = operator_columns(graph, 0, 3, ("world", "pp0"), {})
+    assert columns["rank"].tolist() == [0, 0, 1]
+    assert columns["attempt"].tolist() == [3, 3, 3]
+    assert columns["communicator"].tolist() == ["world", "pp0", "world"]
+    assert columns["operator"].tolist() == ["all_reduce", "send", "all_reduce"]
+    assert columns["peer"].tolist() == [UNKNOWN, 1, UNKNOWN]
+    assert columns["wait_ns"].tolist() == [40, 0, 0]
+    assert columns["transfer_ns"].tolist() == [10, 10, 10]
+    assert columns["gap_ns"].tolist() == [0, 10, 0]
+    assert columns["elapsed_ns"].tolist() == [50, 10, 10]
+
+
+def test_times_are_given_back_on_the_clock_of_their_rank() -> None:
+    columns = operator_columns(graph_of(row(0, 10, 60), row(1, 50, 60)), 0, 1, ("world",), {1: 1000})
+    assert columns["start_ns"].tolist() == [10, 1050]
+
+
+def test_an_iteration_that_is_not_there_gives_empty_columns() -> None:
+    columns = operator_columns(graph_of(), 0, 1, (), {})
+    assert all(len(column) == 0 for column in columns.values())
+
+
+def test_rows_of_ranks_take_the_score_that_is_given() -> None:
+    (rows,) = split_by_iteration(evidence_of(4, {7: 10}, work_ns=3.0), np.array([True]))
+    columns = rank_columns(rows, np.array([0.5]))
+    assert (columns["rank"].tolist(), columns["iteration"].tolist(), columns["score"].tolist()) == ([4], [7], [0.5])
+    assert columns["elapsed_ns"].dtype == np.float64
+
+
+def test_columns_are_joined_in_order_and_none_gives_none() -> None:
+    assert concatenate_columns([]) == {}
+    joined = concatenate_columns([{"a": np.array([1])}, {"a": np.array([], dtype=np.int64)}, {"a": np.array([2, 3])}])
+    assert joined["a"].tolist() == [1, 2, 3]
+
+
+def test_of_a_hang_each_rank_has_what_never_ended_and_the_last_that_did() -> None:
+    nan = np.nan
+    columns = {
+        "iteration": np.array([7, 8, 8, 8, 7, 8]),
+        "rank": np.array([0, 0, 0, 0, 1, 1]),
+        "communicator": np.array([0, 0, 1, 1, 0, 1]),
+        "operator": np.array([OPERATORS.index(one) for one in ("send", "send", "recv", "recv", "send", "send")]),
+        "sequence": np.array([1, 2, 3, 4, 1, 2]),
+        "peer": np.array([1, 1, 1, 1, 0, 0]),
+        "start_ns": np.array([10, 20, 30, 40, 10, 5]),
+        "elapsed_ns": np.array([5, 5, nan, nan, 5, 5]),
+        "size_bytes": np.array([1, 1, 1, 1, 1, 1]),
+    }
+    found = hung_columns(columns, 3, ["a", "b"])
+    rows = sorted(zip(found["rank"], found["sequence"], found["communicator"], found["operator"], strict=True))
+    assert rows == [(0, 2, "a", "send"), (0, 3, "b", "recv"), (0, 4, "b", "recv"), (1, 2, "b", "send")]
+    assert set(found["attempt"]) == {3}
+    assert np.isnan(found["wait_ns"]).all()
+
+
+def test_of_a_hang_in_which_nothing_ended_there_is_what_never_did() -> None:
+    one = {name: np.array([2]) for name in ("iteration", "rank", "communicator", "operator", "sequence", "peer")}
+    columns = {**one, "start_ns": np.array([9]), "elapsed_ns": np.array([np.nan]), "size_bytes": np.array([1])}
+    assert hung_columns(columns, 0, ["a", "b", "c"])["rank"].tolist() == [2]

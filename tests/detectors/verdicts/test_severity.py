@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.blame.observation import Observation
-from irregulars.detectors.hang.find_hang import Hang
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.revision import revision_of
 from irregulars.detectors.verdicts.severity import Loss, loss_of, severity_of, worse
 from irregulars.detectors.verdicts.tracker import VerdictTracker

@@ -18,7 +18,7 @@ from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place
 from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.critical_path import Attribution, Piece
-from irregulars.detectors.verdicts.standing_fault import History
+from irregulars.detectors.verdicts.open_verdict import History
 from irregulars.detectors.verdicts.tracker import VerdictTracker
 from irregulars.messages.judgements import Verdict
 from irregulars.state_codec import encode_state

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from irregulars.detectors.plugins.adapters.models import PastScores
+from irregulars.detectors.plugins.adapters.outliers import PastScores
 
 
 def filled(scores: np.ndarray, kept: int = 500) -> PastScores:

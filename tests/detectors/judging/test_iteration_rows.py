@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows, join_rows, split_by_iteration
-from irregulars.detectors.judging.reading.spans import Span, spans_of
+from irregulars.detectors.judging.iteration_rows import (
+    IterationRows,
+    Span,
+    join_rows,
+    spans_of,
+    split_by_iteration,
+)
 from irregulars.messages.evidence import COLUMNS, Evidence, concatenate
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import UNKNOWN
@@ -168,3 +173,25 @@ def test_patterns_on_a_communicator_that_nobody_knows_are_left_out() -> None:
 def test_no_ranks_have_no_offsets() -> None:
     rows = rows_of(with_offsets(evidence_of(0, {5: 10}), [[1, 2]]))
     assert spans_of([rows.only(set())]) == []
+
+
+def iteration(number: int, offsets: dict[int, list[int]]) -> IterationRows:
+    """One row for each rank; ranks with an even number are in partition 0, the others in 1."""
+    parts = [
+        replace(
+            evidence_of(rank, {number: 10.0}, partition=rank % 2),
+            offsets=Ragged(np.array([len(own)]), {"offset": np.array(own, dtype=np.int64)}),
+        )
+        for rank, own in offsets.items()
+    ]
+    (rows,) = split_by_iteration(concatenate(parts), np.ones(len(parts), dtype=bool))
+    return rows
+
+
+def test_a_batch_that_holds_two_iterations_is_read_once() -> None:
+    iterations = [iteration(4, {0: [3, 2], 1: [2]}), iteration(5, {0: [3, 4]})]
+    assert spans_of(iterations) == [Span(0, 0, (2, 3, 4)), Span(1, 1, (2,))]
+
+
+def test_no_iteration_needs_nothing() -> None:
+    assert spans_of([]) == []

@@ -2,7 +2,7 @@
 
 A small job is read whole. Of a large one only those ranks are read on which the critical path can depend
 (`detectors.path.ranks_to_read`), in the irregular iteration and in the regular ones that show what is usual. An
-iteration that looks like another one of the same incident need not be read at all (`detectors.path.same_incident`).
+iteration that looks like another one of the same incident need not be read at all (`carry_over`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.job.clocks import Clocks, estimate_clocks, follow_clocks
 from irregulars.detectors.job.lanes import Lane, LaneExcess
-from irregulars.detectors.job.pipelines import stages_from_transfers
-from irregulars.detectors.job.topology import Topology, topology_of
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, gather_rows, joined, on_one_clock
-from irregulars.detectors.judging.reading.spans import ReadBack, spans_of
-from irregulars.detectors.judging.reading.thresholds import READING
-from irregulars.detectors.judging.reading.usual_operators import UsualOperators
+from irregulars.detectors.job.topology import Topology, stages_from_transfers, topology_of
+from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, spans_of
+from irregulars.detectors.judging.operator_rows import NO_OPERATORS, gather_rows, joined, on_one_clock
+from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.judging.usual_operators import UsualOperators
 from irregulars.detectors.path.critical_path import Attribution, attribute, path_collectives, slow_collectives
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.path.ranks_to_read import (
@@ -166,9 +164,9 @@ class OperatorReader:
 
     def set_usual(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> None:
         """Learn from these regular iterations what is usual."""
-        is_whole = len(iterations[-1]) <= READING.whole_ranks
+        is_whole = len(iterations[-1]) <= JUDGING.whole_ranks
         self._usual = UsualOperators(
-            list(iterations) if is_whole else list(iterations)[-READING.followed_usual_iterations :],
+            list(iterations) if is_whole else list(iterations)[-JUDGING.followed_usual_iterations :],
             is_whole=is_whole,
         )
         if is_whole:
@@ -188,7 +186,7 @@ class OperatorReader:
         assert self._usual is not None
         if rows.is_untimed:
             return self._attribute_untimed(self._usual, rows, read_back), self.build([], NO_OPERATORS)
-        if len(rows) <= READING.whole_ranks:
+        if len(rows) <= JUDGING.whole_ranks:
             graph = self.build_now(rows, self.read([rows], read_back))
             return attribute(graph, rows.number, self._usual.reference(self.build)), graph
         return PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
@@ -204,7 +202,7 @@ class OperatorReader:
         usual_ns = dict(zip(usual.work_ranks.tolist(), usual.work_ns.tolist(), strict=True))
         factor = max(usual.common_factor(rows), 1.0)  # waits inside overlapped operators look as if less were worked
         work = Work(rows.work_ns, usual_ns, factor)
-        columns = self.read([rows], read_back) if len(rows) <= READING.whole_ranks else NO_OPERATORS
+        columns = self.read([rows], read_back) if len(rows) <= JUDGING.whole_ranks else NO_OPERATORS
         return attribute_untimed(find_waits(columns), rows.number, usual.untimed(), work)
 
     def abnormal_ratios(self, graph: OperatorGraph) -> Floats | None:
@@ -213,7 +211,7 @@ class OperatorReader:
         None for large iterations, where that would cost as much as finding the culprit.
         """
         pieces = None if self._usual is None else self._usual.pieces
-        return None if pieces is None or len(graph) > READING.most_replayed_rows else abnormal_ratios(graph, pieces)
+        return None if pieces is None or len(graph) > JUDGING.most_replayed_rows else abnormal_ratios(graph, pieces)
 
     def work_excess_ns(self, rows: IterationRows) -> dict[int, float]:
         """Return how much longer than usual each rank worked, less the factor that all have in common; ns.
@@ -255,8 +253,8 @@ class OperatorReader:
         read: set[int] = set()
         parts: list[dict[str, Column]] = []
         wanted = available.intersection(seeds)
-        for _ in range(READING.most_rounds):
-            wanted = set(sorted(wanted)[: max(READING.most_ranks - len(read), 0)])
+        for _ in range(JUDGING.most_rounds):
+            wanted = set(sorted(wanted)[: max(JUDGING.most_ranks - len(read), 0)])
             if not wanted:
                 break
             parts.append(self.read([rows.only(wanted) for rows in iterations], read_back))
@@ -327,7 +325,7 @@ class PathReading:
         read_back: ReadBack,
     ) -> None:
         self._reader, self._usual, self._rows, self._read_back = reader, usual, rows, read_back
-        self._worth_ns = READING.wait_share * matters_ns
+        self._worth_ns = JUDGING.wait_share * matters_ns
         self._common_factor = usual.common_factor(rows)
         self._available = set(rows.columns["rank"].tolist())
 
@@ -401,6 +399,6 @@ def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: C
     """
     slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
     latest = nsmallest(
-        READING.first_ranks, work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank)
+        JUDGING.first_ranks, work_excess_ns, key=lambda rank: (rank not in complete, -work_excess_ns[rank], rank)
     )
     return {slowest, *latest}

@@ -11,9 +11,9 @@ from irregulars.detectors.arrays.grouped_medians import lower_median, medians
 from irregulars.detectors.job.clocks import Clocks
 from irregulars.detectors.job.lanes import Lane, UsualLane
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.reading.operator_rows import NO_OPERATORS, joined, on_one_clock
-from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.iteration_rows import IterationRows
+from irregulars.detectors.judging.operator_rows import NO_OPERATORS, joined, on_one_clock
+from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.lane_tables import usual_lanes
 from irregulars.detectors.path.operator_graph import OperatorGraph, collective_rows
 from irregulars.detectors.path.ranks_to_read import beside, lane_sums, usual_sums
@@ -71,7 +71,7 @@ class UsualOperators:
             own = [rows.only(self.ranks) for rows in self.iterations]
             graph = build(own, self.columns)
             self._learned = learn_reference(graph)
-            is_small = self._is_whole and len(graph) <= READING.most_replayed_rows * len(own)
+            is_small = self._is_whole and len(graph) <= JUDGING.most_replayed_rows * len(own)
             self._graph, self._pieces = graph if is_small else None, None
         return self._learned
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.detectors.judging.reading.iteration_rows import IterationSpan
-from irregulars.detectors.judging.reading.operator_rows import gather_rows
+from irregulars.detectors.judging.iteration_rows import IterationSpan
+from irregulars.detectors.judging.operator_rows import gather_rows
 from irregulars.messages.records import UNKNOWN
 from tests.streams.lockstep_job import operator_batch
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows, split_by_iteration
-from irregulars.detectors.judging.reading.operator_reader import OperatorReader
-from irregulars.detectors.judging.reading.thresholds import READING
-from irregulars.detectors.judging.reading.usual_operators import UsualOperators
+from irregulars.detectors.judging.iteration_rows import IterationRows, split_by_iteration
+from irregulars.detectors.judging.operator_reader import OperatorReader
+from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.judging.usual_operators import UsualOperators
 from irregulars.messages.evidence import concatenate
 from tests.detectors.judging.read_job import ReadJob
-from tests.detectors.judging.reading.test_path_reading import iteration
+from tests.detectors.judging.test_path_reading import iteration
 from tests.room_thresholds import moved
 from tests.streams.evidence_rows import came, evidence_of, no_operators
 from tests.streams.lockstep_job import MS, WORLD_OF_4, LockstepJob
@@ -68,7 +68,7 @@ def read_of_usual(reader_of: ReadJob) -> set[int]:
 
 def test_a_job_that_is_read_whole_learns_from_all_its_regular_iterations_and_another_from_six() -> None:
     assert read_of_usual(lockstep()) == set(range(8))
-    with moved(READING, "whole_ranks", 3):
+    with moved(JUDGING, "whole_ranks", 3):
         assert read_of_usual(lockstep()) == set(range(2, 8))
 
 
@@ -96,7 +96,7 @@ def test_what_is_usual_on_lanes_is_kept_for_as_long_as_the_same_ranks_are_asked_
 @pytest.mark.parametrize(("most_rows", "is_known"), [(4, True), (3, False)])
 def test_single_operators_are_known_of_iterations_that_are_not_too_large(most_rows: int, is_known: bool) -> None:
     job = lockstep()
-    with moved(READING, "most_replayed_rows", most_rows):
+    with moved(JUDGING, "most_replayed_rows", most_rows):
         job.reader.set_usual(job.rows, job.read_back)
         assert job.reader._usual is not None
         job.reader._usual.reference(job.reader.build)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -14,7 +14,7 @@ from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.path.ranks_to_read import Summaries
 from irregulars.dtypes import Flags, Ints
 from irregulars.messages.evidence import Evidence, EvidenceRows, concatenate
-from irregulars.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN
+from irregulars.messages.records import PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 from irregulars.state_codec import Part
 
 _MOST: Final = 0.5
@@ -159,3 +159,29 @@ def join_rows(parts: Sequence[IterationRows]) -> IterationRows:
     whole = parts[0] if len(parts) == 1 else concatenate(parts)
     rank = whole.columns["rank"]
     return whole if is_ascending(rank) else whole.take(stable_order(rank))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Where the operators of an iteration lie in the log, from which they are read back when they are needed.
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where the operators of one rank in some iterations lie: offsets in one partition of ``commops``."""
+
+    rank: int
+    partition: int
+    offsets: tuple[int, ...]
+
+
+ReadBack = Callable[[Sequence[Span]], Sequence[Batch]]
+"""Returns the batches of some spans; those that the log no longer holds are left out."""
+
+
+def spans_of(iterations: Iterable[IterationRows]) -> list[Span]:
+    """Return the spans of all ranks in these iterations; a batch that holds several of them is named once."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for rows in iterations:
+        for rank, partition, offsets in rows.rank_offsets():
+            found.setdefault((rank, partition), set()).update(offsets)
+    return [Span(rank, partition, tuple(sorted(offsets))) for (rank, partition), offsets in sorted(found.items())]

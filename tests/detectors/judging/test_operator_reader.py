@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.messages.announcements import Heartbeat
 from irregulars.messages.evidence import decode_evidence, encode_evidence
 from irregulars.messages.judgements import Verdict
@@ -31,7 +31,7 @@ JOB = SimulatorSettings(dp=20, pp=4, tp=1, micro_batches=4, iterations=34, seed=
 
 @pytest.fixture(autouse=True)
 def large_from_64() -> Iterator[None]:
-    with moved(READING, "whole_ranks", 64):
+    with moved(JUDGING, "whole_ranks", 64):
         yield
 
 
@@ -109,7 +109,7 @@ def test_little_reading_names_the_same_device_as_reading_all(fault: str) -> None
     settings = with_fault(fault)
     run = Run(settings)
     assert run.blamed == [FAULTS[fault]]
-    with moved(READING, "whole_ranks", settings.world_size):
+    with moved(JUDGING, "whole_ranks", settings.world_size):
         whole = Run(settings)
     assert whole.blamed == run.blamed
     assert run.monitor.traffic.read < whole.monitor.traffic.read / 2

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irregulars.detectors.hang.find_hang import Hang, find_hang
 from irregulars.detectors.job.topology import Place, Topology
+from irregulars.detectors.path.find_hang import Hang, find_hang, last_groups
 from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 ALL_REDUCE = OPERATOR_CODES["all_reduce"]
@@ -217,3 +217,18 @@ def test_of_more_silent_members_than_a_host_has_gpus_none_is_named() -> None:
 
 def test_where_chains_lead_to_several_operators_with_silent_members_nobody_is_told() -> None:
     assert partly_logged((0, LEFT, 7, None), (2, RIGHT, 4, None)) is None
+
+
+def test_walks_end_in_long_chains_and_in_circles() -> None:
+    chain = {at: [at + 1] for at in range(5_000)}
+    assert last_groups(chain) == [{5_000}]
+    assert last_groups({**chain, 5_000: [4_990]}) == [set(range(4_990, 5_001))]
+    assert last_groups({}) == []
+
+
+def test_who_waits_for_two_ends_is_at_neither() -> None:
+    assert last_groups({"victim": ["slow", "stuck"], "stuck": ["stuck"]}) == [{"slow"}, {"stuck"}]
+
+
+def test_a_circle_with_a_way_out_is_no_end() -> None:
+    assert last_groups({1: [2], 2: [1, 3]}) == [{3}]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from irregulars.detectors.judging.reading.reading_budget import Need, ReadingBudget
-from irregulars.detectors.judging.reading.thresholds import READING
+from irregulars.detectors.judging.reading_budget import Need, ReadingBudget
+from irregulars.detectors.judging.thresholds import JUDGING
 from tests.stored_states import stored
 
 WINDOW = 50
-MUCH = 10 * READING.free_operators
+MUCH = 10 * JUDGING.free_operators
 
 
-def spent(operators: int, *, need: Need = Need.PURSUE, count: int = READING.read_at_least) -> ReadingBudget:
+def spent(operators: int, *, need: Need = Need.PURSUE, count: int = JUDGING.read_at_least) -> ReadingBudget:
     """Budget of which the first iterations have used up so much each."""
     budget = ReadingBudget(WINDOW)
     for judged in range(count):
@@ -20,7 +20,7 @@ def spent(operators: int, *, need: Need = Need.PURSUE, count: int = READING.read
     return budget
 
 
-def may_read_suspect(budget: ReadingBudget, judged: int = READING.read_at_least, flowed: int = 0) -> bool:
+def may_read_suspect(budget: ReadingBudget, judged: int = JUDGING.read_at_least, flowed: int = 0) -> bool:
     return budget.may_read(judged, flowed, Need.PURSUE)
 
 
@@ -38,17 +38,17 @@ def test_some_suspect_iterations_are_read_in_each_window() -> None:
 @pytest.mark.parametrize(("flowed", "is_read"), [(110_000_000, False), (140_000_000, True)])
 def test_a_share_of_the_log_is_for_suspect_iterations(flowed: int, is_read: bool) -> None:
     """What they have cost, 0.5 million operators, is 0.4 % of 125 million."""
-    budget = spent(500_000 // READING.read_at_least + 1)
+    budget = spent(500_000 // JUDGING.read_at_least + 1)
     assert may_read_suspect(budget, flowed=flowed) == is_read
 
 
 @pytest.mark.parametrize(("operators", "is_read"), [(450_000, True), (550_000, False)])
 def test_half_a_million_operators_are_free(operators: int, is_read: bool) -> None:
-    assert may_read_suspect(spent(operators // READING.read_at_least)) == is_read
+    assert may_read_suspect(spent(operators // JUDGING.read_at_least)) == is_read
 
 
 def test_an_irregular_iteration_that_no_verdict_explains_is_always_read() -> None:
-    assert spent(MUCH).may_read(READING.read_at_least, 0, Need.EXPLAIN)
+    assert spent(MUCH).may_read(JUDGING.read_at_least, 0, Need.EXPLAIN)
 
 
 def test_the_cost_of_irregular_iterations_leaves_suspect_ones_theirs() -> None:
@@ -63,12 +63,12 @@ def test_of_iterations_that_a_verdict_explains_one_in_ten_is_read() -> None:
 
 def test_iterations_that_a_verdict_explains_are_read_within_the_budget() -> None:
     budget = spent(MUCH)
-    assert not budget.may_read(READING.read_at_least + 10, 0, Need.CONFIRM)
+    assert not budget.may_read(JUDGING.read_at_least + 10, 0, Need.CONFIRM)
 
 
 def test_a_restored_budget_is_what_it_was() -> None:
-    budget = spent(READING.free_operators)
+    budget = spent(JUDGING.free_operators)
     restored = ReadingBudget.from_state(stored(budget.state()), WINDOW)
     assert restored.state() == budget.state()
-    for judged in (READING.read_at_least, WINDOW, WINDOW + 1):
+    for judged in (JUDGING.read_at_least, WINDOW, WINDOW + 1):
         assert may_read_suspect(restored, judged) == may_read_suspect(budget, judged)

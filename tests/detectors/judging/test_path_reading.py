@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from irregulars.detectors.judging.reading.iteration_rows import IterationRows
-from irregulars.detectors.judging.reading.operator_reader import _seeds
-from irregulars.detectors.judging.reading.usual_operators import UsualOperators
+from irregulars.detectors.judging.iteration_rows import IterationRows
+from irregulars.detectors.judging.operator_reader import _seeds
+from irregulars.detectors.judging.usual_operators import UsualOperators
 from irregulars.messages.evidence import no_patterns
 from tests.streams.evidence_rows import no_entries
 

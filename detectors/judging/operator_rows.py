@@ -11,7 +11,7 @@ from irregulars.detectors.arrays.row_keys import group_rows, pack_columns, stabl
 from irregulars.detectors.arrays.runs import begins_run
 from irregulars.detectors.job.clocks import Clocks
 from irregulars.detectors.job.measured_time import logged_resolutions_ns
-from irregulars.detectors.judging.reading.iteration_rows import IterationSpan
+from irregulars.detectors.judging.iteration_rows import IterationSpan
 from irregulars.detectors.path.operator_classes import class_parts
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.bounds import known_peers, usable_rows
