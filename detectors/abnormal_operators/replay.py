@@ -63,17 +63,10 @@ def replay(graph: OperatorGraph, gap_ns: Floats, transfer_ns: Floats) -> Times:
     This is Howard's policy iteration in max-plus algebra. It needs one round for each change of partner that follows
     from another one: few, as a rule, since the iteration that was logged is a good guess.
 
-    Parameters
-    ----------
-    graph
-        Of one iteration or of several; iterations stay apart, each rank enters each when it did.
-    gap_ns, transfer_ns
-        float64, one value per row.
-
-    Returns
-    -------
-    Times that are all NaN if no times fulfil the rules above: after `MOST_ROUNDS` rounds some still changed, or rows
-    wait for each other in a circle, which a log can show whose clocks are off.
+    `graph`: of one iteration or of several; iterations stay apart, each rank enters each when it did. `gap_ns`,
+    `transfer_ns`: float64, one value per row. Returns times that are all NaN if no times fulfil the rules above:
+    after `MOST_ROUNDS` rounds some still changed, or rows wait for each other in a circle, which a log can show whose
+    clocks are off.
 
     References
     ----------
@@ -98,16 +91,8 @@ def abnormal_ratios(graph: OperatorGraph, usual: UsualPieces) -> Floats:
 
     Above `AbnormalThresholds.ratio` an operator is abnormal.
 
-    Parameters
-    ----------
-    graph
-        Of one iteration, with the rows of all ranks that are logged.
-    usual
-        From the newest regular iterations.
-
-    Returns
-    -------
-    float64, one value per row, finite and above 0; all NaN if the replay did not settle.
+    `graph`: of one iteration, with the rows of all ranks that are logged. `usual`: from the newest regular
+    iterations. Returns float64, one value per row, finite and above 0; all NaN if the replay did not settle.
     """
     if not len(graph):
         return np.zeros(0)

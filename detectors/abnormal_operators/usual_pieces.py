@@ -84,11 +84,8 @@ def iteration_ns(graph: OperatorGraph, iteration: int) -> float:
 def _ranks_and_pace(graph: OperatorGraph, slowness: Floats) -> tuple[float, float]:
     """Return how much a rank's slowness varies from iteration to iteration, and that of the middle rank.
 
-    Parameters
-    ----------
-    slowness
-        Mean log ratio of gaps, of each rank in each iteration (each block of the graph). What all ranks have in an
-        iteration is its pace, and is taken off.
+    `slowness`: mean log ratio of gaps, of each rank in each iteration (each block of the graph). What all ranks have
+    in an iteration is its pace, and is taken off.
     """
     first = np.unique(graph.block, return_index=True)[1]
     iteration = np.unique(graph.iteration[first], return_inverse=True)[1]
@@ -137,14 +134,9 @@ def share_above_usual(log_ratio: Floats) -> Floats:
 def huber_means(group: Ints, values: Floats, weights: Floats, sigma: float) -> Floats:
     """Return the weighted mean of each group, in which values far from the median count as if they were less far.
 
-    Parameters
-    ----------
-    group
-        Group of each row, numbered from 0.
-    values, weights
-        Of each row. Rows whose value is NaN, or whose weight is not above 0, do not count.
-    sigma
-        Standard deviation of the values; how many of them are far is `AbnormalThresholds.huber_sigmas`.
+    `group`: group of each row, numbered from 0. `values`, `weights`: of each row. Rows whose value is NaN, or whose
+    weight is not above 0, do not count. `sigma`: standard deviation of the values; how many of them are far is
+    `AbnormalThresholds.huber_sigmas`.
 
     References
     ----------
@@ -178,10 +170,7 @@ def shrink_together(values: Floats, is_slow: Flags, sigma: Floats) -> Floats:
 
     Ranks of one slow host are slow by the same factor, and their mean knows it better than each of them.
 
-    Parameters
-    ----------
-    values, sigma
-        Of each rank or lane: its log ratio, and the standard deviation of that.
+    `values`, `sigma`: of each rank or lane: its log ratio, and the standard deviation of that.
 
     References
     ----------

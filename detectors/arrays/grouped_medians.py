@@ -48,10 +48,7 @@ def median(values: Numbers) -> float:
 def row_medians(table: Floats) -> Floats:
     """Return the median of each row of a table: the mean of its two middle values.
 
-    Parameters
-    ----------
-    table
-        Rows of at least one value each, none of them NaN.
+    `table`: rows of at least one value each, none of them NaN.
 
     >>> row_medians(np.array([[4.0, 1.0, 3.0, 2.0], [0.0, 0.0, 9.0, 9.0]]))
     array([2.5, 4.5])
@@ -65,12 +62,7 @@ def row_medians(table: Floats) -> Floats:
 def medians(group: Ints, values: Numbers) -> Floats:
     """Return the median of each group: the mean of its two middle values.
 
-    Parameters
-    ----------
-    group
-        Group of each row; groups are numbered from 0 without holes.
-    values
-        Of each row, finite.
+    `group`: group of each row; groups are numbered from 0 without holes. `values`: of each row, finite.
 
     >>> medians(np.array([1, 0, 1, 0, 1]), np.array([30, 4, 10, 7, 20]))
     array([ 5.5, 20. ])
@@ -82,16 +74,8 @@ def medians(group: Ints, values: Numbers) -> Floats:
 def column_medians(group: Ints, table: Floats) -> Floats:
     """Return the median of each group in each column of a table: `medians` of all columns, for the price of one.
 
-    Parameters
-    ----------
-    group
-        Group of each row; groups are numbered from 0 without holes.
-    table
-        float64, a row for each of `group`. NaN counts as larger than all.
-
-    Returns
-    -------
-    A row for each group.
+    `group`: group of each row; groups are numbered from 0 without holes. `table`: float64, a row for each of `group`.
+    NaN counts as larger than all. Returns a row for each group.
 
     >>> column_medians(np.array([1, 0, 1]), np.array([[30.0, 1.0], [4.0, 2.0], [10.0, 4.0]]))
     array([[ 4. ,  2. ],
@@ -139,16 +123,8 @@ def lower_median(values: Numbers) -> float:
 def weighted_medians(group: Ints, values: Floats, weights: Floats) -> Floats:
     """Return the median of each group by weight: the lowest value up to which half of the group's weight lies.
 
-    Parameters
-    ----------
-    group
-        Group of each row, from 0.
-    values, weights
-        Of each row. Rows whose value is NaN, or whose weight is not above 0, do not count.
-
-    Returns
-    -------
-    One value for each group; 0 for a group without a row that counts.
+    `group`: group of each row, from 0. `values`, `weights`: of each row. Rows whose value is NaN, or whose weight is
+    not above 0, do not count. Returns one value for each group; 0 for a group without a row that counts.
 
     >>> weighted_medians(np.array([0, 0, 0, 1]), np.array([1.0, 2.0, 9.0, np.nan]), np.array([1.0, 1.0, 3.0, 1.0]))
     array([9., 0.])
@@ -181,15 +157,9 @@ def _middles(group: Ints, values: Numbers) -> tuple[Numbers, Numbers]:
 def alike_codes(values: Column, ratio: float) -> Ints:
     """Number values so that those with one number lie within a ratio of one another; the smallest begins with 0.
 
-    Parameters
-    ----------
-    values
-        At least 0; NaN counts as 0, and 0 is like no other. A value below 0 has a number of its own.
-    ratio
-        By how much the largest with a number may exceed the smallest, as a share of that.
+    `values`: at least 0; NaN counts as 0, and 0 is like no other. A value below 0 has a number of its own. `ratio`:
+    by how much the largest with a number may exceed the smallest, as a share of that.
 
-    Examples
-    --------
     >>> alike_codes(np.array([100.0, 0.0, 104.0, 300.0, 110.0, 111.0]), 0.1)
     array([1, 0, 1, 3, 1, 2])
     """

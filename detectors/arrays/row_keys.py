@@ -19,13 +19,8 @@ _MAX_WHOLE: Final = 2.0**53  # above it, float64 skips integers
 def pack_columns(columns: Sequence[Ints]) -> Ints:
     """Pack columns into one int64 key that sorts as the rows do, column by column, and is equal where they are.
 
-    Parameters
-    ----------
-    columns
-        Integer columns of equal lengths, the most significant first.
+    `columns`: integer columns of equal lengths, the most significant first.
 
-    Examples
-    --------
     >>> pack_columns([np.array([1, 1, 7]), np.array([5, 6, 5])])
     array([ 0,  1, 12])
     """
@@ -47,9 +42,7 @@ def pack_columns(columns: Sequence[Ints]) -> Ints:
 def group_rows(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Number the groups of equal rows in ascending order.
 
-    Returns
-    -------
-    The group of each row, and for each group its first row.
+    Returns the group of each row, and for each group its first row.
     """
     if len(columns[0]) <= _FEW:
         order = np.lexsort(tuple(columns[::-1]))
@@ -73,10 +66,7 @@ def sort_nearly(columns: Sequence[Ints], ties: Sequence[Ints]) -> Ints:
 
     As `sort_rows` with all of them, and cheaper: few rows are compared in full.
 
-    Parameters
-    ----------
-    columns, ties
-        The most significant first.
+    `columns`, `ties`: the most significant first.
     """
     key = pack_columns(columns)
     order = stable_order(key)
@@ -120,15 +110,9 @@ def first_rows(group: Ints, size: int) -> Ints:
 def sort_within(group: Ints, values: Numbers, size: int) -> Numbers:
     """Return values by group, and within each in ascending order.
 
-    Parameters
-    ----------
-    group
-        Group of each value, from 0 to `size` - 1.
-    values
-        int64 or float64, of any range; NaN comes last in its group.
+    `group`: group of each value, from 0 to `size` - 1. `values`: int64 or float64, of any range; NaN comes last in
+    its group.
 
-    Examples
-    --------
     >>> sort_within(np.array([1, 0, 1]), np.array([30, 4, 10]), 2)
     array([ 4, 10, 30])
     """
@@ -166,10 +150,7 @@ def order_within(group: Ints, values: Numbers) -> Ints:
 def lift_times(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
     """Lift the times of each group above all of the groups before: keys that sort by group, then by time.
 
-    Parameters
-    ----------
-    groups, times
-        int64, one pair of arrays after the other, whose keys compare among all pairs.
+    `groups`, `times`: int64, one pair of arrays after the other, whose keys compare among all pairs.
     """
     known = [(int(own.min()), int(own.max())) for own in times if len(own)]
     low, high = min((one for one, _ in known), default=0), max((one for _, one in known), default=0)
@@ -214,13 +195,9 @@ def _dense(values: Ints) -> Ints:
 def find_sorted(ascending: Column, values: Column) -> tuple[Ints, Flags]:
     """Find values in an ascending array.
 
-    Returns
-    -------
-    A position for each value, and whether the value really stands there; where it does not, the position is only a
-    valid index.
+    Returns a position for each value, and whether the value really stands there; where it does not, the position is
+    only a valid index.
 
-    Examples
-    --------
     >>> find_sorted(np.array([2, 5, 9]), np.array([5, 6]))
     (array([1, 2]), array([ True, False]))
     """
@@ -233,16 +210,9 @@ def find_sorted(ascending: Column, values: Column) -> tuple[Ints, Flags]:
 def first_in_group_from(group: Ints, value: Ints, asked_group: Ints, asked_value: Ints) -> Ints:
     """For each question find the first row of a group whose value is the asked one or larger.
 
-    Parameters
-    ----------
-    group, value
-        int64, rows in ascending order of group, then of value.
-    asked_group, asked_value
-        int64, one question each.
-
-    Returns
-    -------
-    int64, the position of the row; -1 where all values of the group are smaller, or the group has no rows.
+    `group`, `value`: int64, rows in ascending order of group, then of value. `asked_group`, `asked_value`: int64, one
+    question each. Returns int64, the position of the row; -1 where all values of the group are smaller, or the group
+    has no rows.
 
     Examples
     --------

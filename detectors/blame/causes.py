@@ -41,10 +41,7 @@ def find_causes(
 
     What one cause explains is taken away before the next is looked for, so that two faults at once are two causes.
 
-    Parameters
-    ----------
-    accused
-        What a verdict accuses so far. A host or stage stays accused while its ranks are nearly as late.
+    `accused`: what a verdict accuses so far. A host or stage stays accused while its ranks are nearly as late.
     """
     unexplained = Unexplained.of(attributions, topology)
     totals_ns = [sum(path.values()) for path in unexplained.path_excess_ns]

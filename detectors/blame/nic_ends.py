@@ -95,12 +95,7 @@ def attribute_by_bandwidth(
 ) -> Attribution:
     """Attribute the excess of an iteration to the NIC that was steady and capped in it; to nobody if none was.
 
-    Parameters
-    ----------
-    elapsed_ns, usual_ns
-        Of the iteration.
-    swings
-        Of the iteration as a whole, of all ranks.
+    `elapsed_ns`, `usual_ns`: of the iteration. `swings`: of the iteration as a whole, of all ranks.
     """
     excess_ns = max(elapsed_ns - usual_ns, 0.0)
     nothing = Attribution(iteration, {EVERYBODY: excess_ns}, {}, {}, {}, excess_ns=excess_ns, swings=tuple(swings))

@@ -47,12 +47,8 @@ class Reviewed:
 def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> list[Cause]:
     """Find what makes all of these iterations longer than they need be.
 
-    Parameters
-    ----------
-    reviewed
-        Some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
-    delta
-        A cause counts if the iterations take more than this times what they would take without it.
+    `reviewed`: some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
+    `delta`: a cause counts if the iterations take more than this times what they would take without it.
     """
     if len(reviewed) < BLAME.review_iterations:
         return []
@@ -245,14 +241,7 @@ def late_against_stage(
     iteration, the ranks of a slow host would be on time wherever each other rank lost a row. Ranks with fewer
     operators than most of their peers are left out: the time in which a lost operator ran looks like work.
 
-    Parameters
-    ----------
-    most
-        How many operators each rank runs at most; None: those of this iteration.
-
-    Returns
-    -------
-    Peers stand together.
+    `most`: how many operators each rank runs at most; None: those of this iteration. Returns peers stand together.
     """
     stage, most = topology.stages(rank), operators if most is None else most
     role, first = group_rows([stage, most])

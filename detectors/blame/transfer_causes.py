@@ -103,10 +103,8 @@ def rank_devices(
 ) -> tuple[Ranked, frozenset[Lane]]:
     """Return which devices may have slowed a lane.
 
-    Returns
-    -------
-    The devices with the probability of each, best first; and the lanes that were seen slow, the accused one among
-    them.
+    Returns the devices with the probability of each, best first; and the lanes that were seen slow, the accused one
+    among them.
     """
     is_slow = observe_lanes(lane, attributions)
     return _ranked(lane, attributions, topology, is_slow), _slow_ones(is_slow)
@@ -187,12 +185,7 @@ def _log_ratio(seen: Mapping[tuple[Relations, Look], int], way: int) -> float:
     A lane of which the device predicts 0.9 and chance 0.05 adds log(0.9 / 0.05) = 2.9 if it was slow, and
     log(0.1 / 0.95) = -2.3 if it was not.
 
-    Parameters
-    ----------
-    seen
-        How many lanes are so related to the device and look so.
-    way
-        Number of the way, of the kind's `ways`.
+    `seen`: how many lanes are so related to the device and look so. `way`: number of the way, of the kind's `ways`.
     """
     numbers: dict[tuple[Relation, Look], int] = {}
     for (relations, look), number in seen.items():

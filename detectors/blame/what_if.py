@@ -32,12 +32,7 @@ _KNOWN: Final = 18  # ratios that are kept: of three causes in each of the six i
 class WhatIf:
     """One iteration that can be run again.
 
-    Parameters
-    ----------
-    graph
-        The operators of one iteration, of all ranks that were read.
-    reference
-        What they usually take.
+    `graph`: the operators of one iteration, of all ranks that were read. `reference`: what they usually take.
     """
 
     def __init__(self, graph: OperatorGraph, reference: Reference, topology: Topology) -> None:

@@ -25,10 +25,7 @@ from irregulars.dtypes import Floats, Ints
 def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
     """Return what may be behind the excess of one rank's own work.
 
-    Parameters
-    ----------
-    accused
-        What a verdict accuses so far: it stays accused while its ranks are nearly as late.
+    `accused`: what a verdict accuses so far: it stays accused while its ranks are nearly as late.
     """
     if lane == EVERYBODY:
         return Explanation(None, (), frozenset([lane]))
@@ -200,15 +197,9 @@ def starved_ranks(attributions: Sequence[Attribution], least_ns: float) -> set[i
     either direction, since what is usual comes from a few iterations and a gap may hold waiting that nobody logged.
     Ranks are held against the median of all, so that no more than half of them can be late: else the job has changed.
 
-    Parameters
-    ----------
-    attributions
-        Of some iterations. By how much each rank's work took longer than usual counts, on the critical path or not.
-    least_ns
-        Below, a rank is not late: polling for a slow transfer takes time as well.
+    `attributions`: of some iterations. By how much each rank's work took longer than usual counts, on the critical
+    path or not. `least_ns`: below, a rank is not late: polling for a slow transfer takes time as well.
 
-    Examples
-    --------
     >>> works = [{0: 1e6, 1: 9e6, 2: 0.0}, {0: 0.0, 1: 20e6, 2: 1e6}] * 3
     >>> starved_ranks([Attribution(0, {}, {}, {}, work) for work in works], least_ns=1e6)
     {1}

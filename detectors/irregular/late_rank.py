@@ -42,16 +42,9 @@ class Latest(NamedTuple):
 def find_latest(late_ns: Late, history: Sequence[Late]) -> Latest | None:
     """Find the rank that exceeds its usual lateness most in one iteration.
 
-    Parameters
-    ----------
-    late_ns
-        By how much ranks work longer than their stage in this iteration, ns; the latest ranks suffice.
-    history
-        The same of the iterations before, oldest first.
-
-    Returns
-    -------
-    None while the history is shorter than `IRREGULAR.min_iterations`, or if no lateness is known.
+    `late_ns`: by how much ranks work longer than their stage in this iteration, ns; the latest ranks suffice.
+    `history`: the same of the iterations before, oldest first. Returns None while the history is shorter than
+    `IRREGULAR.min_iterations`, or if no lateness is known.
     """
     history = history[-IRREGULAR.level_iterations :]
     if len(history) < IRREGULAR.min_iterations or not late_ns:
@@ -72,16 +65,9 @@ def find_lasting(recent: Sequence[Late], before: Sequence[Late]) -> Latest | Non
 
     A job whose single iterations are too uneven to tell shows such a rank all the same.
 
-    Parameters
-    ----------
-    recent
-        By how much ranks work longer than their stage in the newest iterations, ns, oldest first.
-    before
-        The same of iterations before any known fault, oldest first; they may reach into the newest.
-
-    Returns
-    -------
-    None while there are too few iterations (`IRREGULAR.lasting_window`, `min_iterations`) or no lateness is known.
+    `recent`: by how much ranks work longer than their stage in the newest iterations, ns, oldest first. `before`: the
+    same of iterations before any known fault, oldest first; they may reach into the newest. Returns None while there
+    are too few iterations (`IRREGULAR.lasting_window`, `min_iterations`) or no lateness is known.
     """
     recent = recent[-IRREGULAR.lasting_window :]
     before = before[-IRREGULAR.level_iterations :]
@@ -108,14 +94,8 @@ def lasting_ns(over_ns: Floats) -> Floats:
     Three and six are `IRREGULAR.lasting_seen` and `lasting_window`. In three of six iterations a rank was as late as
     the third largest value of the six.
 
-    Parameters
-    ----------
-    over_ns
-        Lateness over the usual, ns: a row for each rank, a column for each iteration.
-
-    Returns
-    -------
-    A row for each rank, a column for each window; the first window begins with the first iteration.
+    `over_ns`: lateness over the usual, ns: a row for each rank, a column for each iteration. Returns a row for each
+    rank, a column for each window; the first window begins with the first iteration.
 
     Examples
     --------
@@ -197,14 +177,8 @@ class LatenessWatch:
     def look(self, late_ns: Late) -> Latest | None:
         """Return the rank that stands out most in the next iteration, or again and again up to it.
 
-        Parameters
-        ----------
-        late_ns
-            By how much the latest ranks work longer than their stage, ns; NaN where it is not known of a rank.
-
-        Returns
-        -------
-        None while there is too little history.
+        `late_ns`: by how much the latest ranks work longer than their stage, ns; NaN where it is not known of a rank.
+        Returns None while there is too little history.
         """
         known = list(self._known)
         before = known if self._before is None else [_known(late) for late in self._before]
@@ -245,15 +219,9 @@ def latest_ranks(rank: Ints, late_ns: Numbers, ranks: Ints) -> dict[int, float]:
 
     A rank that lost a row in an iteration may have been late in it: unknown is not the same as on time.
 
-    Parameters
-    ----------
-    rank, late_ns
-        The ranks whose lateness is known, in any order, and by how much they are late, ns.
-    ranks
-        All ranks of the iteration.
+    `rank`, `late_ns`: the ranks whose lateness is known, in any order, and by how much they are late, ns. `ranks`:
+    all ranks of the iteration.
 
-    Examples
-    --------
     >>> latest_ranks(np.array([4, 3]), np.array([1e6, 9e6]), np.array([3, 4, 7]))
     {3: 9000000.0, 4: 1000000.0, 7: nan}
     """

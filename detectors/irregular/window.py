@@ -56,15 +56,9 @@ class _Levels(NamedTuple):
 class IterationWindow:
     """Judge iteration times one by one, in their order.
 
-    Parameters
-    ----------
-    delta
-        An irregular iteration takes more than this times the window's mean; above 1.
-    window
-        Iterations in the window; at least `IRREGULAR.min_iterations`.
+    `delta`: an irregular iteration takes more than this times the window's mean; above 1. `window`: iterations in the
+    window; at least `IRREGULAR.min_iterations`.
 
-    Examples
-    --------
     >>> window = IterationWindow(delta=1.1, window=50)
     >>> for elapsed_ns in [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]:
     ...     window.learn(elapsed_ns, is_irregular=window.judge(elapsed_ns))
@@ -300,11 +294,8 @@ class DriftWatch:
 
     ADWIN compares all splits of its adaptive window of logarithms of the time, so that a change counts by its ratio.
 
-    Parameters
-    ----------
-    confidence
-        ADWIN's δ (not the δ of the irregularity): the chance of a false alarm at a split; by default
-        `IRREGULAR.drift_confidence`.
+    `confidence`: ADWIN's δ (not the δ of the irregularity): the chance of a false alarm at a split; by default
+    `IRREGULAR.drift_confidence`.
 
     References
     ----------

@@ -53,10 +53,7 @@ class Clocks:
 def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> Clocks:
     """Estimate offsets of hosts' clocks at the end of some iterations, and how they have moved since their middle.
 
-    Parameters
-    ----------
-    columns, host_of
-        As `estimate_offsets` takes them.
+    `columns`, `host_of`: as `estimate_offsets` takes them.
     """
     newest = _estimate(columns, host_of)
     offsets_ns = newest.offsets_ns
@@ -88,12 +85,8 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     changes with its temperature, and where NTP slews it. Only how hosts that share collectives have moved against
     one another is taken from them, as far as clocks can have drifted since; the rest stays extrapolated.
 
-    Parameters
-    ----------
-    clocks
-        As estimated from earlier iterations.
-    columns, host_of
-        As `estimate_offsets` takes them; the later iteration, as far as it was read.
+    `clocks`: as estimated from earlier iterations. `columns`, `host_of`: as `estimate_offsets` takes them; the later
+    iteration, as far as it was read.
     """
     is_timed = np.isfinite(columns["elapsed_ns"]) & (columns["start_ns"] != UNKNOWN)
     rows = {name: column[is_timed] for name, column in columns.items()}
@@ -151,16 +144,8 @@ class _Way(NamedTuple):
 def estimate_offsets(columns: Mapping[str, Column], host_of: Mapping[int, str]) -> dict[str, int]:
     """Estimate by how much each host's clock is ahead of the mean of those it can be compared with, ns.
 
-    Parameters
-    ----------
-    columns
-        Rows as `detectors.path.operator_graph.build_graph` takes them.
-    host_of
-        Host of each rank.
-
-    Returns
-    -------
-    One offset per host in `host_of`; subtract it from the host's times. Hosts that nothing connects keep their own.
+    `columns`: rows as `detectors.path.operator_graph.build_graph` takes them. `host_of`: host of each rank. Returns
+    one offset per host in `host_of`; subtract it from the host's times. Hosts that nothing connects keep their own.
     """
     return _estimate(columns, host_of).offsets_ns
 
@@ -226,9 +211,7 @@ def _shared_ends(rows: Mapping[str, Column], host: Ints, end_ns: Floats) -> _End
 def _by_collectives(ends: _Ends, hosts: int) -> tuple[Floats, float]:
     """Least squares of ``end = time of the collective + offset of the host``; then once more without outliers.
 
-    Returns
-    -------
-    Offsets of the hosts, and the robust spread of the ends around them, ns.
+    Returns offsets of the hosts, and the robust spread of the ends around them, ns.
     """
     if len(ends.end_ns) == 0:
         return np.zeros(hosts), 0.0

@@ -41,17 +41,9 @@ def resolutions_ns(rank: Ints, start_ns: Ints, elapsed_ns: Ints) -> Ints:
 
     Exporters round the two apart, and not always alike.
 
-    Parameters
-    ----------
-    rank, start_ns, elapsed_ns
-        int64, one value per row; times in ns. Ranks may have different exporters.
+    `rank`, `start_ns`, `elapsed_ns`: int64, one value per row; times in ns. Ranks may have different exporters.
+    Returns int64, ns, one value per row, at least `JobThresholds.least_resolution_ns`.
 
-    Returns
-    -------
-    int64, ns, one value per row, at least `JobThresholds.least_resolution_ns`.
-
-    Examples
-    --------
     >>> rank = np.zeros(4, dtype=np.int64)
     >>> resolutions_ns(rank, np.array([10_000, 40_000, 50_000, 120_000]), np.array([20_000, 1_000, 60_000, 10_000]))
     array([10000, 10000, 10000, 10000])
@@ -80,10 +72,7 @@ def _resolutions(rank: Ints, times_ns: Ints) -> Ints:
 def logged_resolutions_ns(columns: Mapping[str, Column]) -> Ints:
     """Return the resolution of each row of a log, int64, ns; rows without a start or an end get the least there is.
 
-    Parameters
-    ----------
-    columns
-        ``rank, start_ns`` (int64) and ``elapsed_ns`` (float64), as they were logged.
+    `columns`: ``rank, start_ns`` (int64) and ``elapsed_ns`` (float64), as they were logged.
     """
     is_timed = (columns["start_ns"] != UNKNOWN) & np.isfinite(columns["elapsed_ns"])
     found = np.full(len(is_timed), JOB.least_resolution_ns, dtype=np.int64)

@@ -309,16 +309,10 @@ def stages_from_transfers(
 ) -> dict[int, int]:
     """Find the pipeline stage of each rank; {} unless pipelines of equal length explain all messages.
 
-    Parameters
-    ----------
-    counts
-        Messages of each pair of sender and receiver in one iteration.
-    groups
-        Ranks of each communicator. A rank of which no message was logged gets the stage of the other ranks of one of
-        its communicators, if those have one stage.
+    `counts`: messages of each pair of sender and receiver in one iteration. `groups`: ranks of each communicator. A
+    rank of which no message was logged gets the stage of the other ranks of one of its communicators, if those have
+    one stage.
 
-    Examples
-    --------
     >>> chains = {(0, 2): 4, (2, 4): 4, (2, 0): 4, (4, 2): 4, (1, 3): 4, (3, 5): 4, (3, 1): 4, (5, 3): 4}
     >>> stages_from_transfers(chains)
     {0: 0, 2: 1, 4: 2, 1: 0, 3: 1, 5: 2}

@@ -45,17 +45,9 @@ class Scored(NamedTuple):
 class DetectorPanel:
     """The detectors of one attempt of a job.
 
-    Parameters
-    ----------
-    settings
-        Make the detectors. Those of operators run in the first hop; here they are asked for their names.
-
-    Attributes
-    ----------
-    openers, witnesses
-        Names of those that open verdicts, and of those that evidence tells of.
-    cold
-        Names of those that began cold although a snapshot should have held them.
+    `settings`: make the detectors. Those of operators run in the first hop; here they are asked for their names.
+    `openers`, `witnesses`: names of those that open verdicts, and of those that evidence tells of. `cold`: names of
+    those that began cold although a snapshot should have held them.
     """
 
     def __init__(self, settings: JudgeSettings) -> None:
@@ -136,12 +128,7 @@ class SayState:
 class DetectorsSay:
     """Gives the detectors of one attempt of a job their say.
 
-    Parameters
-    ----------
-    job, attempt, limits
-        As of `CustomVerdicts`.
-    panel
-        The detectors.
+    `job`, `attempt`, `limits`: as of `CustomVerdicts`. `panel`: the detectors.
     """
 
     def __init__(

@@ -19,15 +19,10 @@ from irregulars.messages.judgements import Verdict
 class HangWatch:
     """Keeps the newest iterations of a job, and looks in them for operators that never ended.
 
-    Attributes
-    ----------
-    newest
-        The newest iterations of each rank, oldest first. Ranks may be some iterations apart: who stops holds up its
-        pipeline at once, and the others where gradients are summed next.
-    hung
-        The last iteration when a hang was found; None while a hang of the newest iterations would be news.
-    told
-        That iteration and the accused ranks, of the last hang that was published.
+    `newest`: the newest iterations of each rank, oldest first. Ranks may be some iterations apart: who stops holds up
+    its pipeline at once, and the others where gradients are summed next. `hung`: the last iteration when a hang was
+    found; None while a hang of the newest iterations would be news. `told`: that iteration and the accused ranks, of
+    the last hang that was published.
     """
 
     def __init__(self) -> None:
@@ -88,10 +83,8 @@ class HangWatch:
 def _lost_share_of_ranks(reader: OperatorReader, in_newest: Mapping[int, float]) -> dict[int, float]:
     """Return the share of its rows that each rank that logs has lost; where it is small, no single row is missing.
 
-    Parameters
-    ----------
-    in_newest
-        Shares by the holes in the newest rows. They count for ranks whose source does not say how many were lost.
+    `in_newest`: shares by the holes in the newest rows. They count for ranks whose source does not say how many were
+    lost.
     """
     announced = reader.announcements
     operators_per_rank = max(reader.traffic.flowed / max(len(announced), 1), 1.0)
@@ -116,10 +109,7 @@ class OpenHangs:
     Such a verdict opens when the job has fallen silent, and closes when the job goes on (``recovered``), ends, is
     started again (``restarted``), or is forgotten (``silent``).
 
-    Attributes
-    ----------
-    open
-        At most one: the next hang closes the one before it.
+    `open`: at most one: the next hang closes the one before it.
     """
 
     def __init__(self, open_: Sequence[OpenHang] = ()) -> None:
@@ -131,10 +121,7 @@ class OpenHangs:
         A job hangs in one place at a time: either it has moved on to where it hangs now, or the new hang corrects
         who was accused of the old one. The verdict on a job that has ended is closed already.
 
-        Parameters
-        ----------
-        begun_ns
-            When the iteration in which it hangs now began: the earlier hangs lasted up to there.
+        `begun_ns`: when the iteration in which it hangs now began: the earlier hangs lasted up to there.
         """
         over = self.close("recovered", begun_ns)
         if verdict.state == "open":

@@ -57,23 +57,10 @@ class Circumstances(NamedTuple):
 class Investigator:
     """Looks into suspect iterations, and keeps what it compares them with.
 
-    Parameters
-    ----------
-    reader
-        Reads operators, and knows the job.
-    budget
-        Which iterations of a large job may be read.
-    log
-        Keeps operators and behaviour patterns for the sinks.
-
-    Attributes
-    ----------
-    regular
-        The newest regular iterations.
-    usual_rows, usual_age
-        Those of them that show what is usual, and for how many iterations they have done so.
-    read_last
-        The newest iteration that was read of an open verdict, and its excess, ns.
+    `reader`: reads operators, and knows the job. `budget`: which iterations of a large job may be read. `log`: keeps
+    operators and behaviour patterns for the sinks. `regular`: the newest regular iterations. `usual_rows`,
+    `usual_age`: those of them that show what is usual, and for how many iterations they have done so. `read_last`:
+    the newest iteration that was read of an open verdict, and its excess, ns.
     """
 
     def __init__(self, reader: OperatorReader, budget: ReadingBudget, log: JudgementLog) -> None:
@@ -93,10 +80,7 @@ class Investigator:
         Small jobs are always read. Of a large one, an iteration that an open verdict explains is mostly taken for
         known, and others are read as far as the budget goes (`detectors.judging.reading_budget`).
 
-        Parameters
-        ----------
-        is_worth_reading
-            See `detectors.judging.suspicion.Suspicion`.
+        `is_worth_reading`: see `detectors.judging.suspicion.Suspicion`.
         """
         self._renew_usual(now, read_back)
         if not self.reader.has_usual:
@@ -193,12 +177,9 @@ def carry_over(
 ) -> Attribution | None:
     """Say where the excess of `iteration` went, if it is like one that was read; None if it is not.
 
-    Parameters
-    ----------
-    read, read_excess_ns
-        The iteration that was read, and how much longer than usual it took.
-    excess_ns, work_excess_ns
-        How much longer the iteration to judge took, and how much longer each of its ranks worked than usual.
+    `read`, `read_excess_ns`: the iteration that was read, and how much longer than usual it took. `excess_ns`,
+    `work_excess_ns`: how much longer the iteration to judge took, and how much longer each of its ranks worked than
+    usual.
     """
     if min(read_excess_ns, excess_ns) < PATH.like_ratio * max(read_excess_ns, excess_ns) or excess_ns <= 0:
         return None

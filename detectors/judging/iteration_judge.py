@@ -73,12 +73,7 @@ class JudgeState:
 class IterationJudge:
     """Judge the iterations of one attempt of a job in ascending order.
 
-    Parameters
-    ----------
-    job, attempt
-        The job and its start number.
-    settings
-        δ, window and the detectors of ranks.
+    `job`, `attempt`: the job and its start number. `settings`: δ, window and the detectors of ranks.
     """
 
     def __init__(self, job: str, attempt: int, settings: JudgeSettings) -> None:
@@ -275,10 +270,7 @@ class IterationJudge:
     def _let_detectors_speak(self, observation: Observation, scored: Scored, *, is_lost: bool) -> tuple[str, ...]:
         """Let detectors open verdicts of their own; return the ids of those of which a rank is strange.
 
-        Parameters
-        ----------
-        is_lost
-            Whether the iteration was irregular, and no other verdict says why.
+        `is_lost`: whether the iteration was irregular, and no other verdict says why.
         """
         one = observation
         lost_ns = one.excess_ns if is_lost else 0.0

@@ -35,12 +35,7 @@ def with_rates(attribution: Attribution, rows: IterationRows, usual: Peaks, code
 
     Where no operator says when it ran, the iteration as a whole takes their place.
 
-    Parameters
-    ----------
-    usual
-        The peak rates with which both are compared.
-    codes
-        The job's code of each communicator.
+    `usual`: the peak rates with which both are compared. `codes`: the job's code of each communicator.
     """
     if not np.isfinite(rows.columns["nic_tx_peak"]).any():
         return attribution

@@ -61,10 +61,7 @@ class LogTraffic:
 class OperatorReader:
     """Reads operators back, and keeps what they tell of the job: its communicators, stages, clocks and usual times.
 
-    Parameters
-    ----------
-    codes
-        The job's code of each communicator id seen so far.
+    `codes`: the job's code of each communicator id seen so far.
     """
 
     def __init__(self, codes: Mapping[str, int] | None = None) -> None:
@@ -177,11 +174,8 @@ class OperatorReader:
     ) -> tuple[Attribution, OperatorGraph]:
         """Say where the excess of an iteration went; return that and the graph that shows it.
 
-        Parameters
-        ----------
-        matters_ns
-            The excess of the iteration or, if that is more, the least excess that matters, ns. Of large jobs nothing
-            is read to explain a small part of it.
+        `matters_ns`: the excess of the iteration or, if that is more, the least excess that matters, ns. Of large
+        jobs nothing is read to explain a small part of it.
         """
         assert self._usual is not None
         if rows.is_untimed:
@@ -241,12 +235,8 @@ class OperatorReader:
         waited for are read next, until each path is certain. All ranks are read in all of the iterations: one that
         was read for one of them may come last in another one, where it waited for somebody else.
 
-        Parameters
-        ----------
-        seeds
-            The ranks to begin with.
-        worth_ns
-            Waits at large collectives that may cost less are not followed, ns.
+        `seeds`: the ranks to begin with. `worth_ns`: waits at large collectives that may cost less are not followed,
+        ns.
         """
         summaries = [rows.summaries(self.codes) for rows in iterations]
         available = set(iterations[-1].columns["rank"].tolist())
@@ -306,14 +296,8 @@ def _transfer_counts(summaries: Summaries, topology: Topology) -> dict[tuple[int
 class PathReading:
     """One iteration of a large job, of which no more is read than it takes to explain it.
 
-    Parameters
-    ----------
-    reader, usual
-        The reader of the job's operators, and the job's usual operators.
-    rows, matters_ns
-        The iteration, and the excess that is to be explained, ns.
-    read_back
-        Where operators are read from.
+    `reader`, `usual`: the reader of the job's operators, and the job's usual operators. `rows`, `matters_ns`: the
+    iteration, and the excess that is to be explained, ns. `read_back`: where operators are read from.
     """
 
     def __init__(
@@ -354,9 +338,7 @@ class PathReading:
     def _beside(self, accused: Sequence[Lane], read: set[int]) -> tuple[dict[Lane, LaneExcess], set[int]]:
         """Compare the accused lanes with those of the same devices.
 
-        Returns
-        -------
-        The lanes that evidence alone shows to be as quick as usual; and the ranks to read to know the others.
+        Returns the lanes that evidence alone shows to be as quick as usual; and the ranks to read to know the others.
         """
         topology, codes = self._reader.topology, self._reader.codes
         carried = devices_of(accused, topology)
@@ -390,12 +372,7 @@ def _seeds(rows: IterationRows, work_excess_ns: Mapping[int, float], complete: C
     A rank that lost the operator in which it waited for the culprit looks as if it had worked all the while. Its
     partners would show that it had not, but they may never be read. So ranks that lost nothing go first.
 
-    Parameters
-    ----------
-    work_excess_ns
-        For each rank how much longer than usual it worked, ns.
-    complete
-        Ranks that lost no operator.
+    `work_excess_ns`: for each rank how much longer than usual it worked, ns. `complete`: ranks that lost no operator.
     """
     slowest = int(rows.columns["rank"][np.argmax(rows.columns["elapsed_ns"])])
     latest = nsmallest(

@@ -35,15 +35,8 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
     Rows without an iteration belong to the one in which they start. Rows that end after the last operator that the
     evidence of their iteration knows are left out: they came too late for it.
 
-    Parameters
-    ----------
-    codes
-        The job's code of each communicator id.
-
-    Returns
-    -------
-    Columns ``rank, communicator, operator, sequence, peer, start_ns, iteration`` (int64), ``elapsed_ns, size_bytes``
-    (float64).
+    `codes`: the job's code of each communicator id. Returns columns ``rank, communicator, operator, sequence, peer,
+    start_ns, iteration`` (int64), ``elapsed_ns, size_bytes`` (float64).
     """
     wanted = _Wanted.of(spans)
     parts = [] if wanted is None else _near(list(batches), wanted)
@@ -112,9 +105,7 @@ def _near(batches: Sequence[Batch], wanted: _Wanted) -> list[tuple[Batch, int, i
 
     A batch may hold many iterations, of which one is wanted: the rest is looked at once and never copied.
 
-    Returns
-    -------
-    Batches, each with its first row and past its last row.
+    Returns batches, each with its first row and past its last row.
     """
     ranks = np.array([batch.header.rank for batch in batches], dtype=np.int64)
     batches = [batches[at] for at in np.flatnonzero(np.isin(ranks, wanted.ranks)).tolist()]

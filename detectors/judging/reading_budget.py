@@ -42,10 +42,7 @@ class ReadingBudget:
     The budget is `JUDGING.read_at_least` iterations in each window, and beyond these a share of the log. What is read
     to explain does not count: noise must not use up what the small delay of a real fault needs.
 
-    Parameters
-    ----------
-    window
-        Judged iterations in which `JUDGING.read_at_least` may be read.
+    `window`: judged iterations in which `JUDGING.read_at_least` may be read.
     """
 
     def __init__(self, window: int) -> None:
@@ -57,12 +54,7 @@ class ReadingBudget:
     def may_read(self, judged: int, flowed: int, need: Need) -> bool:
         """Whether an iteration may be read.
 
-        Parameters
-        ----------
-        judged
-            Iterations that were judged before it.
-        flowed
-            Operators that the job has run so far.
+        `judged`: iterations that were judged before it. `flowed`: operators that the job has run so far.
         """
         if need is Need.EXPLAIN:
             return True

@@ -22,18 +22,9 @@ Columns = dict[str, Column]
 class JudgementLog:
     """Gathers the results of one attempt of a job, oldest first, until they are drained.
 
-    Parameters
-    ----------
-    job, attempt
-        The job and its start number.
-    fills_columns
-        Whether operators and behaviour patterns of suspect iterations are kept; the sinks store them, verdicts do not
-        need them.
-
-    Attributes
-    ----------
-    iterations, verdicts
-        The judged iterations, and the revisions of verdicts.
+    `job`, `attempt`: the job and its start number. `fills_columns`: whether operators and behaviour patterns of
+    suspect iterations are kept; the sinks store them, verdicts do not need them. `iterations`, `verdicts`: the judged
+    iterations, and the revisions of verdicts.
     """
 
     def __init__(self, job: str, attempt: int, *, fills_columns: bool = True) -> None:
@@ -152,15 +143,9 @@ def operator_columns(
 ) -> dict[str, Column]:
     """Return the columns ``operators`` of `messages.judgements.Judgements`, of one iteration.
 
-    Parameters
-    ----------
-    names
-        Ids of the communicators, by code.
-    origin_ns
-        How far the clock of each rank is ahead, ns: the graph's times are on the common clock, the columns' on the
-        rank's own.
-    abnormal_ratio
-        Of each row of the graph (`detectors.abnormal_operators.replay.abnormal_ratios`); None: they were not judged.
+    `names`: ids of the communicators, by code. `origin_ns`: how far the clock of each rank is ahead, ns: the graph's
+    times are on the common clock, the columns' on the rank's own. `abnormal_ratio`: of each row of the graph
+    (`detectors.abnormal_operators.replay.abnormal_ratios`); None: they were not judged.
     """
     rows = np.flatnonzero(graph.iteration == iteration)
     own_ns = np.array([origin_ns.get(rank, 0) for rank in graph.rank[rows].tolist()], dtype=np.int64)
@@ -187,12 +172,8 @@ def hung_columns(columns: Mapping[str, Column], attempt: int, names: Sequence[st
 
     Of each rank the operators that never ended, and the last one that did. Who waited for whom is not known of them.
 
-    Parameters
-    ----------
-    columns
-        Operators of the newest iterations, as the log has them; ``elapsed_ns`` is NaN of what never ended.
-    names
-        Ids of the communicators, by code.
+    `columns`: operators of the newest iterations, as the log has them; ``elapsed_ns`` is NaN of what never ended.
+    `names`: ids of the communicators, by code.
     """
     rows = _where_ranks_stand(columns)
     unknown = np.full(len(rows), np.nan)
@@ -222,12 +203,8 @@ def pattern_columns(
 ) -> dict[str, Column]:
     """Return the columns ``patterns`` of `messages.judgements.Judgements`, of one iteration.
 
-    Parameters
-    ----------
-    regular
-        Regular iterations, whose patterns are the expected ones.
-    codes
-        The job's code of each communicator, from 0 on in this order.
+    `regular`: regular iterations, whose patterns are the expected ones. `codes`: the job's code of each communicator,
+    from 0 on in this order.
     """
     patterns = rows.behaviour(codes)
     usual = [one.behaviour(codes) for one in (*regular, rows.only(()))]

@@ -83,11 +83,8 @@ def lateness_of(
 ) -> tuple[Ints, Numbers]:
     """Return ranks, and by how much each works longer than its stage, ns.
 
-    Parameters
-    ----------
-    others
-        More iterations of the job. A rank that logged fewer operators than in any of them lost some, so that its work
-        is not known.
+    `others`: more iterations of the job. A rank that logged fewer operators than in any of them lost some, so that
+    its work is not known.
     """
     columns = rows.columns
     most = _most_operators([rows, *others])[columns["rank"]]
@@ -233,15 +230,9 @@ def lanes_of_slow_switch(
 ) -> list[Lane]:
     """Choose lanes to read where one switch looks slow; none where no switch does.
 
-    Parameters
-    ----------
-    roles
-        Of each iteration the lanes that should take as long (`detectors.path.ranks_to_read.lanes_by_role`).
-
-    Returns
-    -------
-    Its slowest lanes, and its fastest ones; and, of those that pass the switches at their other ends, some that do
-    not pass it: they tell which of the two it is.
+    `roles`: of each iteration the lanes that should take as long (`detectors.path.ranks_to_read.lanes_by_role`).
+    Returns its slowest lanes, and its fastest ones; and, of those that pass the switches at their other ends, some
+    that do not pass it: they tell which of the two it is.
     """
     ratios = _typical_ratios(iterations, roles, topology)
     if not _may_be_slow(ratios, topology):

@@ -43,10 +43,7 @@ Plan = tuple[str, tuple[int, ...]]  # kind and ranks of what a review found
 class StandingReview:
     """Says when a review is due, and remembers what the last one found: only what is found again is told.
 
-    Attributes
-    ----------
-    planned
-        Plans that the last review found wanting, and whom it would have accused, where the one before did not.
+    `planned`: plans that the last review found wanting, and whom it would have accused, where the one before did not.
     """
 
     def __init__(self) -> None:
@@ -55,10 +52,8 @@ class StandingReview:
     def is_due(self, judged: int, *, has_standing: bool) -> bool:
         """Whether a review is due after this many judged iterations: at the first level, and then regularly.
 
-        Parameters
-        ----------
-        has_standing
-            Whether a verdict is open on a fault that was always there: only reviews can confirm or close it.
+        `has_standing`: whether a verdict is open on a fault that was always there: only reviews can confirm or close
+        it.
         """
         if self.planned:
             every = JUDGING.review_plan_every
@@ -102,10 +97,8 @@ def review_regular(
 ) -> tuple[list[Cause], list[Observation]] | None:
     """Hold the newest regular iterations against peers.
 
-    Returns
-    -------
-    The causes found, and the iterations as verdicts see them; None if there are too few iterations, or if evidence
-    alone shows that a large job has nothing to be found.
+    Returns the causes found, and the iterations as verdicts see them; None if there are too few iterations, or if
+    evidence alone shows that a large job has nothing to be found.
     """
     if len(regular) < BLAME.review_iterations:
         return None
@@ -131,9 +124,7 @@ def _hold_some_against_peers(
 ) -> tuple[list[IterationRows], list[Reviewed]]:
     """Hold as many ranks of a large job against peers as it takes to know what these iterations lost, and to whom.
 
-    Returns
-    -------
-    The iterations, of those ranks alone, and what was found in them.
+    Returns the iterations, of those ranks alone, and what was found in them.
     """
     own, columns = read_paths(rows, found, delta, reader, read_back)
     reviewed = hold_against_peers(own, columns, reader)
@@ -151,9 +142,7 @@ def read_paths(
 ) -> tuple[list[IterationRows], dict[str, Column]]:
     """Read the ranks on which the path of any of these iterations of a large job can depend, and their peers.
 
-    Returns
-    -------
-    The iterations, of those ranks alone, and their operators.
+    Returns the iterations, of those ranks alone, and their operators.
     """
     worth_ns = JUDGING.review_wait_share * (delta - 1) * min(one.elapsed_ns for one in rows)
     ranks, columns = reader.follow(rows, found.ranks | found.peers, worth_ns, read_back)

@@ -73,21 +73,10 @@ def suspicion_of(
     A fault that lasts fills the window, so that its iterations are no longer irregular; they stay unhealthy. Without
     an open verdict the first two are the same.
 
-    Parameters
-    ----------
-    elapsed_ns
-        Time of the iteration, ns.
-    latest
-        The rank that stands out most in it, if any is known.
-    window
-        The window before it.
-    healthy_limit_ns
-        The window's limit, or that from before a verdict opened, ns.
-    has_open
-        Whether a verdict is open that irregular iterations opened.
-    is_quiet
-        Whether verdicts are open whose causes are absent from this iteration. Their shift then pauses, and says
-        nothing about it.
+    `elapsed_ns`: time of the iteration, ns. `latest`: the rank that stands out most in it, if any is known. `window`:
+    the window before it. `healthy_limit_ns`: the window's limit, or that from before a verdict opened, ns.
+    `has_open`: whether a verdict is open that irregular iterations opened. `is_quiet`: whether verdicts are open
+    whose causes are absent from this iteration. Their shift then pauses, and says nothing about it.
 
     Notes
     -----

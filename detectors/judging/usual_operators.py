@@ -33,12 +33,7 @@ Build = Callable[[Sequence[IterationRows], Mapping[str, Column]], OperatorGraph]
 class UsualOperators:
     """What is usual of the ranks that were read so far; it is computed when it is asked for.
 
-    Parameters
-    ----------
-    iterations
-        Regular iterations.
-    is_whole
-        Whether all ranks are read.
+    `iterations`: regular iterations. `is_whole`: whether all ranks are read.
     """
 
     def __init__(self, iterations: list[IterationRows], *, is_whole: bool) -> None:

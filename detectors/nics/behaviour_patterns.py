@@ -72,12 +72,7 @@ def merge_executions(executions: Executions) -> Executions:
 def shares(merged: Executions, length_ns: Floats) -> Floats:
     """Return β of each group: the share of its iteration that its executions cover.
 
-    Parameters
-    ----------
-    merged
-        What `merge_executions` gave.
-    length_ns
-        Of each group's iteration.
+    `merged`: what `merge_executions` gave. `length_ns`: of each group's iteration.
     """
     covered_ns = np.bincount(merged.group, merged.end_ns - merged.begin_ns, minlength=len(length_ns))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -89,14 +84,8 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
 
     A sample counts by how long an execution overlaps it.
 
-    Parameters
-    ----------
-    merged
-        What `merge_executions` gave, on the same clock as the samples.
-    samples
-        Ascending and not overlapping.
-    groups
-        How many there are; those without executions or samples get NaN.
+    `merged`: what `merge_executions` gave, on the same clock as the samples. `samples`: ascending and not
+    overlapping. `groups`: how many there are; those without executions or samples get NaN.
     """
     known = _overlaps(merged, samples)
     is_enough = np.bincount(known.group, known.share, minlength=groups) >= NICS.min_samples
@@ -127,14 +116,8 @@ def busy_part(execution: Ints, rate: Floats, moved: Floats) -> Flags:
     All executions are cut at once, and g is found by bisection. Where nothing moved at all, everything is kept: that
     is how the operator spent its time.
 
-    Parameters
-    ----------
-    execution
-        To which execution each sample belongs, ascending; within one, samples are in order of time.
-    rate
-        Of each sample; NaN, where it is not known, counts as 0.
-    moved
-        What moved in it, in any unit.
+    `execution`: to which execution each sample belongs, ascending; within one, samples are in order of time. `rate`:
+    of each sample; NaN, where it is not known, counts as 0. `moved`: what moved in it, in any unit.
 
     Examples
     --------

@@ -56,10 +56,7 @@ class Judged(NamedTuple):
 def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
     """Say which patterns of an iteration are abnormal: β > 0.01, and D > 0 or Δ > median + 5 MAD of its class.
 
-    Parameters
-    ----------
-    regular
-        Patterns of regular iterations, which give the expected ranges; may be empty.
+    `regular`: patterns of regular iterations, which give the expected ranges; may be empty.
     """
     classes = [
         np.concatenate([own, others]) for own, others in zip(patterns[1:3], regular[1:3], strict=True)
@@ -78,18 +75,9 @@ def judge_patterns(patterns: Patterns, regular: Patterns) -> Judged:
 def differential_distances(group: Ints, triples: Floats, rank: Ints) -> Floats:
     """Return Δ of each pattern: the share of the other workers of its class that it is far from.
 
-    Parameters
-    ----------
-    group
-        Class of each row, numbered from 0.
-    triples
-        β, μ and σ of each row, shape ``(rows, 3)``, all of one scale; a row with a NaN has no distance.
-    rank
-        Of each row; the workers that others are held against are evenly spread over them.
-
-    Returns
-    -------
-    From 0 to 1; NaN where the class has no other worker.
+    `group`: class of each row, numbered from 0. `triples`: β, μ and σ of each row, shape ``(rows, 3)``, all of one
+    scale; a row with a NaN has no distance. `rank`: of each row; the workers that others are held against are evenly
+    spread over them. Returns from 0 to 1; NaN where the class has no other worker.
     """
     found = np.full(len(group), np.nan)
     known = np.flatnonzero(np.isfinite(triples).all(axis=1))
@@ -104,9 +92,7 @@ def differential_distances(group: Ints, triples: Floats, rank: Ints) -> Floats:
 def expected_ranges(group: Ints, triples: Floats, classes: int) -> tuple[Floats, Floats]:
     """Return the range of each component of each class in regular iterations: median ± 5 MAD, and ± a tenth at least.
 
-    Returns
-    -------
-    Lowest and highest values, each of shape ``(classes, 3)``; NaN where the class was never seen.
+    Returns lowest and highest values, each of shape ``(classes, 3)``; NaN where the class was never seen.
     """
     low, high = np.full((2, classes, 3), np.nan)
     known = np.flatnonzero(np.isfinite(triples).all(axis=1))

@@ -70,14 +70,8 @@ def capped_ends(
 ) -> dict[End, bool]:
     """Say of each end of a slow transfer whether its peak is among the lowest; empty if the peaks say nothing.
 
-    Parameters
-    ----------
-    ranks
-        Those that take part in the transfer.
-    rates
-        Peaks of some iterations in which it was slow.
-    at_most
-        The lowest peak says something if it is no higher (`peak_if_capped`); default: `NicThresholds.capped_ratio`.
+    `ranks`: those that take part in the transfer. `rates`: peaks of some iterations in which it was slow. `at_most`:
+    the lowest peak says something if it is no higher (`peak_if_capped`); default: `NicThresholds.capped_ratio`.
     """
     nics = sorted({topology.nic(rank) for rank in ranks})
     ends = [(nic, way) for nic in nics for way in (0, 1)]
@@ -97,12 +91,8 @@ def as_low(values: Floats, typical: Floats) -> Floats:
     The next NIC in a ring after a capped one is held back as well, only less: its peak is 1.1 to 1.2 times as high.
     One iteration does not show the difference, but the noise over many is small, as both were seen in the same ones.
 
-    Parameters
-    ----------
-    values
-        Of each end (first axis) in each iteration (second axis); NaN: not known.
-    typical
-        Their median of each end.
+    `values`: of each end (first axis) in each iteration (second axis); NaN: not known. `typical`: their median of
+    each end.
     """
     lowest = int(np.argmin(typical))
     is_near = typical <= NICS.near_ratio * typical[lowest]

@@ -84,18 +84,9 @@ def steady_ends(
 ) -> dict[End, bool]:
     """Say of each NIC that takes part, sending and receiving, whether its rate is steady and capped.
 
-    Parameters
-    ----------
-    communicator
-        On which a transfer is slow, by the job's code, or `WHOLE`.
-    ranks
-        Those that take part.
-    swings
-        Swings of some iterations in which it was slow.
-
-    Returns
-    -------
-    Empty if the swings say nothing: an end has no pattern, nobody bursts, or nobody is steady.
+    `communicator`: on which a transfer is slow, by the job's code, or `WHOLE`. `ranks`: those that take part.
+    `swings`: swings of some iterations in which it was slow. Returns empty if the swings say nothing: an end has no
+    pattern, nobody bursts, or nobody is steady.
     """
     ends = [(nic, way) for nic in sorted({topology.nic(rank) for rank in ranks}) for way in (0, 1)]
     if len(ends) < NICS.min_ends:
@@ -189,10 +180,7 @@ class Stretch(NamedTuple):
 def steady_stretches(traffic: Mapping[int, Traffic], topology: Topology) -> list[Stretch]:
     """Find the stretches, in order of time; none if fewer NICs are sampled than can be compared.
 
-    Parameters
-    ----------
-    traffic
-        Of each rank, in order of time, on clocks that agree to within some samples.
+    `traffic`: of each rank, in order of time, on clocks that agree to within some samples.
     """
     known = {rank: own for rank, own in traffic.items() if len(own.tx) and is_one_counter(own.begin_ns, own.end_ns)}
     if not known:

@@ -221,12 +221,7 @@ def slow_collectives(
 
     It is also an upper bound of the time by which a member that is missing from the graph may have come later.
 
-    Parameters
-    ----------
-    rows
-        The collectives on the path (`path_collectives`).
-    usual
-        What is usual of their communicators at least.
+    `rows`: the collectives on the path (`path_collectives`). `usual`: what is usual of their communicators at least.
     """
     usual_ns = np.nan_to_num(usual_transfers(graph, rows, usual))  # never seen before: all of it is new
     excess_ns: dict[int, float] = {}

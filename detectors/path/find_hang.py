@@ -60,15 +60,9 @@ def find_hang(
     Among hundreds of ranks that lose a row in a thousand, some lose the one that says that they wait. So where a rank
     stopped inside an operator, which all entered and others left, ranks that lost rows do not count as missing.
 
-    Parameters
-    ----------
-    columns
-        Rows of the last iterations of all ranks, as `detectors.path.operator_graph.build_graph` takes them.
-    trusted
-        Ranks that are logged and lost no rows, or hardly any: only of them a missing row means that they did not
-        arrive.
-    lossy
-        Those of them that lost some.
+    `columns`: rows of the last iterations of all ranks, as `detectors.path.operator_graph.build_graph` takes them.
+    `trusted`: ranks that are logged and lost no rows, or hardly any: only of them a missing row means that they did
+    not arrive. `lossy`: those of them that lost some.
     """
     open_rows = _oldest_first(columns, np.flatnonzero(np.isnan(columns["elapsed_ns"])))
     if len(open_rows) == 0:
@@ -116,12 +110,8 @@ def lost_shares(columns: Mapping[str, Column]) -> dict[int, float]:
 class _Standing:
     """Where each rank stands.
 
-    Parameters
-    ----------
-    columns, topology, trusted
-        As `find_hang` says.
-    open_rows
-        Rows of operators that never ended, of each rank the oldest first.
+    `columns`, `topology`, `trusted`: as `find_hang` says. `open_rows`: rows of operators that never ended, of each
+    rank the oldest first.
     """
 
     def __init__(
@@ -311,13 +301,8 @@ def last_groups(edges: Mapping[Node, Iterable[Node]]) -> list[set[Node]]:
     A group is one node without an edge to others, or several that wait for each other in a circle: the strongly
     connected components without a way out (Tarjan's algorithm, SIAM J. Comput. 1972, without recursion).
 
-    Parameters
-    ----------
-    edges
-        From each node to those that it waits for; nodes without edges need not have a key.
+    `edges`: from each node to those that it waits for; nodes without edges need not have a key.
 
-    Examples
-    --------
     >>> last_groups({1: [2], 2: [3], 4: [2], 5: [6], 6: [5]})
     [{3}, {5, 6}]
     """

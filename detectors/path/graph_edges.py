@@ -50,12 +50,8 @@ def find_arrivals_of_partners(
     A buffered send returns before its receiver arrives, and the root of a broadcast before its leaves do: partners
     that arrived after such a row had ended were not waited for.
 
-    Parameters
-    ----------
-    latest_end_ns
-        The end of each row, with its slack.
-    clock_error_ns
-        How far the clocks of two hosts may be apart.
+    `latest_end_ns`: the end of each row, with its slack. `clock_error_ns`: how far the clocks of two hosts may be
+    apart.
     """
     start_ns = columns["start_ns"]
     order = sort_rows([group, start_ns])
@@ -75,9 +71,7 @@ def find_arrivals_of_partners(
 def find_batches(columns: Mapping[str, Column], block: Ints, end_ns: Ints, slack_ns: Ints) -> Ints:
     """Number the batches: sends and recvs of one rank with the same start and end, as far as the log can tell.
 
-    Returns
-    -------
-    For each row the first row of its batch, which is the row itself where it is in none.
+    Returns for each row the first row of its batch, which is the row itself where it is in none.
     """
     start_ns = columns["start_ns"]
     rows = np.flatnonzero(is_p2p(columns["operator"]))
@@ -95,9 +89,7 @@ def find_batches(columns: Mapping[str, Column], block: Ints, end_ns: Ints, slack
 def join_batches(batch: Ints, ready_ns: Ints, blocker: Ints) -> tuple[Ints, Ints]:
     """Treat the parts of a batch as one operator, which is ready when the last partner of any part has arrived.
 
-    Returns
-    -------
-    `ready_ns` and `blocker`, changed for the rows of batches.
+    Returns `ready_ns` and `blocker`, changed for the rows of batches.
 
     Examples
     --------
@@ -136,11 +128,8 @@ def find_blocks(rank: Ints, iteration: Ints) -> tuple[Ints, Flags]:
 def find_previous(block: Ints, start_ns: Ints, surely_ended_ns: Ints, is_first_of_block: Flags) -> Ints:
     """For each row find the operator of the same block that had ended last when the row began; -1 if none had.
 
-    Parameters
-    ----------
-    surely_ended_ns
-        The end of each row less its slack. An operator counts as over when that has passed, and only if it stands
-        before the row in the order of the graph, so that no two rows are each other's previous one.
+    `surely_ended_ns`: the end of each row less its slack. An operator counts as over when that has passed, and only
+    if it stands before the row in the order of the graph, so that no two rows are each other's previous one.
 
     Examples
     --------

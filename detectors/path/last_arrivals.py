@@ -36,11 +36,8 @@ class Arrivals(NamedTuple):
 def find_arrivals(columns: Mapping[str, Column]) -> Arrivals:
     """Find the rank that arrived last in each collective.
 
-    Parameters
-    ----------
-    columns
-        ``rank, communicator, operator, sequence, start_ns, iteration`` (int64) and ``elapsed_ns`` (float64), in any
-        order; communicators by codes of the job.
+    `columns`: ``rank, communicator, operator, sequence, start_ns, iteration`` (int64) and ``elapsed_ns`` (float64),
+    in any order; communicators by codes of the job.
     """
     is_taken = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (*ROOTED, SEND, RECV))
     rows = {name: column[is_taken] for name, column in columns.items()}

@@ -53,14 +53,8 @@ def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Parti
 
     A rank is a member of a stream if it logged any row of it. Of a rank that logged none nothing is known.
 
-    Parameters
-    ----------
-    columns
-        Rows as `detectors.path.operator_graph.build_graph` takes them.
-    group
-        Number of the collective, or of the send and its recv, of each row.
-    end_ns
-        When each row ended.
+    `columns`: rows as `detectors.path.operator_graph.build_graph` takes them. `group`: number of the collective, or
+    of the send and its recv, of each row. `end_ns`: when each row ended.
 
     Examples
     --------
@@ -96,12 +90,8 @@ def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Parti
 def common_base(columns: Mapping[str, Column], class_of_block: Ints, base: Ints) -> Ints:
     """Sequence at which each class of operators begins in its iteration, as most of its ranks have it.
 
-    Parameters
-    ----------
-    class_of_block
-        For each row, the number of its rank's, iteration's and class's block.
-    base
-        For each of these blocks the lowest sequence that was logged. A rank that lost the first row has a higher one.
+    `class_of_block`: for each row, the number of its rank's, iteration's and class's block. `base`: for each of these
+    blocks the lowest sequence that was logged. A rank that lost the first row has a higher one.
     """
     first = first_rows(class_of_block, len(base))
     own = {name: columns[name][first] for name in ("iteration", "communicator", "operator", "rank", "peer")}
@@ -116,13 +106,8 @@ def time_free(
 ) -> Ints:
     """Return when each row's rank was free to begin it: not before a lost operator in front of it had ended.
 
-    Parameters
-    ----------
-    block, is_first_of_block
-        Index of each row's pair of rank and iteration, and whether the row is the first of it; blocks ascend by rank,
-        then by iteration.
-    free_ns
-        When each row's rank was free, by the logged rows alone.
+    `block`, `is_first_of_block`: index of each row's pair of rank and iteration, and whether the row is the first of
+    it; blocks ascend by rank, then by iteration. `free_ns`: when each row's rank was free, by the logged rows alone.
     """
     if len(lost.rank) == 0:
         return free_ns

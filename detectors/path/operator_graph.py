@@ -179,11 +179,8 @@ class OperatorGraph:
 
         A rank does not wait for a send that it leaves open, so such sends are taken out before gaps are summed up.
 
-        Parameters
-        ----------
-        to_last_message
-            Count gaps to the rank's last message, and the work on what that brought if it is a recv: pipeline stages
-            that are through wait for the others, and no operator need show it.
+        `to_last_message`: count gaps to the rank's last message, and the work on what that brought if it is a recv:
+        pipeline stages that are through wait for the others, and no operator need show it.
         """
         work = self.derive(f"own work of {iteration}", lambda: self._sum_up_work(iteration))
         return work[1 if to_last_message else 0]
@@ -261,20 +258,14 @@ def build_graph(
 ) -> OperatorGraph:
     """Compute the graph.
 
-    Parameters
-    ----------
-    columns
-        ``rank, iteration, communicator, operator, sequence, peer, start_ns`` (int64 or narrower), ``elapsed_ns,
-        size_bytes`` (float64). Rows without a start or an end are left out, and so are rows that end before they
-        start. ``resolution_ns`` (int64) is the resolution of the times as they were logged
-        (`detectors.job.measured_time`). It must be given where times were corrected since, and is measured otherwise.
-    entry_ns
-        For pairs of rank and iteration: when the rank was free to begin the iteration (the end of its last operator
-        before, or the iteration's own start), on the clock of ``start_ns``. Pairs that are missing begin with their
-        first operator.
-    is_exact
-        Whether the times are exact and of one clock, as only those of a simulator can be. Otherwise their slack is
-        computed from their resolution (`detectors.job.measured_time`).
+    `columns`: ``rank, iteration, communicator, operator, sequence, peer, start_ns`` (int64 or narrower),
+    ``elapsed_ns, size_bytes`` (float64). Rows without a start or an end are left out, and so are rows that end before
+    they start. ``resolution_ns`` (int64) is the resolution of the times as they were logged
+    (`detectors.job.measured_time`). It must be given where times were corrected since, and is measured otherwise.
+    `entry_ns`: for pairs of rank and iteration: when the rank was free to begin the iteration (the end of its last
+    operator before, or the iteration's own start), on the clock of ``start_ns``. Pairs that are missing begin with
+    their first operator. `is_exact`: whether the times are exact and of one clock, as only those of a simulator can
+    be. Otherwise their slack is computed from their resolution (`detectors.job.measured_time`).
     """
     columns = _sorted(_known(columns))
     start_ns = columns["start_ns"]
@@ -329,10 +320,7 @@ def collective_rows(
 
     Who waited for whom in a communicator does not depend on what runs beside it; gaps do, and are left out.
 
-    Parameters
-    ----------
-    columns, is_exact
-        As for `build_graph`.
+    `columns`, `is_exact`: as for `build_graph`.
     """
     known = _known(columns)  # all of a rank's operators say how exactly its times were logged
     is_own = np.isin(known["communicator"], list(communicators)) & ~is_p2p(known["operator"])

@@ -85,14 +85,10 @@ def wanted_ranks(
 
     The set is empty if no unread rank could move any operator on the path by more than `worth_ns`.
 
-    Parameters
-    ----------
-    unread
-        All ranks that were not read.
-    slow
-        Returns the communicators whose collectives took longer than usual, as far as they were read
-        (`detectors.path.critical_path.slow_collectives`). It is called only if members of a collective without a
-        summary are missing, which matter only if that is slow. None if it is not known what is usual.
+    `unread`: all ranks that were not read. `slow`: returns the communicators whose collectives took longer than
+    usual, as far as they were read (`detectors.path.critical_path.slow_collectives`). It is called only if members of
+    a collective without a summary are missing, which matter only if that is slow. None if it is not known what is
+    usual.
     """
     rows = np.array(path_rows(graph, iteration), dtype=np.int64)
     is_p2p = graph.is_p2p[rows] if len(rows) else np.empty(0, dtype=bool)
@@ -278,10 +274,9 @@ def lanes_beside(
 ) -> tuple[dict[Lane, LaneExcess], list[Lane]]:
     """Split the lanes that touch these ranks into those seen to be normal, and those that may be slow.
 
-    Returns
-    -------
-    The normal lanes, for which an upper bound is enough; and those that may be slow, whose ends must be read to know:
-    first those that stand out most, since behind a slow lane others wait for longer than its own transfers take.
+    Returns the normal lanes, for which an upper bound is enough; and those that may be slow, whose ends must be read
+    to know: first those that stand out most, since behind a slow lane others wait for longer than its own transfers
+    take.
     """
     quick: dict[Lane, LaneExcess] = {}
     slow: list[tuple[float, Lane]] = []

@@ -90,10 +90,7 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
     A row without a gap was held up by the operator before it, and its work left no trace. So what is usual is taken
     from rows that have a gap.
 
-    Parameters
-    ----------
-    role, place
-        Number of each row's work, in its iteration and over all iterations.
+    `role`, `place`: number of each row's work, in its iteration and over all iterations.
     """
     own = group_rows([graph.rank, place])[0]
     measures = (graph.gap_ns, graph.since_previous_ns, graph.since_same_communicator_ns)
@@ -171,10 +168,7 @@ def _programs(graph: OperatorGraph, kind: Ints) -> Ints:
 
     This tells pipeline stages apart where nobody announced them.
 
-    Parameters
-    ----------
-    kind
-        Number of each row's kind of operator, from 0 on.
+    `kind`: number of each row's kind of operator, from 0 on.
     """
     if len(graph) == 0:
         return kind

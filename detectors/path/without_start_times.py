@@ -57,11 +57,8 @@ class Waits:
 def find_waits(columns: Mapping[str, Column]) -> Waits:
     """Split the times of collectives, by comparing all members of each.
 
-    Parameters
-    ----------
-    columns
-        Rows of some iterations as `detectors.path.operator_graph.build_graph` takes them. Operators that never ended,
-        sends and recvs, and collectives of which a share is missing are left out.
+    `columns`: rows of some iterations as `detectors.path.operator_graph.build_graph` takes them. Operators that never
+    ended, sends and recvs, and collectives of which a share is missing are left out.
     """
     names = ("rank", "iteration", "operator", "communicator", "sequence", "elapsed_ns", "size_bytes")
     is_usable = np.isfinite(columns["elapsed_ns"]) & ~np.isin(columns["operator"], (SEND, RECV))

@@ -40,10 +40,7 @@ class StoredDetector:
 def encode_detector(state: Mapping[str, Any]) -> bytes:
     """Encode what a detector's ``state()`` returned.
 
-    Raises
-    ------
-    PluginError
-        If it holds anything but the values that this file lists.
+    Raises `PluginError` if it holds anything but the values that this file lists.
     """
     try:
         return _ENCODER.encode(dict(state))
@@ -56,10 +53,7 @@ def encode_detector(state: Mapping[str, Any]) -> bytes:
 def decode_detector(value: bytes) -> dict[str, Any]:
     """Decode what `encode_detector` made.
 
-    Raises
-    ------
-    RecordError
-        If it is no such state.
+    Raises `RecordError` if it is no such state.
     """
     try:
         return _DECODER.decode(value)

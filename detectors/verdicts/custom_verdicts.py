@@ -117,12 +117,8 @@ class CustomState:
 class CustomVerdicts:
     """Open, follow and close the verdicts of detectors.
 
-    Parameters
-    ----------
-    job, attempt
-        The job and its start number. They make a verdict's id, with its first iteration, the detector and an ordinal.
-    limits
-        From which cost on a verdict is urgent.
+    `job`, `attempt`: the job and its start number. They make a verdict's id, with its first iteration, the detector
+    and an ordinal. `limits`: from which cost on a verdict is urgent.
     """
 
     def __init__(self, job: str, attempt: int, limits: SeverityLimits, state: CustomState | None = None) -> None:
@@ -148,18 +144,9 @@ class CustomVerdicts:
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Take in one judged iteration.
 
-        Parameters
-        ----------
-        scores
-            By the detectors that open verdicts.
-        watch
-            Who was strange of late, this iteration included.
-        accused
-            Ranks that open verdicts of other kinds accuse.
-
-        Returns
-        -------
-        Revisions of verdicts, and the ids of those of which a rank was strange in this iteration.
+        `scores`: by the detectors that open verdicts. `watch`: who was strange of late, this iteration included.
+        `accused`: ranks that open verdicts of other kinds accuse. Returns revisions of verdicts, and the ids of those
+        of which a rank was strange in this iteration.
         """
         self._recent.append(moment)
         seen_in = [one for one in self._open if self._follow(one, moment, scores, explain)]

@@ -23,10 +23,8 @@ _KEPT_RECOVERIES: Final = 9  # the newest ones, of iterations with a revision
 class OpenVerdict:
     """What is known of one verdict.
 
-    Parameters
-    ----------
-    judged, passed_ns, lasted_ns
-        Iterations judged since the first, and how long they took; `lasted_ns`: those up to `last`.
+    `judged`, `passed_ns`, `lasted_ns`: iterations judged since the first, and how long they took; `lasted_ns`: those
+    up to `last`.
     """
 
     # verdict_id, cause: Its name, and what it accuses now
@@ -235,13 +233,8 @@ def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observati
 def verdict_on_standing(name: Name, cause: Cause, reviewed: Sequence[Observation], history: History) -> OpenVerdict:
     """Begin a verdict on what a review found.
 
-    Parameters
-    ----------
-    reviewed
-        The reviewed iterations; their attributions are against peers.
-    history
-        How long it has been so: the verdict begins with the first iteration, or when the rank is late without a
-        break.
+    `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so: the
+    verdict begins with the first iteration, or when the rank is late without a break.
     """
     late_ns = typical_lateness_ns(cause, history)
     first = standing_since(cause, late_ns, history)

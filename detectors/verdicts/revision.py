@@ -26,10 +26,7 @@ def revision_of(
 ) -> Verdict:
     """Put a verdict into words and numbers, as it is now.
 
-    Parameters
-    ----------
-    event, close_reason
-        As `messages.judgements.Verdict` says.
+    `event`, `close_reason`: as `messages.judgements.Verdict` says.
     """
     cause, ratio = verdict.cause, verdict.recovers_ratio
     return Verdict(
@@ -183,14 +180,7 @@ _IN_TURN: Final = "in each iteration another rank works longer than its peers, a
 def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology: Topology) -> str:
     """Say what was seen of a fault without a healthy past, whose piece's usual time is its peers'.
 
-    Parameters
-    ----------
-    kind
-        Of the verdict.
-    costs_ns
-        What it typically costs an iteration.
-    seen
-        Iterations in which it was seen.
+    `kind`: of the verdict. `costs_ns`: what it typically costs an iteration. `seen`: iterations in which it was seen.
     """
     cost = f"it costs {duration(costs_ns)} of each iteration, seen in {seen}"
     if kind == "slow_stage":
@@ -221,13 +211,8 @@ def hang_text(hang: Hang, topology: Topology) -> str:
 def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:
     """Say what the typical piece of the critical path shows, and how regularly.
 
-    Parameters
-    ----------
-    piece
-        The piece.
-    seen, tried
-        Iterations in which the cause was seen, and all slow ones meanwhile: those that were looked into since they
-        took longer than the job's noise explains. Not all of them are δ-irregular.
+    `piece`: the piece. `seen`, `tried`: iterations in which the cause was seen, and all slow ones meanwhile: those
+    that were looked into since they took longer than the job's noise explains. Not all of them are δ-irregular.
     """
     return f"{_what(piece, topology)} (usual {duration(piece.usual_ns)}), in {seen} of {tried} slow iterations"
 
@@ -253,15 +238,9 @@ def unlogged_text(piece: Piece, topology: Topology) -> str:
 def recovery_text(recovers_ratio: float, elapsed_ns: float, usual_ns: float) -> str:
     """Say how long an iteration would have taken with the first suspect as usual.
 
-    Parameters
-    ----------
-    recovers_ratio
-        Share of what the iteration took longer that would come back, 0 to 1.
-    elapsed_ns, usual_ns
-        How long it took, and how long one usually takes, ns.
+    `recovers_ratio`: share of what the iteration took longer that would come back, 0 to 1. `elapsed_ns`, `usual_ns`:
+    how long it took, and how long one usually takes, ns.
 
-    Examples
-    --------
     >>> recovery_text(0.95, 355e6, 235e6)
     'without it the iteration would have taken 241 ms'
     """

@@ -63,10 +63,7 @@ NOBODY: Final = StrangeRanks(np.empty(0, np.int64), np.empty(0, np.uint8))
 class StrangeRanksWatch:
     """Follows the ranks that each detector finds strange.
 
-    Parameters
-    ----------
-    by_detector
-        What is known; the names of the detectors are its keys.
+    `by_detector`: what is known; the names of the detectors are its keys.
     """
 
     def __init__(self, by_detector: Mapping[str, StrangeRanks] | None = None) -> None:
@@ -88,12 +85,7 @@ class StrangeRanksWatch:
     def testimony(self, witnesses: Collection[str], suspects: Sequence[Collection[int]]) -> str:
         """Say which detectors find a suspect strange; empty: none of them does.
 
-        Parameters
-        ----------
-        witnesses
-            Detectors that are asked.
-        suspects
-            Ranks of each suspect, best first.
+        `witnesses`: detectors that are asked. `suspects`: ranks of each suspect, best first.
         """
         often = {name: self.by_detector.get(name, NOBODY).often(VERDICTS.witness_seen) for name in sorted(witnesses)}
         said = [_said(name, found, suspects) for name, found in often.items() if found]

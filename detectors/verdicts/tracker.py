@@ -46,12 +46,8 @@ class TrackerState:
 class VerdictTracker:
     """Turn judged iterations, in their order, into revisions of verdicts.
 
-    Parameters
-    ----------
-    job, attempt
-        The job and its start number: part of each verdict's id.
-    limits
-        From which cost on a verdict is urgent.
+    `job`, `attempt`: the job and its start number: part of each verdict's id. `limits`: from which cost on a verdict
+    is urgent.
     """
 
     def __init__(self, job: str, attempt: int, limits: SeverityLimits | None = None) -> None:
@@ -103,16 +99,9 @@ class VerdictTracker:
     ) -> tuple[list[Verdict], tuple[str, ...]]:
         """Take in one judged iteration.
 
-        Parameters
-        ----------
-        late_ns
-            By how much ranks work longer than their stage; the latest ranks suffice. NaN: of a rank it is not known.
-        what_if
-            The iteration, to be run again; None where its operators were not read.
-
-        Returns
-        -------
-        Revisions of verdicts, and the ids of the verdicts whose cause was seen in this iteration.
+        `late_ns`: by how much ranks work longer than their stage; the latest ranks suffice. NaN: of a rank it is not
+        known. `what_if`: the iteration, to be run again; None where its operators were not read. Returns revisions of
+        verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
         self._remember(observation, topology)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
@@ -145,12 +134,7 @@ class VerdictTracker:
     ) -> list[Verdict]:
         """Take in what a review found: open verdicts on standing faults, confirm those that are, close the others.
 
-        Parameters
-        ----------
-        reviewed
-            The reviewed iterations; their attributions are against peers.
-        history
-            How long it has been so.
+        `reviewed`: the reviewed iterations; their attributions are against peers. `history`: how long it has been so.
         """
         revisions = self._close(self._unconfirmed(causes, reviewed), "recovered", topology)
         corrected = [verdict for verdict in self._open if verdict.standing is not None and verdict.has_changed]
@@ -165,12 +149,7 @@ class VerdictTracker:
     def hang(self, hang: Hang, last: Observation, until_ns: int | None, reason: str, topology: Topology) -> Verdict:
         """Return the verdict that the job hangs in the iteration `last`: open if it is silent, else closed at once.
 
-        Parameters
-        ----------
-        until_ns
-            When its recording ended, ns since the epoch; None: not known.
-        reason
-            Why that ended.
+        `until_ns`: when its recording ended, ns since the epoch; None: not known. `reason`: why that ended.
         """
         name = self._name(last.iteration)
         return hang_verdict(name, hang, last, until_ns, reason, self.job, self.attempt, topology)
@@ -187,9 +166,7 @@ class VerdictTracker:
     ) -> tuple[list[OpenVerdict], list[OpenVerdict]]:
         """Open verdicts on causes that were seen often enough.
 
-        Returns
-        -------
-        The new verdicts, and those that accused nobody and now have a suspect.
+        Returns the new verdicts, and those that accused nobody and now have a suspect.
         """
         found = self._evidence(newest, topology).find(self._new_imbalance(topology))
         self._note_recoveries(found.causes, newest, what_if)

@@ -43,16 +43,9 @@ class DriftAdapter:
     that a series scores 1 for ``hold`` frames after what it learned made its detector tell of a drift upwards: so
     slow drifts are found that no row shows.
 
-    Parameters
-    ----------
-    name
-        Of the drift detector, under which scores are stored.
-    make_detector
-        Makes a drift detector of River; pickles.
-    is_binary
-        It takes errors (0 or 1), not numbers: a row is an error from 3 spreads on.
-    options
-        See `AdapterOptions`; only the first column is watched.
+    `name`: of the drift detector, under which scores are stored. `make_detector`: makes a drift detector of River;
+    pickles. `is_binary`: it takes errors (0 or 1), not numbers: a row is an error from 3 spreads on. `options`: see
+    `AdapterOptions`; only the first column is watched.
     """
 
     against: Against = "past"

@@ -34,21 +34,9 @@ _UNIT: Final = ("HalfSpaceTrees",)  # models that need inputs from 0 to 1
 def adapt(library: str, path: str, options: Mapping[str, Any], adapter: Mapping[str, Any]) -> MakeDetector:
     """Return what makes the detector of a model.
 
-    Parameters
-    ----------
-    library
-        ``river`` or ``sklearn``.
-    path
-        Of a class inside of it: ``anomaly.HalfSpaceTrees``.
-    options
-        Of the class's constructor.
-    adapter
-        See `AdapterOptions`.
-
-    Raises
-    ------
-    PluginError
-        If the library is not installed, has no such class, or the class is no detector of outliers or drifts.
+    `library`: ``river`` or ``sklearn``. `path`: of a class inside of it: ``anomaly.HalfSpaceTrees``. `options`: of
+    the class's constructor. `adapter`: see `AdapterOptions`. Raises `PluginError` if the library is not installed,
+    has no such class, or the class is no detector of outliers or drifts.
     """
     kind = _find(library, path)
     own = adapter_options(adapter)

@@ -24,14 +24,8 @@ _UNIT_SIGMAS: Final = 3.0  # from the median, in spreads, that are half-way betw
 class OutlierAdapter:
     """Puts rows that lie above their own past to a model, and scores them by the model's own past scores.
 
-    Parameters
-    ----------
-    name
-        Of the model, under which scores are stored.
-    make_model
-        Makes a model; pickles.
-    options
-        See `AdapterOptions`.
+    `name`: of the model, under which scores are stored. `make_model`: makes a model; pickles. `options`: see
+    `AdapterOptions`.
 
     Notes
     -----
@@ -133,12 +127,7 @@ class PastScores:
     for the lowest score, and 1 where it is `strange_share` (one of twenty). What is above all that is kept counts as
     one of them more, so the scale ends at 2.1 for 500 scores and 0.05.
 
-    Parameters
-    ----------
-    kept
-        Scores kept.
-    strange_share
-        Share of past scores that are as high as one that is strange, 0 to 1.
+    `kept`: scores kept. `strange_share`: share of past scores that are as high as one that is strange, 0 to 1.
     """
 
     LEAST = 50  # scores before anything is said: of fewer, one of ten is not known
@@ -236,14 +225,8 @@ class SklearnModel:
 
     It is fitted when the window has doubled or is full, and every so often.
 
-    Parameters
-    ----------
-    make
-        Makes one that is not fitted.
-    window
-        Rows that are kept, and fitted on.
-    refit
-        Calls of `learn` from one fit to the next.
+    `make`: makes one that is not fitted. `window`: rows that are kept, and fitted on. `refit`: calls of `learn` from
+    one fit to the next.
     """
 
     LEAST_ROWS = 100  # before the first fit

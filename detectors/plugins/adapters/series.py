@@ -27,16 +27,8 @@ class SeriesPast:
     different stages would be strange to one another, and `HalfSpaceTrees` needs values from 0 to 1. It is fed with
     deviations from the series' own past, in spreads.
 
-    Parameters
-    ----------
-    columns
-        Values of one row.
-    warm_up
-        Values that a series must have taught before anything is said about it.
-    kept
-        Values kept of each series.
-    floor
-        Least spread, in the values' own unit.
+    `columns`: values of one row. `warm_up`: values that a series must have taught before anything is said about it.
+    `kept`: values kept of each series. `floor`: least spread, in the values' own unit.
     """
 
     def __init__(self, columns: int, *, warm_up: int = 10, kept: int = 64, floor: float = 0.02) -> None:
@@ -214,10 +206,7 @@ class AdapterOptions:
 def adapter_options(values: Mapping[str, Any]) -> AdapterOptions:
     """Check options by name.
 
-    Raises
-    ------
-    PluginError
-        If one is unknown or has an unusable value.
+    Raises `PluginError` if one is unknown or has an unusable value.
     """
     known = [one.name for one in fields(AdapterOptions)]
     unknown = [name for name in values if name not in known]

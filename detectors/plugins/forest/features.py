@@ -236,22 +236,10 @@ class FeatureRows:
 class OperatorFeatures:
     """The past of one rank, and its operators beside it.
 
-    Parameters
-    ----------
-    window
-        Iterations that count as the past.
-    warm_up
-        Iterations before there are features.
-    tuning
-        When what is usual is looked at anew, once the window is full: ``always``, every few frames; ``drift``, while
-        a drift detector says that the job changes (see `detectors.plugins.forest.features`); ``off``, never.
-    most_slots
-        Bound of the state.
-
-    Raises
-    ------
-    PluginError
-        If a value is out of its range.
+    `window`: iterations that count as the past. `warm_up`: iterations before there are features. `tuning`: when what
+    is usual is looked at anew, once the window is full: ``always``, every few frames; ``drift``, while a drift
+    detector says that the job changes (see `detectors.plugins.forest.features`); ``off``, never. `most_slots`: bound
+    of the state. Raises `PluginError` if a value is out of its range.
     """
 
     def __init__(self, *, window: int, warm_up: int, tuning: Tuning, most_slots: int) -> None:

@@ -35,10 +35,7 @@ class Places:
     would seem to have moved: where its last row is the one that the series' length leads to expect, the first is
     taken to be the expected one too.
 
-    Parameters
-    ----------
-    most_series
-        Bound of the state; the series that were not seen for longest go first.
+    `most_series`: bound of the state; the series that were not seen for longest go first.
     """
 
     def __init__(self, *, most_series: int = 1024) -> None:
@@ -142,14 +139,8 @@ class OperatorPast:
 
     That is 8 bytes per value of elapsed and gap: 64 operators an iteration keep 16 KiB, 1,000 keep 256 KiB.
 
-    Parameters
-    ----------
-    window
-        Iterations that count as the past.
-    warm_up
-        Values that a slot must have before it, and its class, are known.
-    most_slots
-        Bound of the state; the slots that were not seen for longest go first.
+    `window`: iterations that count as the past. `warm_up`: values that a slot must have before it, and its class, are
+    known. `most_slots`: bound of the state; the slots that were not seen for longest go first.
     """
 
     def __init__(self, *, window: int, warm_up: int, most_slots: int) -> None:
