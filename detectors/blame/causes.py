@@ -45,7 +45,9 @@ def find_causes(
     """
     unexplained = Unexplained.of(attributions, topology)
     totals_ns = [sum(path.values()) for path in unexplained.path_excess_ns]
-    weights = _iteration_weights(totals_ns)
+    # Let no iteration count for more than `most_typical` typical ones: what hung once for long does not recur.
+    limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0
+    weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
     weighted_total_ns = _weighted(totals_ns, weights)
     causes = []
     for _ in range(BLAME.max_causes):
@@ -121,12 +123,6 @@ def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -
     found = [attribution.lanes[lane] for lane in lanes if lane in attribution.lanes]
     squares = sum(max(lane.excess_ns, 0.0) ** 2 / lane.slow_transfers for lane in found)
     return sum(max(lane.excess_ns, 0.0) for lane in found) ** 2 / squares if squares else 1.0
-
-
-def _iteration_weights(totals_ns: Sequence[float]) -> list[float]:
-    """Let no iteration count for more than `most_typical` typical ones: what hung once for long does not recur."""
-    limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0
-    return [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
 
 
 def _weighted(values_ns: Sequence[float], weights: Sequence[float]) -> float:

@@ -66,12 +66,10 @@ def passes_nics(lane: Lane, attributions: Sequence[Attribution], topology: Topol
     """
     members = set(topology.lane_ranks(lane)) if lane.kind == "collective" else set()
     swings = [one for a in attributions for one in a.swings if one.communicator == lane.first and one.rank in members]
-    moving = Counter(one.rank for one in swings if _is_moving(one))
+    moving = Counter(
+        one.rank for one in swings if one.tx_ratio >= BLAME.moving_ratio and one.rx_ratio >= BLAME.moving_ratio
+    )
     return bool(members) and all(2 * moving[rank] > len(attributions) for rank in members)
-
-
-def _is_moving(one: Swing) -> bool:
-    return one.tx_ratio >= BLAME.moving_ratio and one.rx_ratio >= BLAME.moving_ratio
 
 
 def _slowdown(lane: Lane, attributions: Sequence[Attribution]) -> float:

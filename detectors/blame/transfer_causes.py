@@ -124,7 +124,9 @@ def _ranked(
     """Return which devices may have slowed a lane; `is_slow` is what was seen of all lanes but the explained ones."""
     low = telling_ends(lane, attributions, topology)
     has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
-    peers = _peers(attributions, topology, explained)
+    # Lanes that were held against peers, and that nothing explains yet, with the number of the role of each.
+    lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes if lane not in explained})
+    peers = dict(zip(lanes, roles_by_peers(lanes, topology).tolist(), strict=True))
     scene = Scene(lane, is_slow, topology, has_moving_nics, peers)
     devices = [device for kind in KINDS.values() for device in kind.candidates(scene)]
     weights = _log_weights(devices, scene, low)
@@ -132,12 +134,6 @@ def _ranked(
     odds = [math.exp(weight - most) for weight in weights]
     total = sum(odds)
     return sorted(((d, o / total) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
-
-
-def _peers(attributions: Sequence[Attribution], topology: Topology, explained: frozenset[Lane]) -> dict[Lane, int]:
-    """Number the roles of the lanes that were held against peers, and that nothing explains yet."""
-    lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes if lane not in explained})
-    return dict(zip(lanes, roles_by_peers(lanes, topology).tolist(), strict=True))
 
 
 def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool]) -> list[float]:

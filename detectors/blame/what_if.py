@@ -8,7 +8,7 @@ ranks, or the transfers that the accused device carries, as they usually are, an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from statistics import median
 from typing import Final, NamedTuple
@@ -106,7 +106,9 @@ class WhatIf:
         """Rows whose transfer the accused device carries."""
         graph, device = self._graph, _first_device(cause)
         is_p2p = graph.is_p2p
-        found = ~is_p2p & np.isin(graph.communicator, sorted(_communicators(cause.lanes)))
+        found = ~is_p2p & np.isin(
+            graph.communicator, sorted({lane.first for lane in cause.lanes if lane.kind == "collective"})
+        )
         for lane in cause.lanes:
             if lane.kind == "pair":
                 found |= is_p2p & (graph.source == lane.first) & (graph.destination == lane.second)
@@ -165,10 +167,6 @@ def _usual_at(rows: Flags, elapsed_ns: Floats, usual_ns: Floats) -> Floats:
 
 def _first_device(cause: Cause) -> Device | None:
     return cause.suspects[0][0] if cause.suspects else None
-
-
-def _communicators(lanes: Collection[Lane]) -> set[int]:
-    return {lane.first for lane in lanes if lane.kind == "collective"}
 
 
 def recovered_ratio(

@@ -14,7 +14,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import find_sorted
-from irregulars.detectors.blame.explanation import Explanation, PathExcess, Unexplained
+from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
@@ -65,27 +65,22 @@ def _host_in_turns(rank: int, unexplained: Unexplained) -> Device | None:
     host = unexplained.topology.host(rank)
     if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
         return None
-    take_turns = _take_turns(host, unexplained.path_excess_ns)
-    return host if take_turns and _are_all_late(host, unexplained.attributions) else None
-
-
-def _take_turns(host: Device, paths: Sequence[PathExcess]) -> bool:
-    """Whether paths lose nearly all of the time that they lose to work to a host's ranks, and to most of these."""
-    works = [{lane.first: ns for lane, ns in path.items() if _is_own_work(lane)} for path in paths]
+    # Whether paths lose nearly all of the time that they lose to work to a host's ranks, and to most of these.
+    works = [
+        {lane.first: ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY}
+        for path in unexplained.path_excess_ns
+    ]
     works = [work for work in works if work]
     by_rank = [sum(work.get(rank, 0.0) for work in works) for rank in host.ranks]
     own_ns, all_ns = sum(by_rank), sum(sum(work.values()) for work in works)
     taking = sum(ns >= BLAME.turn_share * own_ns for ns in by_rank)
-    return (
+    take_turns = (
         len(works) >= BLAME.turns_iterations
         and own_ns >= BLAME.turns_share * all_ns > 0
         and max(by_rank) <= BLAME.max_turn_share * own_ns
         and taking >= BLAME.taking_turns_share * len(host.ranks)
     )
-
-
-def _is_own_work(lane: Lane) -> bool:
-    return lane.kind == "work" and lane != EVERYBODY
+    return host if take_turns and _are_all_late(host, unexplained.attributions) else None
 
 
 def _are_all_late(host: Device, attributions: Sequence[Attribution]) -> bool:

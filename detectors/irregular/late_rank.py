@@ -122,13 +122,11 @@ def _lasting_by_chance_ns(over_ns: Floats, before: Sequence[Late]) -> Floats:
     Of a thousand ranks hardly one is among the latest 16 three times, but many nearly are. Their lateness is not
     known; it was at most that of the last of the 16, which therefore counts as one more rank.
     """
-    others_ns = np.array([[_most_unknown_ns(late) for late in before]])
+    # How late ranks may have been whose lateness was not kept; 0 where all were kept.
+    others_ns = np.array(
+        [[(max(min(late.values()), 0.0) if len(late) >= IRREGULAR.latest_ranks else 0.0) for late in before]]
+    )
     return np.maximum(lasting_ns(over_ns).max(axis=0), lasting_ns(others_ns)[0])
-
-
-def _most_unknown_ns(late_ns: Late) -> float:
-    """Return how late ranks may have been whose lateness was not kept; 0 where all were kept."""
-    return max(min(late_ns.values()), 0.0) if len(late_ns) >= IRREGULAR.latest_ranks else 0.0
 
 
 def _table(iterations: Sequence[Late], ranks: Sequence[int]) -> Floats:

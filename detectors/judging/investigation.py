@@ -96,7 +96,14 @@ class Investigator:
         if is_large and not self.budget.may_read(now.judged, self.reader.traffic.flowed, need):
             return Finding(carried, Source.UNKNOWN if carried is None else Source.CARRIED)
         read_before = self.reader.traffic.read
-        finding = self._read(rows, excess_ns, now, read_back)
+        # A part that costs less than δ allows is not looked into more closely, however small the excess is.
+        allowed_ns = (now.delta - 1) * now.healthy.mean_ns
+        attribution, graph = self.reader.attribute(rows, max(excess_ns, allowed_ns), read_back)
+        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
+        attribution = with_rates(attribution, rows, usual_rates(self.usual_rows), self.reader.codes)
+        ratios = self.reader.abnormal_ratios(graph) if self._log.fills_columns else None
+        self._log.add_operators(graph, rows.number, self.reader.topology.names, self.reader.clocks.ahead_ns, ratios)
+        finding = Finding(attribution, Source.READ, self.reader.what_if(graph))
         self.budget.note(now.judged, self.reader.traffic.read - read_before, need)
         return finding
 
@@ -128,16 +135,6 @@ class Investigator:
             self.read_last = None
         if finding.attribution is not None and finding.source is Source.READ and is_in_verdict:
             self.read_last = finding.attribution, excess_ns
-
-    def _read(self, rows: IterationRows, excess_ns: float, now: Circumstances, read_back: ReadBack) -> Finding:
-        # A part that costs less than δ allows is not looked into more closely, however small the excess is.
-        allowed_ns = (now.delta - 1) * now.healthy.mean_ns
-        attribution, graph = self.reader.attribute(rows, max(excess_ns, allowed_ns), read_back)
-        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
-        attribution = with_rates(attribution, rows, usual_rates(self.usual_rows), self.reader.codes)
-        ratios = self.reader.abnormal_ratios(graph) if self._log.fills_columns else None
-        self._log.add_operators(graph, rows.number, self.reader.topology.names, self.reader.clocks.ahead_ns, ratios)
-        return Finding(attribution, Source.READ, self.reader.what_if(graph))
 
     def _carry_over(self, rows: IterationRows, excess_ns: float, *, has_open: bool) -> Attribution | None:
         """Return the attribution of the iteration that was read last, if evidence shows that this one is like it."""

@@ -175,7 +175,13 @@ def hung_columns(columns: Mapping[str, Column], attempt: int, names: Sequence[st
     `columns`: operators of the newest iterations, as the log has them; ``elapsed_ns`` is NaN of what never ended.
     `names`: ids of the communicators, by code.
     """
-    rows = _where_ranks_stand(columns)
+    is_open = np.isnan(columns["elapsed_ns"])
+    order = np.lexsort((columns["sequence"], columns["start_ns"], columns["iteration"], columns["rank"]))
+    ended = order[~is_open[order]]
+    rank = columns["rank"][ended]
+    is_last = np.ones(len(rank), dtype=bool)
+    is_last[:-1] = rank[1:] != rank[:-1]
+    rows = np.concatenate([ended[is_last], np.flatnonzero(is_open)])
     unknown = np.full(len(rows), np.nan)
     return {
         "attempt": np.full(len(rows), attempt),
@@ -186,16 +192,6 @@ def hung_columns(columns: Mapping[str, Column], attempt: int, names: Sequence[st
         "elapsed_ns": columns["elapsed_ns"][rows].astype(np.float64),
         **dict.fromkeys(("gap_ns", "wait_ns", "transfer_ns", "abnormal_ratio"), unknown),
     }
-
-
-def _where_ranks_stand(columns: Mapping[str, Column]) -> Ints:
-    is_open = np.isnan(columns["elapsed_ns"])
-    order = np.lexsort((columns["sequence"], columns["start_ns"], columns["iteration"], columns["rank"]))
-    ended = order[~is_open[order]]
-    rank = columns["rank"][ended]
-    is_last = np.ones(len(rank), dtype=bool)
-    is_last[:-1] = rank[1:] != rank[:-1]
-    return np.concatenate([ended[is_last], np.flatnonzero(is_open)])
 
 
 def pattern_columns(

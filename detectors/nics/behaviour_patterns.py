@@ -87,7 +87,13 @@ def statistics(merged: Executions, samples: Intervals, groups: int) -> Statistic
     `merged`: what `merge_executions` gave, on the same clock as the samples. `samples`: ascending and not
     overlapping. `groups`: how many there are; those without executions or samples get NaN.
     """
-    known = _overlaps(merged, samples)
+    first = np.searchsorted(samples.end_ns, merged.begin_ns, side="right")
+    counts = np.maximum(np.searchsorted(samples.begin_ns, merged.end_ns, side="left") - first, 0)
+    execution = np.repeat(np.arange(len(counts)), counts)
+    sample = first[execution] + places_in_runs(counts)
+    begin_ns, end_ns = samples.begin_ns[sample], samples.end_ns[sample]
+    own_ns = np.minimum(merged.end_ns[execution], end_ns) - np.maximum(merged.begin_ns[execution], begin_ns)
+    known = _Overlaps(execution, merged.group[execution], samples.rate[sample], own_ns, own_ns / (end_ns - begin_ns))
     is_enough = np.bincount(known.group, known.share, minlength=groups) >= NICS.min_samples
     # A group that has too few samples now has too few after the cutting as well, which costs more.
     known = known.only(is_enough[known.group] & np.isfinite(known.rate))
@@ -139,7 +145,18 @@ def busy_part(execution: Ints, rate: Floats, moved: Floats) -> Flags:
     if is_to_cut.any():
         samples = _idling_samples(owner[is_to_cut], is_idle[is_to_cut], moved[is_to_cut])
         pieces = _cut(samples, _least_tolerated(samples))
-        is_kept[is_to_cut] = _without_idle_ends(samples, _in_largest_piece(samples, pieces))
+        # The largest piece of each execution, the first of several that moved as much: the first is written last.
+        candidates = np.flatnonzero(pieces.held == pieces.most[samples.owner])[::-1]
+        largest = np.empty(len(pieces.most), dtype=np.int64)
+        largest[samples.owner[candidates]] = pieces.number[candidates]
+        is_in_piece = np.asarray(pieces.number == largest[samples.owner])
+        # Of it the samples from the first to the last busy one (step 4).
+        busy = np.flatnonzero(is_in_piece & (samples.idle_run == 0))
+        first, last = np.full(len(samples.firsts), len(is_in_piece)), np.full(len(samples.firsts), -1)
+        first[samples.owner[busy[::-1]]] = busy[::-1]
+        last[samples.owner[busy]] = busy
+        at = np.arange(len(is_in_piece))
+        is_kept[is_to_cut] = is_in_piece & (at >= first[samples.owner]) & (at <= last[samples.owner])
     return is_kept
 
 
@@ -158,16 +175,6 @@ class _Overlaps(NamedTuple):
             return self
         execution, group, rate, own_ns, share = self
         return _Overlaps(execution[kept], group[kept], rate[kept], own_ns[kept], share[kept])
-
-
-def _overlaps(merged: Executions, samples: Intervals) -> _Overlaps:
-    first = np.searchsorted(samples.end_ns, merged.begin_ns, side="right")
-    counts = np.maximum(np.searchsorted(samples.begin_ns, merged.end_ns, side="left") - first, 0)
-    execution = np.repeat(np.arange(len(counts)), counts)
-    sample = first[execution] + places_in_runs(counts)
-    begin_ns, end_ns = samples.begin_ns[sample], samples.end_ns[sample]
-    own_ns = np.minimum(merged.end_ns[execution], end_ns) - np.maximum(merged.begin_ns[execution], begin_ns)
-    return _Overlaps(execution, merged.group[execution], samples.rate[sample], own_ns, own_ns / (end_ns - begin_ns))
 
 
 class _Samples(NamedTuple):
@@ -212,24 +219,6 @@ def _cut(samples: _Samples, tolerated: Ints) -> _Pieces:
     moved = np.bincount(number, np.where(is_cut_out, 0.0, samples.moved))
     held = np.asarray(moved, dtype=np.float64)[number]
     return _Pieces(number, held, np.maximum.reduceat(held, samples.firsts))
-
-
-def _in_largest_piece(samples: _Samples, pieces: _Pieces) -> Flags:
-    """Say which samples are in the largest piece of their execution, the first of several that moved as much."""
-    candidates = np.flatnonzero(pieces.held == pieces.most[samples.owner])[::-1]
-    largest = np.empty(len(pieces.most), dtype=np.int64)
-    largest[samples.owner[candidates]] = pieces.number[candidates]  # from last to first, so that the first one stays
-    return np.asarray(pieces.number == largest[samples.owner])
-
-
-def _without_idle_ends(samples: _Samples, is_in_piece: Flags) -> Flags:
-    """Keep the samples from the first to the last busy one of each execution's piece (step 4)."""
-    busy = np.flatnonzero(is_in_piece & (samples.idle_run == 0))
-    first, last = np.full(len(samples.firsts), len(is_in_piece)), np.full(len(samples.firsts), -1)
-    first[samples.owner[busy[::-1]]] = busy[::-1]
-    last[samples.owner[busy]] = busy
-    at = np.arange(len(is_in_piece))
-    return is_in_piece & (at >= first[samples.owner]) & (at <= last[samples.owner])
 
 
 def _latest_end_so_far(group: Ints, end_ns: Numbers) -> Numbers:

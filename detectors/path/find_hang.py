@@ -24,7 +24,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.job.topology import Topology
-from irregulars.dtypes import Column, Ints
+from irregulars.dtypes import Column
 from irregulars.messages.records import RECV, SEND, UNKNOWN
 
 Operation = tuple[int, int, int, int]  # communicator, sequence, and sender and receiver of p2p (-1 elsewhere)
@@ -64,7 +64,9 @@ def find_hang(
     `trusted`: ranks that are logged and lost no rows, or hardly any: only of them a missing row means that they did
     not arrive. `lossy`: those of them that lost some.
     """
-    open_rows = _oldest_first(columns, np.flatnonzero(np.isnan(columns["elapsed_ns"])))
+    # The oldest first; rows without a start stay as the log has them, before all others.
+    rows = np.flatnonzero(np.isnan(columns["elapsed_ns"]))
+    open_rows: list[int] = rows[np.argsort(columns["start_ns"][rows], kind="stable")].tolist()
     if len(open_rows) == 0:
         return None
     standing = _Standing(columns, open_rows, topology, frozenset(trusted))
@@ -212,12 +214,6 @@ class _Standing:
         return frozenset(expected) - self._arrived[one].keys()
 
 
-def _oldest_first(columns: Mapping[str, Column], rows: Ints) -> list[int]:
-    """Order rows by start; what has none stands where the log has it, before all others."""
-    order: list[int] = rows[np.argsort(columns["start_ns"][rows], kind="stable")].tolist()
-    return order
-
-
 def _operation(columns: Mapping[str, Column], row: int) -> Operation:
     rank, peer, operator = (int(columns[name][row]) for name in ("rank", "peer", "operator"))
     ends = (rank, peer) if operator == SEND else (peer, rank) if operator == RECV else (-1, -1)
@@ -337,12 +333,8 @@ def _walk(
             if path:
                 lowest[path[-1][0]] = min(lowest[path[-1][0]], lowest[node])
             if lowest[node] == order[node]:
-                _close(node, open_nodes, group_of, groups)
-
-
-def _close(node: Node, open_nodes: list[Node], group_of: dict[Node, int], groups: list[set[Node]]) -> None:
-    at = open_nodes.index(node)
-    group = set(open_nodes[at:])
-    del open_nodes[at:]
-    group_of.update(dict.fromkeys(group, len(groups)))
-    groups.append(group)
+                at = open_nodes.index(node)
+                group = set(open_nodes[at:])
+                del open_nodes[at:]
+                group_of.update(dict.fromkeys(group, len(groups)))
+                groups.append(group)

@@ -71,7 +71,10 @@ def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Parti
     """
     stream_id = _streams(columns)
     instance_id, first_of_instance = group_rows([columns["iteration"], group])
-    members = _members(stream_id, columns["rank"])
+    rank = columns["rank"]
+    _, first = group_rows([stream_id, rank])
+    counts = np.bincount(stream_id[first], minlength=int(stream_id.max(initial=-1)) + 1)
+    members = _Members(rank[first], starts_of(counts), counts)
     stream_of_instance = stream_id[first_of_instance]
     logged = np.bincount(instance_id, minlength=len(first_of_instance))
     missing = members.counts[stream_of_instance] - logged
@@ -111,7 +114,15 @@ def time_free(
     """
     if len(lost.rank) == 0:
         return free_ns
-    block_of_lost, is_known = _blocks_of(lost, columns, np.flatnonzero(is_first_of_block))
+    # The block that each lost row belongs to, and whether its rank logged anything of the iteration.
+    first_rows = np.flatnonzero(is_first_of_block)
+    key = pack_columns(
+        [
+            np.concatenate([columns["rank"][first_rows], lost.rank]),
+            np.concatenate([columns["iteration"][first_rows], lost.iteration]),
+        ]
+    )
+    block_of_lost, is_known = find_sorted(key[: len(first_rows)], key[len(first_rows) :])
     order = sort_rows([block, columns["start_ns"]])
     # The first row that began after the lost one had ended; the clocks of its partners may be a little ahead.
     earliest_ns = lost.end_ns - JOB.clock_error_ns
@@ -128,12 +139,6 @@ class _Members(NamedTuple):
     rank: Ints
     starts: Ints  # where the ranks of each stream begin
     counts: Ints  # how many it has
-
-
-def _members(stream_id: Ints, rank: Ints) -> _Members:
-    _, first = group_rows([stream_id, rank])
-    counts = np.bincount(stream_id[first], minlength=int(stream_id.max(initial=-1)) + 1)
-    return _Members(rank[first], starts_of(counts), counts)
 
 
 def _everybody(members: _Members, instance: Ints, stream: Ints) -> tuple[Ints, Ints]:
@@ -153,17 +158,6 @@ def _first_ends(instance_id: Ints, end_ns: Ints, instances: int) -> Ints:
     ends_ns = np.full(instances, np.iinfo(np.int64).max)
     np.minimum.at(ends_ns, instance_id, end_ns)
     return ends_ns
-
-
-def _blocks_of(lost: LostRows, columns: Mapping[str, Column], first_rows: Ints) -> tuple[Ints, Flags]:
-    """Return the block that each lost row belongs to, and whether its rank logged anything of the iteration."""
-    key = pack_columns(
-        [
-            np.concatenate([columns["rank"][first_rows], lost.rank]),
-            np.concatenate([columns["iteration"][first_rows], lost.iteration]),
-        ]
-    )
-    return find_sorted(key[: len(first_rows)], key[len(first_rows) :])
 
 
 def _streams(columns: Mapping[str, Column]) -> Ints:

@@ -35,17 +35,7 @@ def microbatch_work_ns(graph: OperatorGraph, iteration: int, stage_of: Mapping[i
     rows = rows[np.lexsort((graph.start_ns[rows], graph.rank[rows]))]
     if not len(rows):
         return {}
-    step = _steps(graph, rows, stage_of)
-    known = ~np.isin(graph.rank[rows], graph.rank[_unpaired(graph, rows, step)])
-    input_ns = _inputs_ns(graph, rows, step)
-    main = known & (graph.operator[rows] != RECV)
-    rows, input_ns = rows[main], _of_next_send(graph, rows[main], input_ns[main])
-    is_passed_on = input_ns != _NEVER  # what follows the last send is on no micro-batch, and may be waiting
-    return _work(graph, rows[is_passed_on], input_ns[is_passed_on])
-
-
-def _steps(graph: OperatorGraph, rows: Ints, stage_of: Mapping[int, int]) -> Ints:
-    """Say of each row how many stages its message goes up (negative: down); 0 for all but messages between stages."""
+    # Say of each row how many stages its message goes up (negative: down); 0 for all but messages between stages.
     ranks = np.array(sorted(stage_of))
     stages = np.array([stage_of[rank] for rank in ranks.tolist()])
     is_message = graph.is_p2p[rows] & np.isin(graph.peer[rows], ranks)
@@ -53,7 +43,13 @@ def _steps(graph: OperatorGraph, rows: Ints, stage_of: Mapping[int, int]) -> Int
         stages[np.searchsorted(ranks, one)]
         for one in (graph.rank[rows], np.where(is_message, graph.peer[rows], graph.rank[rows]))
     )
-    return np.where(graph.operator[rows] == SEND, other - own, own - other)
+    step = np.where(graph.operator[rows] == SEND, other - own, own - other)
+    known = ~np.isin(graph.rank[rows], graph.rank[_unpaired(graph, rows, step)])
+    input_ns = _inputs_ns(graph, rows, step)
+    main = known & (graph.operator[rows] != RECV)
+    rows, input_ns = rows[main], _of_next_send(graph, rows[main], input_ns[main])
+    is_passed_on = input_ns != _NEVER  # what follows the last send is on no micro-batch, and may be waiting
+    return _work(graph, rows[is_passed_on], input_ns[is_passed_on])
 
 
 def _unpaired(graph: OperatorGraph, rows: Ints, step: Ints) -> Ints:

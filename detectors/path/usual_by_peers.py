@@ -52,7 +52,12 @@ class _UsualOfPeers(NamedTuple):
 
 def _learn(graph: OperatorGraph, topology: Topology) -> _UsualOfPeers:
     kind = _kinds(graph, topology)
-    work = _roles(graph, topology, kind)
+    # Columns that agree, all of them, in rows that do the same work, in whichever iterations.
+    stage = topology.stages(graph.rank)
+    other = np.where(graph.is_p2p, graph.peer, graph.rank)
+    way = np.where(graph.is_p2p, topology.ways(graph.rank, other), 0)  # up or down the pipeline
+    program = _programs(graph, group_rows([kind, graph.operator, way])[0])
+    work = [stage, program, topology.stages(other), kind, graph.operator, graph.ordinal]
     role = group_rows([graph.iteration, *work])[0]
     gap_ns = _usual_gaps(graph, role, group_rows(work)[0])
     # Members of one collective are not each other's peers in transfers: they share it.
@@ -111,15 +116,6 @@ def _usual_gaps(graph: OperatorGraph, role: Ints, place: Ints) -> Floats:
 def _jitter(own: Ints, apart_ns: Floats) -> Floats:
     """Return the distance of each value to the median over the iterations of its rank and place, ns."""
     return np.asarray(np.abs(apart_ns - medians(own, apart_ns)[own]))
-
-
-def _roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> list[Ints]:
-    """Return columns that agree, all of them, in rows that do the same work, in whichever iterations."""
-    stage = topology.stages(graph.rank)
-    other = np.where(graph.is_p2p, graph.peer, graph.rank)
-    way = np.where(graph.is_p2p, topology.ways(graph.rank, other), 0)  # up or down the pipeline
-    program = _programs(graph, group_rows([kind, graph.operator, way])[0])
-    return [stage, program, topology.stages(other), kind, graph.operator, graph.ordinal]
 
 
 def _transfer_roles(graph: OperatorGraph, topology: Topology, kind: Ints) -> Ints:

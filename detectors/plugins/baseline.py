@@ -96,7 +96,11 @@ class RobustBaseline:
         classes, group = np.unique(pack_classes(frame)[is_known], return_inverse=True)
         self._admit(classes, medians(group, values[is_known]))
         self._step(classes, group, values[is_known])
-        self._forget()
+        if len(self._classes) <= self.most_classes:
+            return
+        kept = np.sort(np.argsort(-self._seen, kind="stable")[: self.most_classes])
+        for name in ("_classes", "_median", "_spread", "_taught", "_seen"):
+            setattr(self, name, getattr(self, name)[kept])
 
     def explain(self, frame: Frame, row: int) -> str:
         """Say which operator took how long."""
@@ -135,13 +139,6 @@ class RobustBaseline:
         self._spread[at] = np.clip(self._spread[at] * np.exp(rate * wider), self.floor_ratio / 4, 4.0)
         self._taught[at] += counts
         self._seen[at] = self._frames
-
-    def _forget(self) -> None:
-        if len(self._classes) <= self.most_classes:
-            return
-        kept = np.sort(np.argsort(-self._seen, kind="stable")[: self.most_classes])
-        for name in ("_classes", "_median", "_spread", "_taught", "_seen"):
-            setattr(self, name, getattr(self, name)[kept])
 
 
 def _log_elapsed(elapsed_ns: Floats) -> Floats:

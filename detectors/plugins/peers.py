@@ -8,7 +8,6 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import robust_sigma
 from irregulars.detectors.plugins.protocol import Against, Frame, Level, Scores
-from irregulars.dtypes import Floats
 from irregulars.messages.records import UNKNOWN
 
 
@@ -52,7 +51,10 @@ class PeerDeviation:
         for stage in np.unique(frame["stage"][is_known]):  # stages are few: as many as the pipeline is long
             rows = np.flatnonzero(is_known & (frame["stage"] == stage))
             if len(rows) >= self.least_peers:
-                scores[rows] = self._deviations(np.log(np.maximum(work_ns[rows], 1.0)))
+                values = np.log(np.maximum(work_ns[rows], 1.0))
+                distances = values - np.median(values)
+                spread = robust_sigma(distances)
+                scores[rows] = np.asarray(distances / max(spread, self.floor_ratio))
         return scores
 
     def learn(self, frame: Frame) -> None:
@@ -63,8 +65,3 @@ class PeerDeviation:
         is_peer = frame["stage"] == frame["stage"][row]
         usual_ns = float(np.nanmedian(frame["work_ns"][is_peer]))
         return f"it worked {frame['work_ns'][row] / 1e6:.3g} ms, the median of its stage {usual_ns / 1e6:.3g} ms"
-
-    def _deviations(self, values: Floats) -> Floats:
-        distances = values - np.median(values)
-        spread = robust_sigma(distances)
-        return np.asarray(distances / max(spread, self.floor_ratio))

@@ -99,7 +99,12 @@ class OpenVerdict:
             self._extend(observation, self.standing.costs_ns)
         else:
             self.add(observation)
-            self._think_over(topology)
+            # Look for the cause again in all kept iterations; take over what that says of this verdict's lanes.
+            attributions = [o.attribution for o in self.kept if o.attribution is not None]
+            found = find_causes(attributions, topology, self.first_device)
+            about = [cause for cause in found if cause.lanes & self.cause.lanes]
+            if about and is_sure(about[0]):
+                self.cause = about[0]
 
     def pass_by(self, observation: Observation) -> None:
         """Count a judged iteration, whether the cause is seen in it or nobody can tell."""
@@ -133,14 +138,6 @@ class OpenVerdict:
         self.seen += 1
         self.quiet, self.lasted_ns = 0, self.passed_ns
         self.lost_ns += lost_ns
-
-    def _think_over(self, topology: Topology) -> None:
-        """Look for the cause again in all kept iterations; take over what that says of this verdict's lanes."""
-        attributions = [o.attribution for o in self.kept if o.attribution is not None]
-        found = find_causes(attributions, topology, self.first_device)
-        about = [cause for cause in found if cause.lanes & self.cause.lanes]
-        if about and is_sure(about[0]):
-            self.cause = about[0]
 
     def takes_over(self, cause: Cause, topology: Topology) -> bool:
         """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does.

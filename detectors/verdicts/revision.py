@@ -117,7 +117,12 @@ def suspect_of(device: Device, probability: float, topology: Topology) -> Suspec
 def _text(verdict: OpenVerdict, topology: Topology) -> str:
     standing = verdict.standing
     if standing is None and not verdict.cause.lanes:
-        return in_turn_text(_typical_cost_ns(verdict), verdict.seen, verdict.tried)
+        # What the cause cost the median iteration, ns.
+        return in_turn_text(
+            median(explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None),
+            verdict.seen,
+            verdict.tried,
+        )
     if standing is None:
         piece = _typical_piece(verdict)
         text = evidence_text(piece, verdict.seen, verdict.tried, topology)
@@ -156,11 +161,6 @@ def _typical_piece(verdict: OpenVerdict) -> Piece:
         largest += [max(own, key=lambda piece: piece.excess_ns)] if own else []
     largest.sort(key=lambda piece: piece.excess_ns)
     return largest[len(largest) // 2]
-
-
-def _typical_cost_ns(verdict: OpenVerdict) -> float:
-    """Return what the cause cost the median iteration, ns."""
-    return median(explained_ns(verdict.cause, o.attribution) for o in verdict.kept if o.attribution is not None)
 
 
 def _piece_of_stage(verdict: OpenVerdict, costs_ns: float) -> Piece:

@@ -67,7 +67,13 @@ class DriftAdapter:
         keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
         sigmas = self._past.deviations(keys, values)[:, 0]
         watches = [self._watches.get(key) for key in keys.tolist()]
-        scores = np.array([np.nan if one is None else self._held(one) for one in watches], dtype=np.float64)
+        scores = np.array(
+            [
+                np.nan if one is None else (1.0 if self._frames - one.told < self._options.hold else 0.0)
+                for one in watches
+            ],
+            dtype=np.float64,
+        )
         scores[np.isnan(sigmas)] = np.nan
         asked = np.flatnonzero(sigmas >= self._options.least_sigmas)
         for row in asked[np.argsort(-sigmas[asked], kind="stable")][:_MOST_ASKED].tolist():
@@ -85,8 +91,18 @@ class DriftAdapter:
         series, middles = _medians(keys, values[:, 0])
         is_warm = np.isfinite(self._past.deviations(series, middles[:, None])[:, 0])
         for key, value in zip(series[is_warm].tolist(), middles[is_warm].tolist(), strict=True):
-            watch = self._watches.pop(key, None) or self._begin(key)
-            self._feed(watch, value)
+            watch = self._watches.pop(key, None) or _Watch(
+                self._make(), *self._past.usual(key), np.zeros(_REACH // 2)
+            )
+            fed, half = self._input(watch, value), len(watch.inputs)
+            watch.inputs[watch.fed % half] = fed
+            watch.fed += 1
+            watch.seen = self._frames
+            watch.detector.update(fed)
+            if watch.detector.drift_detected and self._has_risen(watch):
+                watch.told = self._frames
+            if watch.fed % half == 0 and watch.fed >= _REACH:
+                self._renew(watch)
             self._watches[key] = watch  # the one seen last stands last
         self._forget()
 
@@ -94,20 +110,6 @@ class DriftAdapter:
         """Say in one line why a row is strange."""
         keys, values = self._options.keys(frame), self._options.values(frame)[:, :1]
         return self._options.explain(frame, row, self._past.deviations(keys, values)[row])
-
-    def _begin(self, key: int) -> _Watch:
-        return _Watch(self._make(), *self._past.usual(key), np.zeros(_REACH // 2))
-
-    def _feed(self, watch: _Watch, value: float) -> None:
-        fed, half = self._input(watch, value), len(watch.inputs)
-        watch.inputs[watch.fed % half] = fed
-        watch.fed += 1
-        watch.seen = self._frames
-        watch.detector.update(fed)
-        if watch.detector.drift_detected and self._has_risen(watch):
-            watch.told = self._frames
-        if watch.fed % half == 0 and watch.fed >= _REACH:
-            self._renew(watch)
 
     def _renew(self, watch: _Watch) -> None:
         """Bound the state: some detectors remember the more the longer they live."""
@@ -122,9 +124,6 @@ class DriftAdapter:
     def _input(self, watch: _Watch, value: float) -> float:
         sigmas = (value - watch.middle) / watch.spread
         return float(sigmas >= _BINARY_SIGMAS) if self._is_binary else float(sigmas)
-
-    def _held(self, watch: _Watch) -> float:
-        return 1.0 if self._frames - watch.told < self._options.hold else 0.0
 
     def _ask(self, watch: _Watch, value: float) -> float:
         asked, fed = copy.deepcopy(watch.detector), self._input(watch, value)

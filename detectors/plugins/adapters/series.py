@@ -68,7 +68,11 @@ class SeriesPast:
         self._taught[at] += 1
         self._seen[at] = self._frames
         self._measure(at)
-        self._forget()
+        newest = np.argsort(-self._seen, kind="stable")[:MOST_SERIES]
+        kept = np.sort(newest[self._seen[newest] >= self._frames - _FORGET_AFTER])
+        if len(kept) < len(self._keys):
+            for name in ("_keys", "_values", "_taught", "_seen", "_median", "_spread"):
+                setattr(self, name, getattr(self, name)[kept])
 
     def _picked(self, keys: Ints, rows: Ints) -> Ints:
         """Return one row of each series: its n-th in the n-th frame, round and round."""
@@ -97,13 +101,6 @@ class SeriesPast:
         distances = np.abs(values - middles[:, None, :])
         self._median[at] = middles
         self._spread[at] = np.maximum(MAD_TO_SIGMA * _medians_of_known(distances, counts), self.floor)
-
-    def _forget(self) -> None:
-        newest = np.argsort(-self._seen, kind="stable")[:MOST_SERIES]
-        kept = np.sort(newest[self._seen[newest] >= self._frames - _FORGET_AFTER])
-        if len(kept) < len(self._keys):
-            for name in ("_keys", "_values", "_taught", "_seen", "_median", "_spread"):
-                setattr(self, name, getattr(self, name)[kept])
 
 
 def _medians_of_known(values: Floats, counts: Ints) -> Floats:

@@ -281,13 +281,6 @@ class OperatorFeatures:
         self._frames += 1
         if has_changed or (has_new and self.tuning != "off"):
             self._unsettled = self.window
-        self._look()
-
-    def _has_drifted(self, frame: Frame) -> bool:
-        found = self.rows(frame)
-        return self._drift.has_changed(frame["operator"][found.rows], found.column("slot_ratio"))
-
-    def _look(self) -> None:
         is_frozen = self.tuning == "off" and not self._unsettled
         if not is_frozen:
             self._usual_times = np.nanmedian(self._times[:, -_RECENT:], axis=1)
@@ -297,6 +290,10 @@ class OperatorFeatures:
         if is_followed and (self._frames % step == 0 or self._unsettled == 1):
             self._usual = self._past.usual()
         self._unsettled = max(self._unsettled - 1, 0)
+
+    def _has_drifted(self, frame: Frame) -> bool:
+        found = self.rows(frame)
+        return self._drift.has_changed(frame["operator"][found.rows], found.column("slot_ratio"))
 
     def _compare(self, usual: Usual, frame: Frame, values: Floats, slots: Slots) -> FeatureRows:
         at_slot, has_slot = _find(usual.slots, slots.slot)
