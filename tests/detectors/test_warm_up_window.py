@@ -98,12 +98,11 @@ def test_what_comes_after_them_is_clipped_at_delta_times_the_mean_before_it(
     assert fed([*first_ten, *more], delta).mean_ns == pytest.approx(float(np.mean(clipped[-50:])))
 
 
-def test_the_tenth_iteration_is_clipped_with_the_nine_before_it() -> None:
+def test_the_first_ten_iterations() -> None:
+    # The tenth iteration is clipped with the nine before it
     window = fed([USUAL_NS] * 9 + [5 * USUAL_NS])
     assert window.mean_ns == pytest.approx(1.01 * USUAL_NS)
-
-
-def test_before_the_tenth_there_is_no_opinion_and_no_mean() -> None:
+    # Before the tenth there is no opinion and no mean
     window = fed(times([5.0] * 3, count=9))
     assert np.isnan(window.mean_ns)
     assert window.judge(1e12) is None

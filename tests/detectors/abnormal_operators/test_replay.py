@@ -63,16 +63,15 @@ def test_with_the_same_pieces_everything_happens_when_it_did(jobs: dict[str, Inc
     np.testing.assert_allclose(again.end_ns, graph.end_ns, atol=2)
 
 
-def test_who_was_late_and_is_not_any_more_is_waited_for_no_longer() -> None:
+def test_replay_sets_waiting_free_along_chains() -> None:
+    # Who was late and is not any more is waited for no longer
     graph = graph_of(row(0, 100, 160), row(1, 150, 160), entry={(0, 0): 0, (1, 0): 0})
     gap_ns, transfer_ns = pieces(graph)
     gap_ns[at(graph, 1, 150)] = 90.0
     again = replay(graph, gap_ns, transfer_ns)
     assert again.start_ns[at(graph, 1, 150)] == 90
     assert again.end_ns.tolist() == [110, 110]
-
-
-def test_delays_travel_over_chains_of_ranks() -> None:
+    # Delays travel over chains of ranks
     rows = [row(rank, 10 * rank, 10 * rank + 10, "send", group=1, sequence=rank, peer=rank + 1) for rank in range(5)]
     rows += [row(rank + 1, 0, 10 * rank + 10, "recv", group=1, sequence=rank, peer=rank) for rank in range(5)]
     graph = graph_of(*rows, entry={(rank, 0): 0 for rank in range(6)})
@@ -156,14 +155,13 @@ def test_other_names_of_ranks_and_another_time_change_nothing(jobs: dict[str, In
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
 
 
-def test_operators_that_were_never_seen_before_are_left_as_they_are() -> None:
+def test_unknown_operators_are_left_as_they_are() -> None:
+    # Operators that were never seen before are left as they are
     usual = learn_usual_pieces(graph_of(*(row(rank, 0, 10, iteration=i) for rank in (0, 1) for i in range(5))))
     assert usual is not None
     graph = graph_of(row(7, 0, 50, group=3, iteration=9), row(8, 40, 50, group=3, iteration=9))
     np.testing.assert_array_equal(abnormal_ratios(graph, usual), [1.0, 1.0])
-
-
-def test_nothing_to_learn_from_and_nothing_to_judge() -> None:
+    # Nothing to learn from and nothing to judge
     assert learn_usual_pieces(graph_of()) is None
     usual = learn_usual_pieces(graph_of(row(0, 0, 10), row(1, 0, 10)))
     assert usual is not None
@@ -308,12 +306,11 @@ def test_a_slow_lane_must_explain_a_tenth_of_the_excess_and_more_if_it_has_few_t
     assert transfer_after(graph, usual(rounds, excess_ns, graph)) == pytest.approx(1.0 if is_slow else 1.5, abs=1e-4)
 
 
-def test_the_pace_of_the_job_is_that_of_the_rank_at_the_first_quarter() -> None:
+def test_the_pace_of_the_job() -> None:
+    # The pace of the job is that of the rank at the first quarter
     assert _pace(np.array([0.0, 0.1, 0.2, 0.3, 0.4])) == pytest.approx(0.1)
     assert _pace(np.array([0.1, 0.1, 0.1, 0.1])) == pytest.approx(0.1)
     assert _pace(np.array([0.1, 0.1, 0.1])) == 0.0  # of three nobody knows
-
-
-def test_a_job_that_is_slower_as_a_whole_has_no_slow_rank() -> None:
+    # A job that is slower as a whole has no slow rank
     graph = iteration(0, work=dict.fromkeys(range(RANKS), 1.3))
     assert work_after(graph, usual(), 2) == pytest.approx(1.3)

@@ -88,12 +88,11 @@ def test_one_wild_value_moves_no_other_group(wild: float) -> None:
     np.testing.assert_array_equal(medians(group, values), np.median(values.reshape(-1, 3), axis=1))
 
 
-def test_the_middle_of_the_largest_values_is_finite() -> None:
+def test_medians_at_the_limits() -> None:
+    # The middle of the largest values is finite
     largest = np.finfo(np.float64).max
     assert medians(np.zeros(2, dtype=np.int64), np.array([largest, largest])).tolist() == [largest]
-
-
-def test_no_rows_have_no_medians() -> None:
+    # No rows have no medians
     nothing = np.zeros(0, dtype=np.int64)
     assert len(medians(nothing, nothing)) == len(lower_medians(nothing, nothing.astype(float))) == 0
 
@@ -111,12 +110,11 @@ def test_weighted_medians_are_medians_of_values_that_stand_there_more_often(
     assert weighted_medians(group, values, weights.astype(np.float64)).tolist() == expected
 
 
-def test_values_that_are_not_known_have_no_weight() -> None:
+def test_weights_and_noise_bear_stray_values() -> None:
+    # Values that are not known have no weight
     group, weights = np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 5.0, 1.0])
     assert weighted_medians(group, np.array([3.0, 4.0, np.nan, np.nan]), weights).tolist() == [3.0, 0.0]
-
-
-def test_the_noise_does_not_follow_a_stray_value() -> None:
+    # The noise does not follow a stray value
     rng = np.random.default_rng(1)
     noise = rng.normal(0.0, 2.0, 10_000)
     noise[:100] = 1e12
@@ -135,16 +133,12 @@ def test_medians_of_rows_are_those_of_numpy(columns: int) -> None:
     assert row_medians(table).tolist() == np.median(table, axis=1).tolist()
 
 
-def test_no_values_have_no_numbers() -> None:
+def test_alike_codes_of_odd_values() -> None:
+    # No values have no numbers
     assert alike_codes(np.array([]), 0.1).tolist() == []
-
-
-def test_what_is_not_known_counts_as_nothing() -> None:
+    # What is not known counts as nothing
     assert alike_codes(np.array([np.nan, 5.0, 0.0]), 0.1).tolist() == [0, 1, 0]
-
-
-def test_values_below_0_and_without_bound_have_numbers_too() -> None:
-    """They once kept the loop, and with it a worker, for ever."""
+    # Values below 0 and without bound have numbers too: they once kept the loop, and with it a worker, for ever.
     assert alike_codes(np.array([-5.0, -1e308, np.inf, 100.0, 104.0, -5.0]), 0.1).tolist() == [1, 0, 3, 2, 2, 1]
 
 

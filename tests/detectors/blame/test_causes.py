@@ -25,77 +25,59 @@ GROUPS = [Lane("collective", code) for code in range(6)]
 BETWEEN_LEAVES, INSIDE_LEAVES = GROUPS[:2], GROUPS[2:]
 
 
-def test_lanes_that_any_of_the_likely_devices_carries_are_one_cause_although_nobody_knows_which_it_is() -> None:
-    """Each uplink carries the same groups, and each of them costs most in some iterations."""
+def test_groups_without_a_clear_device() -> None:
+    # Lanes that any of the likely devices carries are one cause although nobody knows which it is: each uplink
+    # carries the same groups, and each of them costs most in some iterations.
     slow = {**dict.fromkeys(BETWEEN_LEAVES, 80.0), **dict.fromkeys(INSIDE_LEAVES, 0.0)}
     attributions = [seen(n, {BETWEEN_LEAVES[n % 2]: 80.0}, slow) for n in range(6)]
     (cause,) = find_causes(attributions, LEAVES)
     assert (cause.kind, cause.suspects, set(cause.explained_ns)) == ("slow_communicator", (), set(range(6)))
-
-
-def test_what_one_cause_explains_is_no_evidence_for_the_next() -> None:
-    """The world is slow since NIC 1 is: that does not speak for NIC 4."""
+    # What one cause explains is no evidence for the next: the world is slow since NIC 1 is: that does not speak for
+    # NIC 4.
     of_1, of_4 = {WORLD: 100.0, pair(1, 3): 100.0, pair(1, 2): 25.0}, {pair(4, 5): 90.0}
     first, second = find_causes(always(5, {**of_1, **of_4}, {**of_1, **of_4, pair(0, 2): 0.0}), APART)
     (alone,) = find_causes(always(5, of_4, {**of_4, pair(0, 2): 0.0}), APART)
     assert first.suspects[0][0].ranks == (1,)
     assert second.suspects == alone.suspects
-
-
-def test_nothing_has_no_cause() -> None:
+    # Nothing has no cause
     assert find_causes([], APART) == []
     assert find_causes([seen(0, {})], APART) == []
     assert find_causes(always(5, {WORK[1]: -3.0}), APART) == []
-
-
-def test_where_a_member_logs_nothing_it_may_have_been_late_and_no_nic_is_blamed() -> None:
+    # Where a member logs nothing it may have been late and no nic is blamed
     slow = always(5, {TP0: 30.0}, {TP0: 30.0})
     assert [kind for kind, _, _ in named(slow)] == ["slow_nic"]
     assert find_causes(slow, replace(APART, unlogged=frozenset([1]))) == []
-
-
-def test_a_group_of_which_most_log_is_said_to_be_slow_though_a_member_without_a_log_may_have_been_late() -> None:
+    # A group of which most log is said to be slow though a member without a log may have been late
     slow = always(5, {WORLD: 30.0}, {WORLD: 30.0})
     [cause] = find_causes(slow, replace(APART, unlogged=frozenset([1])))
     assert (cause.kind, cause.suspects) == ("slow_communicator", ())
     assert find_causes(slow, replace(APART, unlogged=APART.lane_set(WORLD) - {0})) == []
-
-
-def test_no_nic_is_blamed_for_messages_of_a_sender_that_logs_nothing() -> None:
+    # No nic is blamed for messages of a sender that logs nothing
     slow = always(5, {pair(1, 3): 30.0}, {pair(1, 3): 30.0, pair(1, 2): 30.0, pair(3, 5): 0.0})
     assert named(slow)
     assert find_causes(slow, replace(APART, unlogged=frozenset([1]))) == []
 
 
-def test_a_nic_that_is_slow_on_other_ways_too_is_blamed_beside_a_member_that_logs_nothing() -> None:
+def test_which_device_slow_lanes_accuse() -> None:
+    # A nic that is slow on other ways too is blamed beside a member that logs nothing
     slow = always(5, {TP0: 30.0}, {TP0: 30.0, pair(0, 2): 30.0, pair(0, 3): 30.0, pair(4, 3): 0.0})
     assert named(slow, replace(APART, unlogged=frozenset([1]))) == [("slow_nic", "nic", (0,))]
-
-
-def test_one_slow_pair_among_healthy_ones_is_a_link() -> None:
+    # One slow pair among healthy ones is a link
     lanes = {pair(1, 3): 100.0, pair(1, 2): 0.0, pair(0, 3): 0.0, pair(0, 1): 0.0, pair(3, 5): 0.0}
     (cause,) = find_causes(always(5, {pair(1, 3): 100.0}, lanes), APART)
     assert (cause.kind, cause.suspects[0][0].ranks) == ("slow_link", (1, 3))
     assert is_sure(cause)
-
-
-def test_all_that_leaves_one_rank_being_slow_is_its_nic() -> None:
+    # All that leaves one rank being slow is its nic
     lanes = {pair(1, 3): 100.0, pair(1, 2): 100.0, pair(0, 3): 0.0, pair(4, 5): 0.0, WORLD: 100.0}
     assert named(always(5, {pair(1, 3): 100.0}, lanes))[0] == ("slow_nic", "nic", (1,))
-
-
-def test_a_group_of_which_no_member_stands_out_accuses_nobody() -> None:
+    # A group of which no member stands out accuses nobody
     (cause,) = find_causes(always(5, {WORLD: 100.0}, {WORLD: 100.0}), APART)
     assert (cause.kind, cause.suspects) == ("slow_communicator", ())
     assert is_sure(cause)
-
-
-def test_a_group_inside_of_a_host_accuses_no_nic() -> None:
+    # A group inside of a host accuses no nic
     causes = find_causes(always(5, {TP0: 100.0}, {TP0: 100.0}), TWO_EACH)
     assert all(device.kind != "nic" for cause in causes for device, _ in cause.suspects)
-
-
-def test_two_causes_are_both_found_the_larger_first() -> None:
+    # Two causes are both found the larger first
     lanes = {pair(1, 3): 30.0, pair(1, 2): 0.0, pair(0, 3): 0.0}
     kinds = [
         (c.kind, c.suspects[0][0].ranks)
@@ -104,17 +86,14 @@ def test_two_causes_are_both_found_the_larger_first() -> None:
     assert kinds == [("slow_rank", (4,)), ("slow_link", (1, 3))]
 
 
-def test_what_explains_little_is_no_cause() -> None:
+def test_how_much_and_how_often_a_cause_must_explain() -> None:
+    # What explains little is no cause
     assert len(find_causes(always(5, {WORK[4]: 95.0, WORK[1]: 5.0}), APART)) == 1
-
-
-def test_a_cause_counts_only_iterations_of_which_it_explains_a_share() -> None:
+    # A cause counts only iterations of which it explains a share
     mixed = [seen(0, {WORK[1]: 50.0}), seen(1, {WORK[1]: 5.0, WORK[2]: 95.0}), seen(2, {WORK[1]: 50.0})]
     causes = {c.suspects[0][0].ranks: c for c in find_causes(mixed, APART)}
     assert set(causes[1,].explained_ns) == {0, 2}
-
-
-def test_what_comes_and_goes_is_less_sure() -> None:
+    # What comes and goes is less sure
     regular = find_causes(always(6, {WORK[1]: 50.0}), APART)[0]
     mixed = [seen(n, {WORK[1 if n % 3 == 0 else 2 + n % 3]: 50.0}) for n in range(7)]
     (first, *_) = [c for c in find_causes(mixed, APART) if c.suspects[0][0].ranks == (1,)]

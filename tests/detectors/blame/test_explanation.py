@@ -12,12 +12,11 @@ from tests.detectors.lost_time import APART, MS, WORK, pair, seen
 PAIR = pair(1, 3)
 
 
-def test_what_was_quicker_than_usual_is_no_excess() -> None:
+def test_what_is_left_to_explain() -> None:
+    # What was quicker than usual is no excess
     left = Unexplained.of([seen(0, {WORK[1]: 50.0, WORK[2]: -20.0})], APART)
     assert left.path_excess_ns == [{WORK[1]: 50 * MS}]
-
-
-def test_what_a_cause_explains_is_taken_from_path_and_lanes() -> None:
+    # What a cause explains is taken from path and lanes
     left = Unexplained.of([seen(0, {WORK[1]: 50.0, PAIR: 30.0}, {PAIR: 30.0, pair(0, 2): 5.0})], APART)
     rest = left.without(frozenset([PAIR]))
     assert rest.path_excess_ns == [{WORK[1]: 50 * MS}]

@@ -32,38 +32,29 @@ def standing_out(attribution: Attribution, lane: Lane = RING) -> list[tuple[int,
     return [(nic.ranks[0], way) for (nic, way), is_telling in ends.items() if is_telling]
 
 
-def test_without_patterns_the_lowest_peaks_count_and_a_neighbour_s_is_as_low() -> None:
+def test_which_ends_of_a_slow_transfer_stand_out() -> None:
+    # Without patterns the lowest peaks count and a neighbour s is as low
     assert sorted(standing_out(SLOW)) == [(0, 1), (1, 0)]
-
-
-def test_patterns_tell_the_sender_from_its_neighbour() -> None:
+    # Patterns tell the sender from its neighbour
     patterned = replace(SLOW, swings=PATTERNS)
     assert standing_out(patterned) == [(1, 0)]
     by_peaks, by_patterns = (telling_ends(RING, [one] * 4, APART) for one in (SLOW, patterned))
     lead = [log_odds(NIC[1], ends) - log_odds(NIC[0], ends) for ends in (by_peaks, by_patterns)]
     assert lead[1] > lead[0] + 1
-
-
-def test_a_burst_of_other_traffic_hides_the_peak_and_not_the_pattern() -> None:
+    # A burst of other traffic hides the peak and not the pattern
     bursting = replace(SLOW, rates=dict.fromkeys(RANKS, (1.0, 1.0)))
     assert standing_out(bursting) == []
     assert standing_out(replace(bursting, swings=PATTERNS)) == [(1, 0)]
-
-
-def test_iterations_in_which_the_transfer_was_not_slow_have_no_say_in_who_is_steady() -> None:
+    # Iterations in which the transfer was not slow have no say in who is steady
     quick = replace(SLOW, path_excess_ns={}, swings=tuple(one._replace(tx=0.5) for one in PATTERNS))
     ends = telling_ends(RING, [replace(SLOW, swings=PATTERNS), quick, quick], APART)
     assert [end for end, is_telling in ends.items() if is_telling] == [(NIC[1], 0)]
-
-
-def test_who_bursts_and_idles_meanwhile_is_not_held_by_its_own_rate() -> None:
+    # Who bursts and idles meanwhile is not held by its own rate
     swinging = tuple(Swing(0, rank, 0.7, 0.8, 1e7, 1e7, 0.1, 0.1) for rank in RANKS)
     assert standing_out(replace(SLOW, swings=swinging)) == []
     held = (*swinging[:1], swinging[1]._replace(tx=0.3), *swinging[2:])
     assert standing_out(replace(SLOW, swings=held)) == [(1, 0)]
-
-
-def test_a_group_passes_the_nics_if_all_of_them_move_bytes_while_it_runs() -> None:
+    # A group passes the nics if all of them move bytes while it runs
     moving = replace(SLOW, swings=PATTERNS)
     assert passes_nics(RING, [moving] * 4, APART)
     assert not passes_nics(RING, [moving, SLOW], APART)
@@ -72,14 +63,13 @@ def test_a_group_passes_the_nics_if_all_of_them_move_bytes_while_it_runs() -> No
     assert not passes_nics(Lane("pair", 0, 1), [moving] * 4, APART)
 
 
-def test_a_nic_is_capped_where_one_of_its_ends_stands_out() -> None:
+def test_capped_nics_and_pairs() -> None:
+    # A nic is capped where one of its ends stands out
     slow = [replace(SLOW, swings=PATTERNS)] * 4
     assert is_capped(NIC[1], RING, slow, APART)
     assert not is_capped(NIC[0], RING, slow, APART)
     assert not is_capped(NIC[1], Lane("work", 1), slow, APART)
-
-
-def test_a_pair_has_too_few_ends_to_tell_who_is_steady() -> None:
+    # A pair has too few ends to tell who is steady
     pair = replace(SLOW, path_excess_ns={Lane("pair", 1, 0): 1e6}, swings=PATTERNS)
     assert sorted(standing_out(pair, Lane("pair", 1, 0))) == [(0, 1), (1, 0)]
 
@@ -109,14 +99,13 @@ def attributed(found: dict[int, tuple[float, float]], iteration: int = 7, peak: 
     return attribute_by_bandwidth(iteration, 100 * MS, 20 * MS, swings, SWITCHED)
 
 
-def test_what_an_iteration_took_longer_is_laid_upon_the_steady_nic() -> None:
+def test_the_steady_nic_is_accused_without_operators() -> None:
+    # What an iteration took longer is laid upon the steady nic
     one = attributed(SENDER)
     assert one.path_excess_ns == {Lane("nic", 1): 80 * MS}
     assert one.excess_ns == 80 * MS
     assert stored(one) == one
-
-
-def test_a_nic_that_is_steady_in_all_iterations_is_accused_less_surely_than_if_links_were_known() -> None:
+    # A nic that is steady in all iterations is accused less surely than if links were known
     (cause,) = find_causes([attributed(SENDER, iteration) for iteration in range(4)], SWITCHED)
     assert (cause.kind, cause.communicator) == ("slow_nic", None)
     ((device, probability),) = cause.suspects
@@ -124,9 +113,7 @@ def test_a_nic_that_is_steady_in_all_iterations_is_accused_less_surely_than_if_l
     nic = (0.8 / 0.1) * (0.4 / 0.9)  # one end steady and the other not, if it is the NIC, against by chance
     others, switch = 3 * (0.2 / 0.9) * (0.4 / 0.9), 0.3 * (0.5 / 0.1) * (0.5 / 0.9) ** 7
     assert probability == pytest.approx(nic / (nic + others + switch + 0.5 * 3.0 + 0.05))
-
-
-def test_of_a_ring_s_two_ends_of_one_flow_the_sender_is_likelier_and_not_sure() -> None:
+    # Of a ring s two ends of one flow the sender is likelier and not sure
     one = attributed(ROUND)
     assert one.path_excess_ns == {Lane("nic", 1): 80 * MS}
     (cause,) = find_causes([one] * 4, SWITCHED)
@@ -140,17 +127,14 @@ def test_where_nobody_stands_out_nobody_is_accused(found: dict[int, tuple[float,
     assert find_causes([one] * 4, SWITCHED) == []
 
 
-def test_a_nic_that_is_as_fast_as_ever_is_not_accused() -> None:
+def test_nics_that_are_not_accused_without_operators() -> None:
+    # A nic that is as fast as ever is not accused
     assert attributed(SENDER, peak=0.95).path_excess_ns == {EVERYBODY: 80 * MS}
-
-
-def test_another_nic_each_time_recurs_on_none() -> None:
+    # Another nic each time recurs on none
     turned = [{(rank + n) % 4: own for rank, own in SENDER.items()} for n in range(4)]
     causes = find_causes([attributed(found, n) for n, found in enumerate(turned)], SWITCHED)
     assert all(len(cause.explained_ns) == 1 for cause in causes)
-
-
-def test_nics_are_held_against_those_of_their_stage() -> None:
+    # Nics are held against those of their stage
     places = {rank: Place(f"h{rank}", 0, "eth0") for rank in range(8)}
     topology = Topology(8, places, {}, (), stage_of={rank: rank // 4 for rank in range(8)})
     calm = {rank + 4: (0.05, 0.05) for rank in RANKS}  # the second stage moves smoothly, all of it
@@ -166,12 +150,10 @@ def laid_upon(found: dict[int, tuple[float, float]], stage_of: dict[int, int]) -
     return dict(attribute_by_bandwidth(7, 100 * MS, 20 * MS, swings, topology).path_excess_ns)
 
 
-def test_nics_of_a_stage_of_three_are_held_against_each_other() -> None:
-    """The other stage always moves smoothly, so that beside it rank 1 would be no steadier than others."""
+def test_small_stages_without_operators() -> None:
+    # Nics of a stage of three are held against each other: the other stage always moves smoothly, so that beside it
+    # rank 1 would be no steadier than others.
     found = {rank: SENDER[rank] for rank in range(3)} | dict.fromkeys(range(3, 6), (0.05, 0.05))
     assert laid_upon(found, {rank: rank // 3 for rank in found}) == {Lane("nic", 1): 80 * MS}
-
-
-def test_nics_of_stages_of_two_are_held_against_those_of_the_job() -> None:
-    """Of two nobody can tell which is unlike the other."""
+    # Nics of stages of two are held against those of the job: of two nobody can tell which is unlike the other.
     assert laid_upon(SENDER, {rank: rank // 2 for rank in SENDER}) == {Lane("nic", 1): 80 * MS}

@@ -41,22 +41,19 @@ def test_transfers_are_beyond_noise_if_they_took_longer_than_any_that_was_as_alw
     assert noisy(most_ms).is_beyond_noise(LINK) == is_beyond
 
 
-def test_what_a_device_does_to_few_bytes_does_not_hide_what_it_does_to_many() -> None:
+def test_which_causes_an_iteration_may_show() -> None:
+    # What a device does to few bytes does not hide what it does to many
     one = noisy(7.0)
     assert one.attribution is not None
     other = Lane("pair", 3, 0)
     quiet = one.attribution.lanes[PAIR]._replace(excess_ns=0.0, most_ns=30 * MS)
     both = replace(one, attribution=replace(one.attribution, lanes={**one.attribution.lanes, other: quiet}))
     assert both.is_beyond_noise(replace(LINK, lanes=frozenset({PAIR, other})))
-
-
-def test_transfers_that_were_not_seen_are_not_beyond_noise() -> None:
+    # Transfers that were not seen are not beyond noise
     assert not noisy(0.0).is_beyond_noise(replace(LINK, lanes=frozenset({Lane("pair", 2, 3)})))
     assert not observation(0).is_beyond_noise(LINK)
     assert not observation(0).is_beyond_noise(RANK)
-
-
-def test_what_was_read_for_a_late_rank_says_nothing_of_others() -> None:
+    # What was read for a late rank says nothing of others
     weak = replace(observation(0, late(1)), is_long=False, latest=Latest(1, 50 * MS, LATE_SIGMAS))
     assert weak.may_show(RANK)
     assert not weak.may_show(LINK)

@@ -48,39 +48,30 @@ def test_a_slow_lane_is_slower_by_a_seventh_of_what_the_accused_one_predicts(exc
     assert seen_as(NORMAL._replace(excess_ns=excess_ms * MS, slow_transfers=4.0)) is is_slow
 
 
-def test_iterations_together_stand_out_of_noise_that_each_of_them_is_within() -> None:
+def test_lanes_that_noise_or_drift_explains_are_not_slow() -> None:
+    # Iterations together stand out of noise that each of them is within
     noisy = SLOW._replace(excess_ns=8 * MS, noise_ns=2.5 * MS, most_ns=9 * MS)
     assert stands_out(WORLD, irregular({WORLD: noisy}, 12))
     assert not stands_out(WORLD, irregular({WORLD: noisy}, 1))
     assert not stands_out(WORLD, irregular({WORLD: NORMAL}))
     assert not stands_out(WORLD, irregular({OF_1_AND_2: SLOW}))
-
-
-def test_what_would_not_stand_out_says_nothing_by_looking_normal() -> None:
+    # What would not stand out says nothing by looking normal
     noisy = NORMAL._replace(noise_ns=100 * MS)
     assert observe_lanes(pair(1, 5), irregular({pair(1, 5): SLOW, pair(1, 3): noisy})) == {pair(1, 5): True}
-
-
-def test_a_lane_that_is_less_slow_than_the_accused_one_lets_expect_is_not_slow() -> None:
-    """It met the fault's traffic in the fabric; it did not cross the device."""
+    # A lane that is less slow than the accused one lets expect is not slow: it met the fault's traffic in the fabric;
+    # it did not cross the device.
     met = NORMAL._replace(excess_ns=0.1 * SLOW.excess_ns, slow_transfers=4.0)
     crossed = NORMAL._replace(excess_ns=0.3 * SLOW.excess_ns, slow_transfers=4.0)
     seen = observe_lanes(pair(1, 5), irregular({pair(1, 5): SLOW, pair(1, 2): met, pair(1, 3): crossed}))
     assert seen == {pair(1, 5): True, pair(1, 2): False, pair(1, 3): True}
-
-
-def test_a_lane_of_which_one_transfer_hung_is_not_slow() -> None:
+    # A lane of which one transfer hung is not slow
     stray = SLOW._replace(slow_transfers=1.0)
     seen = observe_lanes(pair(1, 5), irregular({pair(1, 5): SLOW, pair(1, 3): stray}))
     assert seen[pair(1, 3)] is False
-
-
-def test_what_drifts_by_a_few_percent_is_not_slow() -> None:
+    # What drifts by a few percent is not slow
     drifts = NORMAL._replace(excess_ns=0.09 * NORMAL.usual_ns, noise_ns=0.0, slow_transfers=4.0)
     assert observe_lanes(pair(1, 5), irregular({pair(1, 5): SLOW, pair(1, 3): drifts}))[pair(1, 3)] is False
-
-
-def test_more_iterations_tell_more() -> None:
+    # More iterations tell more
     noisy = NORMAL._replace(excess_ns=10 * MS, noise_ns=3.5 * MS, slow_transfers=4.0)
     seen = {pair(1, 5): SLOW, pair(1, 3): noisy}
     assert pair(1, 3) not in {lane for lane, slow in observe_lanes(pair(1, 5), irregular(seen, 1)).items() if slow}

@@ -24,28 +24,21 @@ def late(work: list[float], operators: list[int], most: list[int] | None = None)
     return dict(zip(rank.tolist(), late_ns.tolist(), strict=True))
 
 
-def test_ranks_are_late_against_their_stage() -> None:
+def test_lateness_against_the_stage() -> None:
+    # Ranks are late against their stage
     found = late([10, 10, 14, 11, 30, 30, 31, 39], [20] * 4 + [24] * 4)
     assert found == {0: 0, 1: 0, 2: 4, 3: 1, 4: 0, 5: 0, 6: 1, 7: 9}
-
-
-def test_a_rank_without_company_is_held_against_nothing() -> None:
+    # A rank without company is held against nothing
     assert late([10, 10, 14, 11, 30, 30, 31, 39], [20] * 4 + [24, 24, 24, 25]).keys() == set(range(7))
-
-
-def test_slow_ranks_stay_late_where_each_of_the_others_lost_a_row() -> None:
+    # Slow ranks stay late where each of the others lost a row
     work = [10.0, 11, 40, 41, 10, 10, 10, 10]
     assert late(work, [20] * 8) == pytest.approx({0: -1, 1: 0, 2: 29, 3: 30, 4: 0, 5: 0, 6: 0, 7: 0})
     lost = [19, 18, 20, 20, 20, 20, 20, 20]
     assert late(work, lost, [20] * 8) == pytest.approx({2: 29, 3: 30, 4: 0, 5: 0, 6: 0, 7: 0})
     assert late(work, lost)[3] == 1.0  # held against each other alone
-
-
-def test_a_rank_with_fewer_rows_than_most_is_neither_late_nor_on_time() -> None:
+    # A rank with fewer rows than most is neither late nor on time
     assert 2 not in late([10, 10, 40, 11, 10, 10, 10, 10], [20, 20, 19, 20, 20, 20, 20, 20], [20] * 8)
-
-
-def test_an_iteration_in_which_all_run_less_is_held_against_itself() -> None:
+    # An iteration in which all run less is held against itself
     assert late([5, 5, 9, 5, 5, 5, 5, 5], [7] * 8, [20] * 8)[2] == 4.0
 
 
@@ -170,13 +163,11 @@ def test_where_gaps_contain_waiting_the_stage_that_works_longer_is_heavy(stage: 
     assert list(cause.explained_ns.values()) == pytest.approx([30 * MS] * 8)
 
 
-def test_stages_that_work_as_long_and_wait_are_not_heavy() -> None:
-    """By its gaps the last one works 60 ms longer than the first."""
+def test_stages_that_are_not_heavy() -> None:
+    # Stages that work as long and wait are not heavy: by its gaps the last one works 60 ms longer than the first.
     assert review(waiting([40.0] * 4, path_ms=[20.0, 20.0, 20.0, 40.0]), FOUR_STAGES, DELTA) == []
-
-
-def test_a_first_or_last_stage_that_is_not_on_the_path_is_not_heavy() -> None:
-    """What looks like its work may be waiting of another kind."""
+    # A first or last stage that is not on the path is not heavy: what looks like its work may be waiting of another
+    # kind.
     assert review(waiting([40.0, 40.0, 40.0, 70.0], path_ms=[30.0, 30.0, 30.0, 10.0]), FOUR_STAGES, DELTA) == []
 
 

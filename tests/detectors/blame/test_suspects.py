@@ -136,22 +136,17 @@ def candidates(scene: Scene) -> set[Device]:
     return {device for kind in KINDS.values() for device in kind.candidates(scene)}
 
 
-def test_of_a_slow_pair_both_ends_what_they_are_plugged_into_and_the_way_between_come_into_question() -> None:
+def test_candidates_of_a_slow_lane() -> None:
+    # Of a slow pair both ends what they are plugged into and the way between come into question
     found = candidates(Scene(pair(1, 5), {pair(1, 5): True, pair(1, 2): True}, APART))
     assert found == {NOBODY, NIC_1, NIC_5, LEAF_0, Device("switch", (4, 5, 6, 7)), FABRIC, LINK}
-
-
-def test_inside_a_host_nothing_but_the_way_comes_into_question() -> None:
+    # Inside a host nothing but the way comes into question
     assert candidates(Scene(pair(0, 1), {pair(0, 1): True}, TOGETHER)) == {NOBODY, Device("link", (0, 1))}
-
-
-def test_inside_a_host_its_nics_do_where_slow_lanes_leave_it_or_samples_show_them_moving() -> None:
+    # Inside a host its nics do where slow lanes leave it or samples show them moving
     leaving = candidates(Scene(pair(0, 1), {pair(0, 1): True, pair(1, 5): True}, TOGETHER))
     moving = candidates(Scene(pair(0, 1), {pair(0, 1): True}, TOGETHER, has_moving_nics=True))
     assert NIC_1 in leaving & moving
-
-
-def test_members_that_log_nothing_come_into_question_for_collectives_alone() -> None:
+    # Members that log nothing come into question for collectives alone
     silent = replace(APART, unlogged=frozenset([2]))
     assert Device(UNLOGGED, (2,)) in candidates(Scene(OF_1_AND_2, {OF_1_AND_2: True}, silent))
     assert Device(UNLOGGED, (2,)) not in candidates(Scene(pair(1, 2), {pair(1, 2): True}, silent))

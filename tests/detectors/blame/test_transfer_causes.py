@@ -123,13 +123,12 @@ EXAMPLES |= {
 }  # fmt: skip
 
 
-def test_two_ranks_of_one_host_or_of_unknown_ones_have_no_link_of_their_own() -> None:
+def test_devices_between_two_ranks() -> None:
+    # Two ranks of one host or of unknown ones have no link of their own
     inside = Topology(2, {rank: Place("h0", rank, f"nic{rank}") for rank in (0, 1)}, {0: (0, 1)})
     for topology in (inside, Topology(2, {}, {0: (0, 1)})):
         assert "link" not in {device.kind for device in ranked(WORLD, lanes_of([WORLD], []), topology)}
-
-
-def test_a_group_inside_a_host_accuses_a_nic_only_where_the_nics_are_seen_to_carry_it() -> None:
+    # A group inside a host accuses a nic only where the nics are seen to carry it
     host = Topology(4, {rank: Place("h0", rank, f"nic{rank}") for rank in range(4)}, {0: (0, 1, 2, 3)})
     peaks = {rank: (0.5, 0.5) if rank != 2 else (0.3, 0.3) for rank in range(4)}
     swings = tuple(Swing(0, rank, 0.3, 0.3, 1e7, 1e7, 0.3, 0.3) for rank in range(4))
@@ -211,13 +210,12 @@ def odds(seen: Seen, one: Device, other: Device, topology: Topology = APART) -> 
     return found[one] / found[other]
 
 
-def test_a_switch_whose_uplink_alone_is_slow_leaves_what_stays_below_it() -> None:
-    """Below it a normal pair has 0.95 if the uplink is slow and 0.1 if all ports are; elsewhere it has 0.95."""
+def test_uplinks_and_larger_groups() -> None:
+    # A switch whose uplink alone is slow leaves what stays below it: below it a normal pair has 0.95 if the uplink is
+    # slow and 0.1 if all ports are; elsewhere it has 0.95.
     below = odds({pair(0, 2): NORMAL}, LEAF_0, NIC_5) / odds({}, LEAF_0, NIC_5)
     assert below == pytest.approx((0.5 * 0.1 + 0.5 * 0.95) / 0.95)
-
-
-def test_a_larger_group_with_both_ends_of_a_link_speaks_half_for_it() -> None:
+    # A larger group with both ends of a link speaks half for it
     link = Device("link", (1, 5))
     assert odds({WORLD: SLOW}, link, NOBODY) / odds({}, link, NOBODY) == pytest.approx(0.4 / 0.15)
 
@@ -259,8 +257,9 @@ def test_renaming_ranks_renames_the_devices() -> None:
 # --- what counts ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lane_counts_by_how_surely_it_is_slow_and_not_by_what_it_costs() -> None:
-    """A NIC at a seventh of its speed shows in sends that take a thousandth of the time as in all others."""
+def test_lanes_of_a_nic_accuse_or_acquit_it() -> None:
+    # A lane counts by how surely it is slow and not by what it costs: a NIC at a seventh of its speed shows in sends
+    # that take a thousandth of the time as in all others.
     seven = LaneExcess(60 * MS, 10 * MS, 0.02 * MS, 1e6, 4.0, 4)
     small = {lane: times(seven, 1e-3) for lane in (pair(1, 0), pair(1, 2), pair(1, 3), pair(1, 6))}
     beside = {pair(5, 0): NORMAL, pair(0, 5): NORMAL, pair(2, 5): NORMAL, OF_1_AND_2: NORMAL}
@@ -268,18 +267,14 @@ def test_a_lane_counts_by_how_surely_it_is_slow_and_not_by_what_it_costs() -> No
     assert first(pair(1, 5), seen) == Device("link", (1, 5))
     assert first(pair(1, 5), seen | small) == NIC_1
     assert all(observe_lanes(pair(1, 5), irregular(seen | small))[lane] for lane in small)
-
-
-def test_small_lanes_that_are_as_always_acquit_as_well() -> None:
+    # Small lanes that are as always acquit as well
     small = {pair(1, to): times(NORMAL, 1e-3) for to in (0, 2, 3, 6)}
     seen = observe_lanes(pair(1, 5), irregular({pair(1, 5): SLOW} | small))
     assert [seen[lane] for lane in small] == [False] * 4
     beside = {pair(5, 0): NORMAL, pair(0, 5): NORMAL, pair(2, 5): NORMAL}
     assert first(pair(1, 5), {pair(1, 5): SLOW} | beside) == NIC_1
     assert first(pair(1, 5), {pair(1, 5): SLOW} | beside | small) == Device("link", (1, 5))
-
-
-def test_a_normal_collective_of_the_nic_acquits_the_nic() -> None:
+    # A normal collective of the nic acquits the nic
     alone = ranked(pair(1, 5), {pair(1, 5): SLOW})
     beside = ranked(pair(1, 5), {pair(1, 5): SLOW, OF_1_AND_2: NORMAL})
     assert next(iter(alone)) == NIC_1
@@ -287,30 +282,25 @@ def test_a_normal_collective_of_the_nic_acquits_the_nic() -> None:
     assert beside[NIC_1] < alone[NIC_1] / 2
     assert beside[Device("link", (1, 5))] > alone[Device("link", (1, 5))]
     assert beside[NIC_5] > beside[NIC_1]
-
-
-def test_a_slow_collective_of_the_nic_accuses_it() -> None:
+    # A slow collective of the nic accuses it
     alone = ranked(pair(1, 5), {pair(1, 5): SLOW})
     beside = ranked(pair(1, 5), {pair(1, 5): SLOW, OF_1_AND_2: SLOW})
     assert beside[NIC_1] > alone[NIC_1]
     assert beside[NIC_5] < alone[NIC_5]
 
 
-def test_a_collective_with_other_ranks_of_the_nics_host_acquits_it_less() -> None:
-    """Its ring may enter and leave the host by the other NIC."""
+def test_lanes_that_tell_less_of_a_nic() -> None:
+    # A collective with other ranks of the nics host acquits it less: its ring may enter and leave the host by the
+    # other NIC.
     whole_host, one_of_it = Lane("collective", 2), OF_1_AND_2
     found = {}
     for lane in (whole_host, one_of_it):
         found[lane] = ranked(pair(1, 5), {pair(1, 5): SLOW, lane: NORMAL}, TOGETHER)[NIC_1]
     assert found[whole_host] > found[one_of_it]
-
-
-def test_the_accused_lane_is_slow_also_where_nothing_is_known_of_it() -> None:
+    # The accused lane is slow also where nothing is known of it
     assert observe_lanes(pair(1, 5), irregular({})) == {pair(1, 5): True}
     assert first(pair(1, 5), {}).kind in ("nic", "link")
-
-
-def test_lanes_of_unknown_size_are_compared_by_their_times() -> None:
+    # Lanes of unknown size are compared by their times
     seen = {lane: excess._replace(size_bytes=np.nan) for lane, excess in EXAMPLES["nic"].seen.items()}
     assert first(pair(1, 5), seen) == NIC_1
 
@@ -327,17 +317,14 @@ def test_no_nic_is_blamed_for_the_queues_that_its_small_messages_met() -> None:
 # --- inside of a host -----------------------------------------------------------------------------------------------
 
 
-def test_what_stays_inside_a_host_accuses_no_nic_and_no_switch() -> None:
+def test_lanes_inside_a_host() -> None:
+    # What stays inside a host accuses no nic and no switch
     kinds = {device.kind for device in ranked(pair(0, 1), {pair(0, 1): SLOW}, TOGETHER)}
     assert kinds == {"none", "link"}
-
-
-def test_what_stays_inside_may_be_the_nic_where_what_leaves_the_host_is_slow_too() -> None:
-    """Gloo, and NCCL without P2P, send over the NIC what NVLink would carry."""
+    # What stays inside may be the nic where what leaves the host is slow too: gloo, and NCCL without P2P, send over
+    # the NIC what NVLink would carry.
     assert first(pair(0, 1), lanes_of(touching(1), PAIRS), TOGETHER) == NIC_1
-
-
-def test_normal_lanes_inside_acquit_a_nic_hardly() -> None:
+    # Normal lanes inside acquit a nic hardly
     slow = {pair(1, 5): SLOW, pair(1, 3): SLOW}
     without, with_it = ranked(pair(1, 5), slow, TOGETHER), ranked(pair(1, 5), slow | {pair(0, 1): NORMAL}, TOGETHER)
     assert next(iter(with_it)) == NIC_1
@@ -389,22 +376,17 @@ def starving(
     ]  # fmt: skip
 
 
-def test_a_rank_that_works_longer_while_its_collectives_are_slow_lacks_processor_time() -> None:
+def test_ranks_that_lack_processor_time() -> None:
+    # A rank that works longer while its collectives are slow lacks processor time
     (cause,) = find_causes(starving({3: (12.0, 30.0, 9.0, 40.0)}), SIX_APART)
     assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns[1]) == ("slow_rank", (3,), 100 * MS)
-
-
-def test_a_host_whose_ranks_stall_each_at_its_own_moments_lacks_processor_time() -> None:
+    # A host whose ranks stall each at its own moments lacks processor time
     bursts = {2: (12.0, 30.0, 20.0, 40.0), 3: (40.0, 10.0, 35.0, 15.0)}
     assert named(starving(bursts), TWO_EACH) == [("slow_rank", "host", (2, 3))]
-
-
-def test_ranks_that_are_late_by_the_same_time_waited_for_the_slow_transfer() -> None:
+    # Ranks that are late by the same time waited for the slow transfer
     waiting = {2: (20.1, 30.2, 20.0, 40.1), 3: (20.0, 30.0, 20.3, 40.0)}
     assert named(starving(waiting), TWO_EACH) == []
-
-
-def test_a_starved_rank_is_nearly_certain() -> None:
+    # A starved rank is nearly certain
     (cause,) = find_causes(starving({3: (12.0, 30.0, 9.0, 40.0)}), SIX_APART)
     assert cause.suspects[0][1] == pytest.approx(0.9)
 
@@ -451,12 +433,11 @@ def of_leaf_0(*, is_by_peers: bool) -> float:
     return dict(rank_devices(IN_LEAF[0], attributions, RING_PER_LEAF)[0])[Device("switch", (0, 1))]
 
 
-def test_lanes_that_all_cross_a_switch_and_are_held_against_each_other_do_not_acquit_it() -> None:
-    """Against their past both would have been slow; beside each other neither can be."""
+def test_switches_of_lanes_that_are_held_against_each_other() -> None:
+    # Lanes that all cross a switch and are held against each other do not acquit it: against their past both would
+    # have been slow; beside each other neither can be.
     assert of_leaf_0(is_by_peers=True) > 10 * of_leaf_0(is_by_peers=False)
-
-
-def test_what_joins_the_switches_makes_no_lane_slower_than_others_that_cross_it() -> None:
+    # What joins the switches makes no lane slower than others that cross it
     seen = lanes_of(ACROSS[:1], [*IN_LEAF, *ACROSS[1:]])
     by_peers = [replace(one, is_by_peers=True) for one in irregular(seen)]
     found = dict(rank_devices(ACROSS[0], by_peers, RING_PER_LEAF)[0])

@@ -111,23 +111,20 @@ def test_with_the_late_rank_as_usual_all_comes_back(rank: int, excess_ms: float)
         assert job.recovered_ms(rank_cause(other)) == 0
 
 
-def test_without_a_fault_nothing_comes_back() -> None:
+def test_late_ranks_set_back() -> None:
+    # Without a fault nothing comes back
     job = Job()
     assert job.excess_ms == 0
     for cause in (rank_cause(0), rank_cause(2), LINK, NIC_OF_0, NIC_OF_2, COMMUNICATION):
         assert job.recovered_ms(cause) == 0
         assert job.ratio(cause) is None
-
-
-def test_a_rank_that_is_as_late_as_another_brings_back_nothing_alone() -> None:
+    # A rank that is as late as another brings back nothing alone
     job = Job({0: 30, 2: 39})
     assert job.excess_ms == 30
     assert job.recovered_ms(rank_cause(0)) == 0
     assert job.recovered_ms(rank_cause(2)) == 0
     assert job.recovered_ms(rank_cause(0), rank_cause(2)) == 30
-
-
-def test_of_two_that_are_as_late_each_has_its_part_among_both() -> None:
+    # Of two that are as late each has its part among both
     one, two = rank_cause(0), rank_cause(2)
     job = Job({0: 30, 2: 37})
     attribution = Attribution(
@@ -137,16 +134,12 @@ def test_of_two_that_are_as_late_each_has_its_part_among_both() -> None:
     assert (job.recovered_ms(one), job.recovered_ms(two)) == (2, 0)
     assert recovered_ratio(one, [one], observation, job.what_if) == pytest.approx(2 / 30)
     assert recovered_ratio(one, [one, two], observation, job.what_if) == pytest.approx(1)
-
-
-def test_a_rank_that_is_late_where_all_wait_for_another_one_costs_nothing() -> None:
+    # A rank that is late where all wait for another one costs nothing
     job = Job({0: 30, 2: 200})
     assert job.recovered_ms(rank_cause(0)) == 0
     assert job.ratio(rank_cause(0), rank_cause(2)) is None
     assert job.ratio(rank_cause(2), rank_cause(0)) is not None
-
-
-def test_a_hosts_ranks_are_set_back_together() -> None:
+    # A hosts ranks are set back together
     assert Job({0: 30, 2: 39}).recovered_ms(rank_cause(0, 2)) == 30
 
 
@@ -182,20 +175,17 @@ def test_a_slow_collective_comes_back_with_whatever_carries_it(cause: Cause) -> 
     assert Job(world=46).recovered_ms(cause) == pytest.approx(40)
 
 
-def test_a_transfer_that_hides_behind_work_brings_back_nothing() -> None:
+def test_transfers_set_back() -> None:
+    # A transfer that hides behind work brings back nothing
     job = Job(way=44, long=90)
     assert job.excess_ms == 0
     assert job.recovered_ms(LINK) == 0
     assert job.recovered_ms(NIC_OF_0) == 0
-
-
-def test_of_a_transfer_that_hides_in_part_the_rest_comes_back() -> None:
+    # Of a transfer that hides in part the rest comes back
     job = Job(way=44, long=40)
     assert job.excess_ms == 19
     assert job.recovered_ms(LINK) == pytest.approx(19)
-
-
-def test_what_was_quicker_than_usual_is_not_made_slower() -> None:
+    # What was quicker than usual is not made slower
     assert Job(way=1).recovered_ms(LINK) == 0
 
 
@@ -229,34 +219,25 @@ def test_a_batch_with_a_second_slow_message_stays_slow() -> None:
 # --- what nobody read -----------------------------------------------------------------------------------------------
 
 
-def test_waiting_for_a_partner_that_nobody_logged_is_not_taken_for_a_slow_transfer() -> None:
-    """Rank 1 is late and logs nothing: the send to it looks slow. Rank 2 is late as well."""
+def test_ranks_that_lost_rows_or_were_not_read() -> None:
+    # Waiting for a partner that nobody logged is not taken for a slow transfer: rank 1 is late and logs nothing: the
+    # send to it looks slow. Rank 2 is late as well.
     job = Job({1: 80, 2: 30}, unread=[1])
     assert job.recovered_ms(rank_cause(2)) == pytest.approx(23)
-
-
-def test_what_a_cause_accuses_counts_although_a_partner_is_not_read() -> None:
+    # What a cause accuses counts although a partner is not read
     job = Job(way=44, unread=[1])
     assert job.recovered_ms(LINK) == pytest.approx(40)
     assert job.recovered_ms(rank_cause(0)) == 0
-
-
-def test_where_a_rank_lost_the_row_in_which_it_waited_its_waiting_is_not_taken_for_work() -> None:
+    # Where a rank lost the row in which it waited its waiting is not taken for work
     job = Job({0: 30}, lost=[(1, 1)])
     assert job.recovered_ms(rank_cause(0)) == pytest.approx(30)
-
-
-def test_the_work_of_an_accused_rank_counts_although_it_lost_rows() -> None:
+    # The work of an accused rank counts although it lost rows
     job = Job({2: 39}, lost=[(2, 1)])
     assert job.recovered_ms(rank_cause(2)) == Job({2: 39}).recovered_ms(rank_cause(2))
-
-
-def test_a_collective_without_one_of_its_members_may_be_waiting_too() -> None:
+    # A collective without one of its members may be waiting too
     job = Job({1: 80, 0: 30}, unread=[1])
     assert job.recovered_ms(rank_cause(0)) == pytest.approx(30)
-
-
-def test_of_a_rank_that_nobody_read_nothing_is_known() -> None:
+    # Of a rank that nobody read nothing is known
     job = Job({0: 30}, unread=[1])
     assert math.isnan(job.recovered_ms(rank_cause(1)))
     assert job.ratio(cause_of("imbalance", Device("gpu", (0,)))) == pytest.approx(1)
@@ -272,16 +253,15 @@ def test_operators_that_were_never_seen_before_say_nothing() -> None:
 # --- ratios ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_graph_a_suspect_or_an_attribution_there_is_no_ratio() -> None:
+def test_no_ratio_is_known() -> None:
+    # Without a graph a suspect or an attribution there is no ratio
     job = Job({0: 30})
     cause = rank_cause(0)
     assert recovered_ratio(cause, [cause], job.observation, None) is None
     assert job.ratio(cause_of("slow_rank", None, Lane("work", 0))) is None
     regular = Observation(REGULAR, 100.0 * MS, 100.0 * MS, 0, None)
     assert recovered_ratio(cause, [cause], regular, job.what_if) is None
-
-
-def test_an_iteration_that_took_no_longer_has_no_ratio() -> None:
+    # An iteration that took no longer has no ratio
     job = Job({0: 30})
     as_usual = Observation(REGULAR, 1.0, 1.0, 0, job.observation.attribution)
     assert recovered_ratio(rank_cause(0), [rank_cause(0)], as_usual, job.what_if) is None
@@ -312,30 +292,23 @@ def seen_in(cause: Cause, *iterations: int) -> Cause:
     return replace(cause, explained_ns=dict.fromkeys(iterations, 1.0))
 
 
-def test_what_typically_comes_back_is_the_median_over_the_iterations_in_which_a_cause_was_seen() -> None:
+def test_recoveries_of_several_iterations() -> None:
+    # What typically comes back is the median over the iterations in which a cause was seen
     recoveries = noted(1.0, 0.0, 0.8, 0.9)
     assert recoveries.typical(seen_in(rank_cause(0), 0, 1, 2)) == 0.8
     assert recoveries.typical(seen_in(rank_cause(0), 1)) == 0.0
     assert recoveries.typical(seen_in(rank_cause(0), 7)) is None
-
-
-def test_what_came_back_of_one_device_says_nothing_of_another() -> None:
+    # What came back of one device says nothing of another
     recoveries = noted(1.0)
     for other in (rank_cause(1), rank_cause(0, 1), NIC_OF_0, COMMUNICATION):
         assert recoveries.typical(seen_in(other, 0)) is None
-
-
-def test_what_is_not_known_and_what_accuses_nobody_is_not_noted() -> None:
+    # What is not known and what accuses nobody is not noted
     assert noted(None).state() == ()
     assert noted(1.0, cause=COMMUNICATION).state() == ()
-
-
-def test_old_iterations_are_forgotten() -> None:
+    # Old iterations are forgotten
     recoveries = noted(*[0.0] * 12, *[1.0] * 12)
     assert recoveries.typical(seen_in(rank_cause(0), *range(24))) == 1.0
-
-
-def test_what_came_back_outlives_a_restart() -> None:
+    # What came back outlives a restart
     recoveries = noted(1.0, 0.2)
     restored = Recoveries(stored(recoveries.state(), tuple[Recovery, ...]))
     assert restored.state() == recoveries.state()

@@ -38,38 +38,29 @@ def four_iterations(*late: set[int]) -> list[Attribution]:
     ]
 
 
-def test_two_ranks_of_a_host_that_take_turns_in_being_late_are_no_slow_host() -> None:
+def test_ranks_of_a_host_that_are_late_together() -> None:
+    # Two ranks of a host that take turns in being late are no slow host
     turns = [seen(n, {WORK[2 + n % 2]: 50.0}, {}, {rank: 50.0 * (rank == 2 + n % 2) for rank in range(6)})
              for n in range(6)]  # fmt: skip
     assert "host" not in [device for _, device, _ in named(turns, TWO_EACH)]
-
-
-def test_a_slow_host_stands_out_where_all_ranks_seem_to_work_longer() -> None:
+    # A slow host stands out where all ranks seem to work longer
     host, turns = (4, 5, 6, 7), [4, 5, 6, 7, 5, 4]
     for common in (0.0, 100.0, 400.0):
         assert named(overlapped(turns, host, common), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
     assert named(overlapped([4] * 6, host), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
     assert named(overlapped([4] * 6, (4,)), HOSTS_OF_FOUR) == [("slow_rank", "gpu", (4,))]
     assert named(overlapped([4] * 6, host, common=400.0), HOSTS_OF_FOUR) == []  # it is everybody
-
-
-def test_a_ranks_own_work_accuses_its_gpu() -> None:
+    # A ranks own work accuses its gpu
     (cause,) = find_causes(always(5, {WORK[2]: 50.0, WORK[3]: 1.0}), APART)
     assert (cause.kind, cause.suspects[0][0].ranks, cause.communicator) == ("slow_rank", (2,), None)
     assert cause.explained_ns == dict.fromkeys(range(5), 50 * MS)
     assert is_sure(cause)
-
-
-def test_a_host_is_blamed_when_all_its_ranks_are_as_late_and_no_other() -> None:
+    # A host is blamed when all its ranks are as late and no other
     late = {0: 0.0, 1: 0.0, 2: 48.0, 3: 50.0, 4: 1.0, 5: 0.0}
     assert named(always(5, {WORK[3]: 50.0}, {}, late), TWO_EACH) == [("slow_rank", "host", (2, 3))]
-
-
-def test_a_host_is_not_blamed_for_one_of_its_ranks() -> None:
+    # A host is not blamed for one of its ranks
     assert named(always(5, {WORK[3]: 50.0}, {}, {2: 1.0, 3: 50.0}), TWO_EACH) == [("slow_rank", "gpu", (3,))]
-
-
-def test_an_accused_host_stays_accused_while_its_ranks_are_nearly_as_late() -> None:
+    # An accused host stays accused while its ranks are nearly as late
     host, other = TWO_EACH.host(2), TWO_EACH.host(4)
     for late, accused, device in (
         (20.0, host, "host"), (20.0, None, "gpu"), (20.0, other, "gpu"), (20.0, Device("gpu", (3,)), "gpu"),
@@ -79,17 +70,14 @@ def test_an_accused_host_stays_accused_while_its_ranks_are_nearly_as_late() -> N
         assert cause.suspects[0][0].kind == device, (late, accused)
 
 
-def test_half_of_all_ranks_on_one_host_is_chance_where_uneven_data_make_ever_others_late() -> None:
+def test_late_hosts_and_uneven_data() -> None:
+    # Half of all ranks on one host is chance where uneven data make ever others late
     uneven = four_iterations({0, 1, 5}, {2, 3, 5}, {0, 3, 5}, {1, 2, 5})
     assert "host" not in {device for _, device, _ in named(uneven, FOUR_EACH)}
-
-
-def test_a_host_is_blamed_though_one_iteration_has_another_late_rank_and_one_of_its_own_on_time() -> None:
+    # A host is blamed though one iteration has another late rank and one of its own on time
     together = four_iterations({0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3, 5}, {0, 2, 3})
     assert named(together, FOUR_EACH) == [("slow_rank", "host", (0, 1, 2, 3))]
-
-
-def test_a_host_is_not_blamed_when_all_hosts_are_late() -> None:
+    # A host is not blamed when all hosts are late
     late = dict.fromkeys(range(6), 50.0)
     assert ("slow_rank", "host", (2, 3)) not in named(always(5, {WORK[3]: 50.0}, {}, late), TWO_EACH)
 
@@ -245,33 +233,24 @@ def in_step(works: list[dict[int, float]], ranks: set[int]) -> bool:
     return are_in_step(spent(works), ranks)
 
 
-def test_a_rank_whose_work_grows_beyond_the_noise_is_starved() -> None:
+def test_starved_ranks() -> None:
+    # A rank whose work grows beyond the noise is starved
     assert starved(work({6: 20.0}), MS) == {6}
     assert starved(work({4: 20.0, 5: 16.0}), MS) == {4, 5}
     assert starved(work({}), MS) == set()
-
-
-def test_what_lost_less_than_is_worth_asking_is_not_starved() -> None:
+    # What lost less than is worth asking is not starved
     assert starved(work({6: 20.0}), 25 * MS) == set()
-
-
-def test_work_that_is_as_much_quicker_elsewhere_is_no_evidence() -> None:
+    # Work that is as much quicker elsewhere is no evidence
     assert starved(work({6: 20.0, 1: -15.0}), MS) == set()
-
-
-def test_where_most_ranks_are_late_the_job_changed() -> None:
+    # Where most ranks are late the job changed
     assert starved(work(dict.fromkeys(range(5), 30.0)), MS) == set()
-
-
-def test_too_few_iterations_or_ranks_that_are_hardly_known_say_nothing() -> None:
+    # Too few iterations or ranks that are hardly known say nothing
     late = work({6: 20.0})
     assert starved(late[:3], MS) == set()
     assert starved([], MS) == set()
     assert starved([*late, *({9: 0.0} for _ in range(3))], MS) == set()
-
-
-def test_an_iteration_in_which_the_others_are_not_known_says_as_much_of_those_that_are() -> None:
-    """What is not known of one rank in one iteration moves no other rank, in whichever order ranks are told."""
+    # An iteration in which the others are not known says as much of those that are: what is not known of one rank in
+    # one iteration moves no other rank, in whichever order ranks are told.
     works = work({6: 20.0})
     one = {rank: works[0][rank] for rank in (7, 6)}
     assert starved([one, *works[1:]], MS) == starved([works[0], *works[1:]], MS) == {6}

@@ -28,25 +28,20 @@ HISTORY = [{n % 4: (1.0 + n % 3) * MS, (n + 1) % 4: 0.5 * MS} for n in range(20)
 """Somebody is always a little late, each in turn."""
 
 
-def test_nothing_is_said_before_there_is_a_history() -> None:
+def test_the_latest_rank_of_one_iteration() -> None:
+    # Nothing is said before there is a history
     assert find_latest({1: 50 * MS}, HISTORY[: IRREGULAR.min_iterations - 1]) is None
     assert find_latest({}, HISTORY) is None
-
-
-def test_a_rank_that_is_far_later_than_anybody_was_stands_out() -> None:
+    # A rank that is far later than anybody was stands out
     found = find_latest({1: 50 * MS, 2: 2 * MS}, HISTORY)
     assert found is not None
     assert (found.rank, found.over_ns) == (1, pytest.approx(50 * MS, rel=0.01))
     assert found.sigmas > IRREGULAR.late_sigmas
-
-
-def test_a_rank_that_is_as_late_as_somebody_always_is_does_not() -> None:
+    # A rank that is as late as somebody always is does not
     found = find_latest({3: 3 * MS}, HISTORY)
     assert found is not None
     assert found.sigmas < IRREGULAR.late_sigmas
-
-
-def test_a_rank_that_is_always_late_is_held_against_its_own_past() -> None:
+    # A rank that is always late is held against its own past
     history = [{0: 30 * MS + n % 3 * MS, 1 + n % 3: 1.0 * MS} for n in range(20)]
     always = find_latest({0: 32 * MS, 2: 5 * MS}, history)
     assert always is not None
@@ -116,13 +111,12 @@ def test_windows_that_agree_by_chance_have_a_noise_of_a_sixth(late_ms: float, st
     assert (found.rank, found.stands_out) == (50, stands_out)
 
 
-def test_lateness_that_is_reached_in_three_of_six_iterations_counts() -> None:
+def test_lateness_by_chance() -> None:
+    # Lateness that is reached in three of six iterations counts
     over_ns = np.array([[9.0, 0.0, 7.0, 0.0, 8.0, 0.0, 1.0], [0.0, 0.0, 5.0, 5.0, 0.0, 0.0, 0.0]])
     assert lasting_ns(over_ns).tolist() == [[7.0, 1.0], [0.0, 0.0]]
-
-
-def test_the_newest_twenty_iterations_show_how_late_ranks_are_by_chance() -> None:
-    """A rank that was late until 20 iterations ago is on time by now; one that is newly late half of them is not."""
+    # The newest twenty iterations show how late ranks are by chance: a rank that was late until 20 iterations ago is
+    # on time by now; one that is newly late half of them is not.
     old = [{1: 50.0 * MS}] * 5 + [{2: 1.0 * MS + n % 3 * MS} for n in range(20)]
     found = find_latest({1: 50.0 * MS}, old)
     assert found is not None
@@ -131,10 +125,8 @@ def test_the_newest_twenty_iterations_show_how_late_ranks_are_by_chance() -> Non
     again = find_latest({3: 50.0 * MS}, newest)
     assert again is not None
     assert again.over_ns == 0.0
-
-
-def test_where_sixteen_ranks_are_known_the_others_may_be_as_late_as_the_last() -> None:
-    """Rank 0 is late by 40 ms; that sixteen others were so in each iteration hides it, that fifteen were does not."""
+    # Where sixteen ranks are known the others may be as late as the last: rank 0 is late by 40 ms; that sixteen
+    # others were so in each iteration hides it, that fifteen were does not.
     for count, stands_out in ((15, True), (16, False)):
         before = [{1 + (16 * n + one): 38.0 * MS for one in range(count)} for n in range(20)]
         found = find_lasting([{0: 40.0 * MS}] * 6, before)
@@ -161,13 +153,12 @@ def watched(late_ms: list[float], *, has_open: bool = False) -> tuple[LatenessWa
     return watch, lasts
 
 
-def test_a_rank_stands_out_that_is_late_in_three_of_six_iterations() -> None:
+def test_a_rank_that_is_late_three_times_of_six() -> None:
+    # A rank stands out that is late in three of six iterations
     assert (IRREGULAR.lasting_seen, IRREGULAR.lasting_window) == (3, 6)
     assert watched([9.0, 0.0, 9.0, 0.0, 9.0])[1] == [False, False, False, False, True]
     assert not any(watched([9.0, 0.0, 0.0, 9.0, 0.0, 0.0, 9.0])[1])
-
-
-def test_an_iteration_in_which_it_is_not_late_shows_nothing() -> None:
+    # An iteration in which it is not late shows nothing
     assert watched([9.0, 9.0, 9.0, 0.0, 9.0])[1] == [False, False, True, False, True]
 
 
@@ -176,17 +167,14 @@ def test_half_of_its_lasting_lateness_shows_a_rank_in_an_iteration(late_ms: floa
     assert watched([9.0, 9.0, 9.0, late_ms])[1][-1] == is_there
 
 
-def test_a_rank_that_is_late_in_turn_with_others_does_not_stand_out() -> None:
+def test_lateness_that_does_not_stand_out() -> None:
+    # A rank that is late in turn with others does not stand out
     assert not any(watched([9.0, 0.0, 0.0, 0.0, 0.0] * 3)[1])
-
-
-def test_a_long_fault_is_what_is_usual_in_the_end_unless_a_verdict_is_open() -> None:
+    # A long fault is what is usual in the end unless a verdict is open
     late = [9.0] * 3 * IRREGULAR.level_iterations
     assert not watched(late)[1][-1]
     assert watched(late, has_open=True)[1][-1]
-
-
-def test_a_rank_of_which_it_is_not_known_counts_as_none_of_the_latest() -> None:
+    # A rank of which it is not known counts as none of the latest
     late_ns = latest_ranks(np.array([3, 4]), np.array([9.0 * MS, 1.0 * MS]), np.array([3, 4, 7]))
     assert late_ns.keys() == {3, 4, 7}
     assert math.isnan(late_ns[7])
@@ -195,9 +183,7 @@ def test_a_rank_of_which_it_is_not_known_counts_as_none_of_the_latest() -> None:
         watch.learn(len(USUAL), {3: 9.0 * MS} | unknown, has_open=False)
     assert one.look({3: 9.0 * MS}) == other.look(late_ns)
     assert LatenessWatch.from_state(stored(other.state())).look(late_ns) == other.look(late_ns)
-
-
-def test_little_history_says_nothing() -> None:
+    # Little history says nothing
     late = [{3: 9.0 * MS}] * IRREGULAR.lasting_window
     assert find_lasting(late, USUAL[: IRREGULAR.min_iterations - 1]) is None
     assert find_lasting(late[1:], USUAL) is None

@@ -43,31 +43,24 @@ def contract_means(times: list[float], delta: float, size: int) -> list[float]:
     return means
 
 
-def test_nothing_is_judged_before_ten_iterations() -> None:
+def test_limit_and_clip_of_the_window() -> None:
+    # Nothing is judged before ten iterations
     _, said = fed([100.0] * 9 + [1e9, 1e9])
     assert said[:10] == [None] * 10
     assert said[10] is True
     assert IRREGULAR.min_iterations == 10
-
-
-def test_an_iteration_of_exactly_delta_times_the_mean_is_regular() -> None:
+    # An iteration of exactly delta times the mean is regular
     window, _ = fed([100.0] * 10, delta=1.5)
     assert window.judge(150.0) is False
     assert window.judge(math.nextafter(150.0, 200)) is True
-
-
-def test_a_value_enters_clipped_at_delta_times_the_mean_before_it() -> None:
+    # A value enters clipped at delta times the mean before it
     window, _ = fed([100.0] * 10 + [1000.0], delta=1.5)
     assert window.mean_ns == pytest.approx((10 * 100 + 150) / 11)
-
-
-def test_the_clip_uses_the_window_before_the_value_and_not_with_it() -> None:
+    # The clip uses the window before the value and not with it
     window, _ = fed([100.0] * 10 + [1000.0, 1000.0], delta=2.0)
     second = 2 * (1000 + 200) / 11
     assert window.mean_ns == pytest.approx((1000 + 200 + second) / 12)
-
-
-def test_the_window_forgets_what_is_older_than_itself() -> None:
+    # The window forgets what is older than itself
     window, _ = fed([50.0] * 10 + [100.0] * 200, size=10)
     assert window.mean_ns == 100.0
 
@@ -95,25 +88,20 @@ def test_irregular_is_above_both_delta_and_the_noise(times: list[float], size: i
             assert times[at] > np.median(regular)
 
 
-def test_what_lies_inside_the_noise_is_regular() -> None:
+def test_noise_and_lasting_faults() -> None:
+    # What lies inside the noise is regular
     noisy = [80.0, 120.0, 100.0, 70.0, 130.0] * 6
     window, _ = fed(noisy)
     assert 1.1 * window.mean_ns < 150
     assert window.judge(150.0) is False
     assert window.judge(300.0) is True
-
-
-def test_a_fault_that_lasts_does_not_hide_itself_at_once() -> None:
+    # A fault that lasts does not hide itself at once
     _, said = fed([100.0 + n % 3 for n in range(50)] + [300.0] * 30)
     assert said[50:] == [True] * 30
-
-
-def test_a_slow_first_iteration_does_not_blind_the_window() -> None:
+    # A slow first iteration does not blind the window
     _, said = fed([5000.0] + [100.0 + n % 2 for n in range(60)] + [300.0])
     assert said[-1] is True
-
-
-def test_a_fast_first_iteration_does_not_make_all_others_irregular() -> None:
+    # A fast first iteration does not make all others irregular
     _, said = fed([1.0] + [100.0 + n % 2 for n in range(60)])
     assert True not in said
 
@@ -135,39 +123,30 @@ def noisy(level: float, count: int, seed: int = 0) -> list[float]:
     return (level * (1 + 0.09 * np.random.default_rng(seed).standard_normal(count))).tolist()
 
 
-def test_a_shift_shows_in_a_job_whose_single_iterations_are_too_noisy() -> None:
+def test_shifts() -> None:
+    # A shift shows in a job whose single iterations are too noisy
     before, after = noisy(100.0, 40), noisy(115.0, 12, seed=3)
     window, said = fed(before + after)
     assert sum(map(bool, said[40:])) <= 3
     assert 100.0 < window.shifted_ns < 110.0
     assert math.isinf(fed(before)[0].shifted_ns)
-
-
-def test_warm_up_is_no_slow_phase_that_a_shift_must_exceed() -> None:
+    # Warm up is no slow phase that a shift must exceed
     warm_up = [440.0, 700.0, 330.0]
     window, said = fed(warm_up + [100.0 + n % 3 for n in range(13)] + [109.0 + n % 3 for n in range(3)])
     assert not any(said)
     assert window.has_shift
     assert 100.0 < window.shifted_ns < 109.0
-
-
-def test_a_shift_ends_with_the_iterations_that_were_longer() -> None:
+    # A shift ends with the iterations that were longer
     window, _ = fed(noisy(100.0, 40) + noisy(115.0, 12, seed=3) + [100.0] * 5)
     assert math.isinf(window.shifted_ns)
-
-
-def test_a_job_with_slow_phases_of_its_own_has_no_shift_in_the_next_one() -> None:
+    # A job with slow phases of its own has no shift in the next one
     phase = [100.0 + n % 3 for n in range(8)] + [115.0 + n % 3 for n in range(6)]
     window, _ = fed(phase * 2 + phase[:13], size=50)
     assert math.isinf(window.shifted_ns)
-
-
-def test_a_shift_that_stays_is_the_new_level_when_the_window_is_full() -> None:
+    # A shift that stays is the new level when the window is full
     window, _ = fed(noisy(100.0, 40) + noisy(115.0, 60, seed=3))
     assert math.isinf(window.shifted_ns)
-
-
-def test_a_restarted_window_knows_only_the_new_times() -> None:
+    # A restarted window knows only the new times
     window, _ = fed([100.0] * 50)
     window.restart([200.0] * 12)
     assert window.mean_ns == 200.0
@@ -205,7 +184,8 @@ def test_times_of_nothing_or_less_are_judged_without_an_error(time: float) -> No
 # --- drift ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lasting_change_is_noticed_and_its_times_given() -> None:
+def test_drift() -> None:
+    # A lasting change is noticed and its times given
     random = np.random.default_rng(1)
     watch = DriftWatch()
     before = [watch.learn(ns) for ns in random.normal(100e6, 1e6, 150)]
@@ -213,15 +193,11 @@ def test_a_lasting_change_is_noticed_and_its_times_given() -> None:
     assert not any(before)
     assert any(after)
     assert np.median(watch.recent_ns()) == pytest.approx(140e6, rel=0.02)
-
-
-def test_steady_times_never_drift() -> None:
+    # Steady times never drift
     random = np.random.default_rng(2)
     watch = DriftWatch()
     assert sum(watch.learn(ns) for ns in random.normal(100e6, 3e6, 2000)) <= 1
-
-
-def test_the_memory_of_a_watch_is_bounded() -> None:
+    # The memory of a watch is bounded
     watch = DriftWatch()
     for at in range(5000):
         watch.learn(100e6 + at % 7)
@@ -268,13 +244,12 @@ def test_three_standard_deviations_above_the_median_are_outside_of_the_noise(tim
     assert window.judge(time) is is_irregular
 
 
-def test_a_suspect_iteration_exceeds_three_quarters_of_what_delta_allows() -> None:
+def test_levels_of_suspect_iterations() -> None:
+    # A suspect iteration exceeds three quarters of what delta allows
     window, _ = fed([100.0] * 30)
     assert window.suspect_ns == pytest.approx(107.5)
-
-
-def test_a_suspect_iteration_lies_four_standard_deviations_above_the_level() -> None:
-    """Steps of 10 up and down have a robust standard deviation of 14.8, and each time one of 10.5."""
+    # A suspect iteration lies four standard deviations above the level: steps of 10 up and down have a robust
+    # standard deviation of 14.8, and each time one of 10.5.
     window, _ = fed([95.0, 105.0] * 15)
     assert window.suspect_ns == pytest.approx(100 + 4 * 10.48, abs=0.1)
 
@@ -285,16 +260,13 @@ def test_a_shift_begins_when_most_of_the_newest_five_are_longer(time: float) -> 
     assert shifts == [False, False, True, True]
 
 
-def test_half_of_what_made_a_shift_is_still_a_shift() -> None:
+def test_thresholds_of_shift_and_drift() -> None:
+    # Half of what made a shift is still a shift
     window, _ = fed([100.0] * 40 + [115.0] * 5)
     assert window.shifted_ns == pytest.approx(103.75)
-
-
-def test_the_newest_five_say_by_how_much_the_job_takes_longer() -> None:
+    # The newest five say by how much the job takes longer
     assert [fed([100.0] * 40 + [109.0] * count)[0].rise_ns for count in (2, 3, 5)] == [0.0, 9.0, 9.0]
-
-
-def test_drift_is_watched_for_as_river_does_by_default() -> None:
+    # Drift is watched for as river does by default
     defaults = inspect.signature(ADWIN.__init__).parameters
     assert DriftWatch().confidence == defaults["delta"].default
     assert IRREGULAR.drift_checked_every == defaults["clock"].default

@@ -101,48 +101,38 @@ def centred(values: Mapping[str, float]) -> dict[str, float]:
 # --- offsets --------------------------------------------------------------------------------------------------------
 
 
-def test_offsets_are_found_to_a_few_microseconds() -> None:
+def test_offsets_by_collectives_and_messages() -> None:
+    # Offsets are found to a few microseconds
     truth = {"h0": 3.0 * MS, "h1": -1.5 * MS, "h2": 40.0 * US}
     found, expected = offsets(collectives(truth)), centred(truth)
     assert found == pytest.approx(expected, abs=5 * US)
-
-
-def test_clocks_that_agree_are_left_as_they_are() -> None:
+    # Clocks that agree are left as they are
     assert offsets(collectives({})) == pytest.approx({"h0": 0, "h1": 0, "h2": 0}, abs=5 * US)
-
-
-def test_one_collective_that_a_member_left_late_moves_no_offset() -> None:
+    # One collective that a member left late moves no offset
     truth = {"h0": 500.0 * US, "h1": -500.0 * US, "h2": 0.0}
     rows = collectives(truth)
     rows[-1]["elapsed_ns"] += 80 * MS
     assert offsets(rows) == pytest.approx(truth, abs=5 * US)
-
-
-def test_hosts_are_compared_over_a_chain_of_collectives() -> None:
+    # Hosts are compared over a chain of collectives
     truth = {"h0": 2.0 * MS, "h1": 0.0, "h2": -2.0 * MS}
     rows = collectives(truth, members=(1, 2), group=1) + collectives(truth, members=(3, 4), group=2)
     assert offsets(rows) == pytest.approx(truth, abs=10 * US)
-
-
-def test_what_stays_inside_a_host_says_nothing() -> None:
+    # What stays inside a host says nothing
     truth = {"h0": 2.0 * MS, "h1": -2.0 * MS}
     rows = [one for host in range(3) for one in collectives(truth, members=(2 * host, 2 * host + 1), group=host)]
     assert offsets(rows) == {"h0": 0, "h1": 0, "h2": 0}
-
-
-def test_messages_in_both_directions_join_hosts_that_share_no_collective() -> None:
+    # Messages in both directions join hosts that share no collective
     truth = {"h0": 2.0 * MS, "h1": -1.0 * MS}
     rows = messages(truth, 0, 2, way_ns=80 * US) + messages(truth, 2, 0, way_ns=80 * US)
     found = offsets(rows)
     assert found["h0"] - found["h1"] == pytest.approx(3 * MS, abs=5 * US)
 
 
-def test_messages_in_one_direction_say_nothing() -> None:
+def test_nothing_tells_the_offsets() -> None:
+    # Messages in one direction say nothing
     rows = messages({"h0": 2.0 * MS}, 0, 2, way_ns=80 * US)
     assert offsets(rows) == {"h0": 0, "h1": 0, "h2": 0}
-
-
-def test_without_times_no_clock_is_ahead() -> None:
+    # Without times no clock is ahead
     assert offsets([]) == {"h0": 0, "h1": 0, "h2": 0}
     assert offsets([row(0, None, None)]) == {"h0": 0, "h1": 0, "h2": 0}
     assert clocks([row(0, None, None)]) == Clocks(dict.fromkeys(range(6), 0))
@@ -234,26 +224,21 @@ def test_no_offset_is_taken_for_a_drift(truth: dict[str, int]) -> None:
     assert clocks(collectives(truth)).drift_ratio == {}
 
 
-def test_a_clock_that_was_set_meanwhile_does_not_drift() -> None:
+def test_clocks_without_a_drift() -> None:
+    # A clock that was set meanwhile does not drift
     before = collectives({}, iterations=range(5))
     after = collectives({"h0": 90.0 * MS}, iterations=range(5, 10))
     found = clocks(before + after)
     assert found.drift_ratio == {}
     assert found.ahead_ns[0] - found.ahead_ns[2] == pytest.approx(90 * MS, abs=5 * US)
-
-
-def test_one_iteration_shows_no_drift() -> None:
+    # One iteration shows no drift
     found = clocks(collectives({"h0": MS}, {"h1": 90e-6}, iterations=[4]))
     assert found.drift_ratio == {}
-
-
-def test_a_clock_that_does_not_drift_is_ahead_by_as_much_at_all_times() -> None:
+    # A clock that does not drift is ahead by as much at all times
     found = Clocks({0: 5, 3: -7}, {}, EPOCH)
     assert found.ahead(np.array([0, 3, 2, 9]), np.array([1, EPOCH, UNKNOWN, 5])).tolist() == [5, -7, 0, 0]
     assert [found.ahead_of(rank, 10 * EPOCH) for rank in (0, 3, 9)] == [5, -7, 0]
-
-
-def test_a_time_that_is_not_known_is_ahead_by_what_is_known_at_the_origin() -> None:
+    # A time that is not known is ahead by what is known at the origin
     found = Clocks({0: 5, 1: 8}, {1: 1e-4}, EPOCH)
     ahead = found.ahead(np.array([0, 1, 1]), np.array([EPOCH + S, EPOCH + S, UNKNOWN]))
     assert ahead.tolist() == [5, 8 + 100 * US, 8]
@@ -282,12 +267,11 @@ def ahead_us(*shifts: tuple[int, int, float]) -> float:
     return (found["a"] - found["b"]) / US
 
 
-def test_the_newest_four_collectives_of_a_communicator_are_compared() -> None:
+def test_only_the_newest_collectives_count() -> None:
+    # The newest four collectives of a communicator are compared
     shifts = [(0, age_s, shift_us * US) for age_s, shift_us in enumerate((0, 0, 0, 40, 80))]
     assert ahead_us(*shifts) == pytest.approx(40 / 4, abs=0.01)
-
-
-def test_collectives_of_the_last_ten_seconds_are_compared() -> None:
+    # Collectives of the last ten seconds are compared
     assert ahead_us((0, 0, 0), (0, 9, 30 * US), (0, 11, 60 * US)) == pytest.approx(30 / 2, abs=0.01)
 
 
@@ -345,7 +329,8 @@ def test_what_is_noise_or_faster_than_any_drift_is_not_followed(moved_ms: float,
     assert moved_ns == pytest.approx(moved_ms * MS if is_followed else 0, abs=30 * US)
 
 
-def test_hosts_without_collectives_drift_on() -> None:
+def test_clocks_that_are_not_followed() -> None:
+    # Hosts without collectives drift on
     drifts = {"h0": 20e-6, "h1": -20e-6}
     before = collectives({}, drifts, iterations=range(30))
     found = followed(collectives({}, drifts, iterations=LATER, members=(0, 2)), before)
@@ -353,9 +338,7 @@ def test_hosts_without_collectives_drift_on() -> None:
     assert found.ahead_of(4, EPOCH + since_ns) == pytest.approx(0, abs=60 * US)
     apart_ns = found.ahead_of(0, EPOCH + since_ns) - found.ahead_of(2, EPOCH + since_ns)
     assert apart_ns == pytest.approx(40e-6 * since_ns, abs=60 * US)
-
-
-def test_clocks_are_not_followed_within_a_second() -> None:
+    # Clocks are not followed within a second
     known = clocks(collectives({"h0": 2 * MS}))
     assert follow_clocks(known, columns_of(collectives({"h0": 2 * MS})), HOST_OF) == known
     assert follow_clocks(Clocks(), columns_of(collectives({}, iterations=LATER)), HOST_OF) == Clocks()

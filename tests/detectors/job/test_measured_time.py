@@ -43,55 +43,43 @@ def test_no_log_is_trusted_to_be_finer_than_a_microsecond(step_ns: int) -> None:
     assert resolutions(log_of(step_ns)) == [JOB.least_resolution_ns]
 
 
-def test_no_step_is_taken_for_coarser_than_a_millisecond() -> None:
+def test_resolution_of_a_log() -> None:
+    # No step is taken for coarser than a millisecond
     assert resolutions(log_of(S)) == [MS]
-
-
-def test_each_rank_has_the_resolution_of_its_own_exporter() -> None:
+    # Each rank has the resolution of its own exporter
     logs = log_of(1), log_of(US), log_of(10 * US), log_of(MS)
     assert resolutions(*logs) == [US, US, 10 * US, MS]
-
-
-def test_rows_of_ranks_may_stand_in_any_order() -> None:
+    # Rows of ranks may stand in any order
     logs = [*(("fine", one) for one in log_of(1)), *(("coarse", one) for one in log_of(10 * US))]
     logs = logs[::3] + logs[1::3] + logs[2::3]
     rank = np.array([5 if name == "coarse" else 2 for name, _ in logs])
     times = np.array([one for _, one in logs], dtype=np.int64)
     found = resolutions_ns(rank, times[:, 0], times[:, 1])
     np.testing.assert_array_equal(found, np.where(rank == 5, 10 * US, US))
-
-
-def test_one_row_off_the_step_makes_the_times_of_the_whole_rank_finer() -> None:
+    # One row off the step makes the times of the whole rank finer
     fine, coarse = log_of(1), log_of(MS)
     starts, elapsed = [start for start, _ in coarse], [ns for _, ns in coarse]
     exact_starts, exact = [start for start, _ in fine], [ns for _, ns in fine]
     assert resolutions(list(zip([*starts[:-1], starts[-1] + 30 * US], exact, strict=True))) == [10 * US]
     assert resolutions(list(zip(exact_starts, [*elapsed[:-1], MS + 30 * US], strict=True))) == [10 * US]
-
-
-def test_of_starts_and_elapsed_times_the_coarser_ones_count() -> None:
-    """An end is a start and an elapsed time, and it is compared with other starts."""
+    # Of starts and elapsed times the coarser ones count: an end is a start and an elapsed time, and it is compared
+    # with other starts.
     assert resolutions([(EPOCH + 17 * number, 10 * US * number) for number in range(20)]) == [10 * US]
     assert resolutions([(EPOCH + 10 * US * number, 17 * number) for number in range(20)]) == [10 * US]
-
-
-def test_times_that_are_all_0_have_no_resolution() -> None:
+    # Times that are all 0 have no resolution
     assert resolutions([(EPOCH + 17 * number, 0) for number in range(20)]) == [US]
 
 
-def test_few_rows_say_nothing() -> None:
+def test_resolution_of_few_or_odd_times() -> None:
+    # Few rows say nothing
     assert resolutions(log_of(10 * US, rows=3)) == [JOB.least_resolution_ns]
     assert resolutions(log_of(10 * US, rows=4)) == [10 * US]
     assert resolutions(log_of(10 * US, rows=1), log_of(10 * US, rows=9)) == [US, 10 * US]
-
-
-def test_without_rows_there_is_no_resolution() -> None:
+    # Without rows there is no resolution
     nothing = np.empty(0, dtype=np.int64)
     assert len(resolutions_ns(nothing, nothing, nothing)) == 0
     assert len(slack_ns(nothing, nothing)) == 0
-
-
-def test_times_before_the_origin_have_the_same_resolution() -> None:
+    # Times before the origin have the same resolution
     assert resolutions([(start_ns - 2 * EPOCH, ns) for start_ns, ns in log_of(10 * US)]) == [10 * US]
 
 
@@ -276,33 +264,26 @@ def batched(*times_ns: tuple[int, int]) -> int:
     return len(set(graph.batch.tolist()))
 
 
-def test_parts_whose_times_differ_by_less_than_the_slack_are_one_batch() -> None:
+def test_batches_within_the_slack() -> None:
+    # Parts whose times differ by less than the slack are one batch
     assert batched((0, MS), (0, MS)) == 1
     assert batched((0, MS), (1, MS + 1)) == 1
     assert batched((0, MS), (US, MS - US)) == 1
     assert batched((0, MS), (US, MS), (2 * US, MS + US)) == 1
-
-
-def test_parts_that_start_or_end_further_apart_are_batches_by_themselves() -> None:
+    # Parts that start or end further apart are batches by themselves
     assert batched((0, MS), (10 * US, MS)) == 2
     assert batched((0, MS), (0, MS + 10 * US)) == 2
-
-
-def test_sends_and_recvs_of_ranks_and_iterations_are_never_one_batch() -> None:
+    # Sends and recvs of ranks and iterations are never one batch
     graph = logged_graph(
         row(0, 0, MS, "send", peer=1), row(1, 0, MS, "recv", peer=0),
         row(0, 0, MS, "send", peer=1, sequence=1, iteration=1),
     )  # fmt: skip
     assert len(set(graph.batch.tolist())) == 3
-
-
-def test_collectives_are_no_batches() -> None:
+    # Collectives are no batches
     graph = logged_graph(row(0, 0, MS), row(0, 0, MS, group=1), row(0, 0, MS, "send", peer=1))
     assert len(set(graph.batch.tolist())) == 3
-
-
-def test_a_batch_whose_parts_were_rounded_apart_waits_for_the_last_of_all_partners() -> None:
-    """Rank 1 sends to 2 and receives from 0 at once; 0 comes late."""
+    # A batch whose parts were rounded apart waits for the last of all partners: rank 1 sends to 2 and receives from 0
+    # at once; 0 comes late.
     graph = logged_graph(
         row(1, 0, MS, "send", peer=2), row(1, 700, MS + US, "recv", peer=0),
         row(2, 0, MS // 10, "recv", peer=1), row(0, MS // 2, MS, "send", peer=1),

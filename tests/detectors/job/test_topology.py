@@ -23,71 +23,53 @@ PLACES = {
 TOPOLOGY = Topology(6, PLACES, {0: (0, 1), 1: (0, 2, 4), 2: (5,)}, ("tp0", "dp0", "self"), kinds={0: "tp", 1: "dp"})
 
 
-def test_ranks_that_name_one_nic_of_one_host_share_it() -> None:
+def test_devices_and_the_ranks_that_they_carry() -> None:
+    # Ranks that name one nic of one host share it
     assert TOPOLOGY.nic(0) == TOPOLOGY.nic(1) == Device("nic", (0, 1))
-
-
-def test_nics_of_one_name_on_two_hosts_are_two() -> None:
+    # Nics of one name on two hosts are two
     assert TOPOLOGY.nic(2) == Device("nic", (2,))
-
-
-def test_a_nic_without_a_host_or_a_name_is_the_ranks_own() -> None:
+    # A nic without a host or a name is the ranks own
     assert TOPOLOGY.nic(4) == Device("nic", (4,))
     assert TOPOLOGY.nic(5) == Device("nic", (5,))
-
-
-def test_a_host_and_a_switch_carry_all_their_ranks() -> None:
+    # A host and a switch carry all their ranks
     assert TOPOLOGY.host(3) == Device("host", (2, 3))
     assert TOPOLOGY.switch(1) == Device("switch", (0, 1))
-
-
-def test_what_nobody_said_is_none() -> None:
+    # What nobody said is none
     assert TOPOLOGY.host(4) is None
     assert TOPOLOGY.switch(5) is None
     assert TOPOLOGY.host(99) is None
     assert TOPOLOGY.place(99) == Place()
     assert TOPOLOGY.nic(99) == Device("nic", (99,))
-
-
-def test_names_of_hosts_and_nics_are_not_mixed_up() -> None:
+    # Names of hosts and nics are not mixed up
     odd = Topology(3, {0: Place("rank", 0, "1"), 1: Place(None), 2: Place("nic rank", 0, "1", "host")}, {})
     assert odd.nic(0) == Device("nic", (0,))
     assert odd.nic(1) == Device("nic", (1,))
     assert odd.switch(2) == Device("switch", (2,))
 
 
-def test_a_group_inside_of_a_host_crosses_no_network() -> None:
+def test_ways_of_lanes() -> None:
+    # A group inside of a host crosses no network
     assert not TOPOLOGY.crosses_network(Lane("collective", 0))
     assert TOPOLOGY.crosses_network(Lane("collective", 1))
     assert not TOPOLOGY.crosses_network(Lane("collective", 2))
-
-
-def test_bytes_go_within_a_host_beyond_it_or_from_one_switch_to_another() -> None:
+    # Bytes go within a host beyond it or from one switch to another
     apart = Topology(4, {**PLACES, 3: Place("d", 0, "mlx5_0", "leaf-1")}, {0: (0, 1), 1: (0, 3), 2: (0, 1, 2)})
     assert [apart.network_level(Lane("collective", code)) for code in range(3)] == [0, 1, 2]
     assert apart.network_level(Lane("pair", 0, 4)) == 1  # below an unknown switch, which may be the same
-
-
-def test_stages_of_ranks_that_announce_nothing_are_those_of_their_groups() -> None:
+    # Stages of ranks that announce nothing are those of their groups
     groups = (Communicator("pp0", "pp", (0, 4)), Communicator("tp0", "tp", (0, 1)), Communicator("tp2", "tp", (4, 5)))
     said = Announcement(job="j", attempt=0, rank=0, world_size=8, logged_ranks=1, communicators=groups, sources=())
     found = topology_of([said], {"pp0": 0, "tp0": 1, "tp2": 2})
     assert found.stage(0) == Device("stage", (0, 1))
     assert found.stage(4) == Device("stage", (4, 5))
-
-
-def test_ranks_without_a_known_host_count_as_apart() -> None:
+    # Ranks without a known host count as apart
     assert TOPOLOGY.crosses_network(Lane("pair", 4, 4 + 1))
     assert Topology(2, {}, {}).crosses_network(Lane("pair", 0, 1))
-
-
-def test_work_and_groups_that_nobody_knows_cross_nothing() -> None:
+    # Work and groups that nobody knows cross nothing
     assert not TOPOLOGY.crosses_network(Lane("work", 0))
     assert not TOPOLOGY.crosses_network(Lane("collective", 77))
     assert TOPOLOGY.lane_ranks(Lane("collective", 77)) == ()
-
-
-def test_the_ends_of_lanes() -> None:
+    # The ends of lanes
     assert TOPOLOGY.lane_ranks(Lane("work", 3)) == (3,)
     assert TOPOLOGY.lane_ranks(Lane("pair", 3, 0)) == (3, 0)
     assert TOPOLOGY.lane_ranks(Lane("collective", 1)) == (0, 2, 4)
@@ -97,24 +79,19 @@ def announced(rank: int, *communicators: Communicator) -> Announcement:
     return Announcement("j", 1, rank, 8, 8, communicators)
 
 
-def test_the_stage_is_the_place_in_the_longest_pipeline() -> None:
+def test_stages_of_an_announced_job() -> None:
+    # The stage is the place in the longest pipeline
     long, short = Communicator("pp", "pp", (4, 0, 2)), Communicator("edge", "pp", (2, 4))
     made = topology_of([announced(2, short, long), announced(4, long, short), announced(7)], {})
     assert made.stages(np.array([2, 4, 7])).tolist() == [2, 0, 0]
-
-
-def test_a_rank_that_is_not_in_its_pipeline_is_in_the_first_stage() -> None:
+    # A rank that is not in its pipeline is in the first stage
     assert topology_of([announced(7, Communicator("pp", "pp", (1, 2)))], {}).stages(np.array([7])).tolist() == [0]
-
-
-def test_stages_of_ranks_that_nobody_announced_are_the_first() -> None:
+    # Stages of ranks that nobody announced are the first
     made = topology_of([announced(1, Communicator("pp", "pp", (0, 1)))], {})
     assert made.stages(np.array([], dtype=np.int64)).tolist() == []
     assert made.stages(np.array([100_000, 1])).tolist() == [0, 1]
     assert Topology(0, {}, {}).stages(np.array([5])).tolist() == [0]
-
-
-def test_names_stand_in_the_order_of_their_codes() -> None:
+    # Names stand in the order of their codes
     pair = Communicator("b", "tp", (0, 1))
     made = topology_of(
         [announced(0, pair), announced(1, pair, Communicator("left out", "dp", (1, 2)))], {"z": 0, "b": 1}
@@ -122,9 +99,7 @@ def test_names_stand_in_the_order_of_their_codes() -> None:
     assert made.names == ("z", "b")
     assert made.members == {1: (0, 1)}
     assert made.kinds == {1: "tp"}
-
-
-def test_sends_go_along_the_pipeline_however_ranks_are_numbered() -> None:
+    # Sends go along the pipeline however ranks are numbered
     stages = {0: 0, 3: 0, 2: 1, 1: 2}
     made = Topology(5, {}, {}, stage_of=stages)
     sends = [(0, 2, 1), (2, 1, 1), (1, 2, -1), (3, 2, 1), (1, 0, -1), (0, 3, 0), (3, 0, 0), (4, 3, -1), (3, 4, 1)]
@@ -134,7 +109,8 @@ def test_sends_go_along_the_pipeline_however_ranks_are_numbered() -> None:
     assert made.ways(source[:0], destination[:0]).tolist() == []
 
 
-def test_groups_of_one_kind_and_size_have_one_role() -> None:
+def test_roles_and_members() -> None:
+    # Groups of one kind and size have one role
     made = Topology(8, {}, {0: (0, 1), 1: (2, 3), 2: (4, 5, 6)}, kinds={0: "tp", 1: "tp", 2: "tp"})
     assert made.kind_code(0) == made.kind_code(1) != made.kind_code(2)
     for of_any_stage in (False, True):
@@ -143,9 +119,7 @@ def test_groups_of_one_kind_and_size_have_one_role() -> None:
             for lane in (Lane("collective", 0), Lane("collective", 1), Lane("pair", 0, 1))
         )
         assert group == other != pair
-
-
-def test_roles_may_differ_by_stage_alone() -> None:
+    # Roles may differ by stage alone
     made = Topology(4, {}, {0: (0, 1), 1: (2, 3)}, stage_of={0: 0, 1: 0, 2: 1, 3: 1}, kinds={0: "dp", 1: "dp"})
     one, other = Lane("collective", 0), Lane("collective", 1)
     assert made.lane_role(one, of_any_stage=True) == made.lane_role(other, of_any_stage=True)
@@ -155,14 +129,10 @@ def test_roles_may_differ_by_stage_alone() -> None:
         for lane in (Lane("pair", 0, 2), Lane("pair", 1, 3), Lane("pair", 2, 0))
     ]
     assert ways[0] == ways[1] != ways[2]
-
-
-def test_no_announcement_is_an_empty_job() -> None:
+    # No announcement is an empty job
     made = topology_of([], {})
     assert (made.world_size, made.members, made.names) == (0, {}, ())
-
-
-def test_members_that_nobody_announced_log_nothing() -> None:
+    # Members that nobody announced log nothing
     silent = replace(announced(4), is_logged=False)
     made = topology_of([announced(1, Communicator("world", "world", (1, 4, 9))), silent], {"world": 0})
     assert (made.unlogged, made.logged) == ({4, 9}, {1})
@@ -181,15 +151,12 @@ def round_trip(*ranks: int, count: int = 8, back: int = 6) -> Counts:
     return chain(*ranks, count=count) | dict.fromkeys([(ranks[-1], ranks[0]), (ranks[0], ranks[-1])], back)
 
 
-def test_neighbours_that_send_both_ways_are_stages() -> None:
+def test_pipelines_that_nobody_announced() -> None:
+    # Neighbours that send both ways are stages
     assert stages_from_transfers(chain(0, 2, 4) | chain(1, 3, 5)) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
-
-
-def test_interleaved_chunks_return_to_the_first_stage_less_often() -> None:
+    # Interleaved chunks return to the first stage less often
     assert stages_from_transfers(round_trip(0, 2, 4) | round_trip(1, 3, 5)) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
-
-
-def test_two_chunks_of_one_micro_batch_each_are_enough() -> None:
+    # Two chunks of one micro batch each are enough
     counts = round_trip(0, 2, 4, count=2, back=1) | round_trip(1, 3, 5, count=2, back=1)
     assert stages_from_transfers(counts) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 

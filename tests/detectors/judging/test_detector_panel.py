@@ -77,7 +77,8 @@ def test_who_was_not_asked_opens_none() -> None:
     assert custom(judge_trace(strange_job({3: set(range(30, 50))}), JudgeSettings(rank_detectors=(Quiet,)))) == []
 
 
-def test_it_goes_on_while_the_rank_is_strange_and_says_so_when_that_has_doubled() -> None:
+def test_a_verdict_of_a_detector_goes_on() -> None:
+    # It goes on while the rank is strange and says so when that has doubled
     outcome = judge_trace(strange_job({3: set(range(30, 50))}), SETTINGS)
     told = [(one.event, one.iterations) for one in custom(outcome)]
     assert told == [
@@ -87,9 +88,7 @@ def test_it_goes_on_while_the_rank_is_strange_and_says_so_when_that_has_doubled(
         ("closed", (30, 50)),
     ]
     assert custom(outcome)[-1].close_reason == "recovered"
-
-
-def test_what_is_not_known_neither_shows_nor_ends_it() -> None:
+    # What is not known neither shows nor ends it
     trace = strange_job({3: set(range(30, 40))}, 90)
     batches = dict(trace.batches("iterations"))
     numbers = batches[3].columns["iteration"]
@@ -97,9 +96,7 @@ def test_what_is_not_known_neither_shows_nor_ends_it() -> None:
     batches[3] = Batch(batches[3].header, {**batches[3].columns, "tokens": unknown})
     outcome = judge_trace(replace(trace, iterations=batches), SETTINGS)
     assert custom(outcome)[-1].close_reason == "finished"
-
-
-def test_ranks_that_become_strange_together_are_one_verdict_and_all_of_a_host_are_the_host() -> None:
+    # Ranks that become strange together are one verdict and all of a host are the host
     outcome = judge_trace(strange_job({2: set(range(30, 40)), 3: set(range(31, 40))}), SETTINGS)
     assert {one.verdict_id for one in custom(outcome)} == {"lockstep:1:30:few_tokens.0"}
     assert [one.event for one in custom(outcome)][:2] == ["opened", "changed"]

@@ -49,7 +49,8 @@ def watched(job: ReadJob) -> HangWatch:
     return watch
 
 
-def test_the_rank_that_did_not_come_is_found_once() -> None:
+def test_hangs_are_found_once() -> None:
+    # The rank that did not come is found once
     job = hung()
     watch = watched(job)
     assert watch.has_unended
@@ -59,9 +60,7 @@ def test_the_rank_that_did_not_come_is_found_once() -> None:
     assert np.isnan(found[1]["elapsed_ns"]).sum() == 3
     assert not watch.has_unended
     assert watch.look(job.reader, job.read_back) is None
-
-
-def test_a_job_whose_operators_all_ended_does_not_hang() -> None:
+    # A job whose operators all ended does not hang
     job = hung()
     watch = HangWatch()
     for rows in job.rows[:-1]:
@@ -117,16 +116,15 @@ def test_of_a_rank_that_lost_two_per_cent_of_its_rows_a_missing_one_says_nothing
     assert (found is not None and found[0].ranks == (2,)) == is_trusted
 
 
-def test_rows_that_come_late_and_stand_too_make_it_worth_another_look() -> None:
+def test_late_rows_of_a_hang() -> None:
+    # Rows that come late and stand too make it worth another look
     job = hung()
     watch = watched(job)
     watch.look(job.reader, job.read_back)
     late = watch.newest[-1].only([3])
     watch.add_late(late)
     assert watch.has_unended
-
-
-def test_late_rows_of_ranks_that_stand_nowhere_change_nothing() -> None:
+    # Late rows of ranks that stand nowhere change nothing
     job = hung()
     watch = watched(job)
     watch.look(job.reader, job.read_back)

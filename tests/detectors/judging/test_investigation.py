@@ -75,13 +75,12 @@ def test_three_regular_iterations_show_what_is_usual(regular: int, source: Sourc
     assert (found.source, found.attribution is None) == (source, source is Source.UNKNOWN)
 
 
-def test_the_newest_ten_regular_iterations_show_what_is_usual() -> None:
+def test_iterations_that_show_what_is_usual() -> None:
+    # The newest ten regular iterations show what is usual
     case = Case({28: 2}, regular=25)
     case.find(28)
     assert [rows.number for rows in case.investigator.usual_rows] == list(range(15, 25))
-
-
-def test_what_was_longer_when_a_shift_began_does_not_show_what_is_usual() -> None:
+    # What was longer when a shift began does not show what is usual
     case = Case({8: 2, 9: 2}, regular=10)
     usual_ns = case.job.rows[7].elapsed_ns
     case.investigator.unlearn(usual_ns + 5 * MS, newest=5)

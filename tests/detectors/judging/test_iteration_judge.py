@@ -49,35 +49,28 @@ def test_a_late_rank_is_blamed_and_its_victims_are_not(rank: int) -> None:
     assert blame(job.trace()) == [("slow_rank", "gpu", (rank,), (30, 45))]
 
 
-def test_a_host_whose_ranks_are_all_late_is_blamed_as_a_host() -> None:
+def test_hosts_and_nics_that_are_blamed() -> None:
+    # A host whose ranks are all late is blamed as a host
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank in (2, 3) and 30 <= number < 45)
     (verdict,) = verdicts(job.trace())
     suspect = verdict.suspects[0]
     assert (verdict.kind, suspect.device, suspect.ranks, suspect.host) == ("slow_rank", "host", (2, 3), "node-1")
     assert (suspect.gpu, suspect.nic) == (None, None)
-
-
-def test_one_late_rank_of_a_host_does_not_blame_the_host() -> None:
+    # One late rank of a host does not blame the host
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
     (verdict,) = verdicts(job.trace())
     assert verdict.suspects[0].device == "gpu"
-
-
-def test_everybody_later_at_once_blames_nobody() -> None:
+    # Everybody later at once blames nobody
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (30 <= number < 45)
     assert verdicts(job.trace()) == []
-
-
-def test_a_slow_nic_is_blamed_for_all_that_crosses_it() -> None:
+    # A slow nic is blamed for all that crosses it
     job = EightRanks()
     job.slow = lambda number, ranks: 20 if 1 in ranks and 30 <= number < 45 else 1
     assert blame(job.trace()) == [("slow_nic", "nic", (1,), (30, 45))]
-
-
-def test_a_shared_nic_carries_all_ranks_that_use_it() -> None:
+    # A shared nic carries all ranks that use it
     job = EightRanks(SHARED)
     job.slow = lambda number, ranks: 20 if {2, 3} & set(ranks) and 30 <= number < 45 else 1
     (verdict,) = verdicts(job.trace())
@@ -85,16 +78,15 @@ def test_a_shared_nic_carries_all_ranks_that_use_it() -> None:
     assert (verdict.kind, suspect.device, suspect.ranks, suspect.nic) == ("slow_nic", "nic", (2, 3), "mlx5_0")
 
 
-def test_a_slow_link_is_blamed_from_the_sender_to_the_receiver() -> None:
+def test_links_and_two_causes() -> None:
+    # A slow link is blamed from the sender to the receiver
     job = EightRanks()
     job.slow = lambda number, ranks: 40 if ranks == (1, 5) and 30 <= number < 45 else 1
     (verdict,) = verdicts(job.trace())
     suspect = verdict.suspects[0]
     assert (verdict.kind, suspect.ranks, suspect.rank, suspect.peer) == ("slow_link", (1, 5), 1, 5)
     assert verdict.communicator == "pp1"
-
-
-def test_two_causes_at_once_are_two_verdicts() -> None:
+    # Two causes at once are two verdicts
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 0 and 30 <= number < 45)
     job.slow = lambda number, ranks: 60 if ranks == (4, 6) and 30 <= number < 45 else 1
@@ -103,9 +95,7 @@ def test_two_causes_at_once_are_two_verdicts() -> None:
     assert (two.communicator, two.iterations) == ("dp4", (30, 45))
     assert all(set(suspect.ranks) <= {4, 6} for suspect in two.suspects)
     assert {one.verdict_id, two.verdict_id} == {"lockstep:1:30:0", "lockstep:1:30:1"}
-
-
-def test_two_causes_one_after_the_other_are_two_verdicts_with_their_own_ids() -> None:
+    # Two causes one after the other are two verdicts with their own ids
     job = EightRanks()
     late = {**dict.fromkeys(range(20, 28), 1), **dict.fromkeys(range(45, 53), 7)}
     job.late_ns = lambda number, rank: 20 * MS * (late.get(number) == rank)
@@ -117,27 +107,22 @@ def test_two_causes_one_after_the_other_are_two_verdicts_with_their_own_ids() ->
     assert [v.close_reason for v in said] == ["recovered", "recovered"]
 
 
-def test_two_late_iterations_are_one_clear_spike() -> None:
+def test_single_spikes() -> None:
+    # Two late iterations are one clear spike
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number in (30, 31))
     (verdict,) = verdicts(job.trace())
     assert (verdict.kind, verdict.suspects[0].rank, verdict.iterations) == ("slow_rank", 2, (30, 32))
-
-
-def test_a_spike_is_said_when_it_is_known_that_it_was_one() -> None:
+    # A spike is said when it is known that it was one
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number == 30)
     opened, closed = judge_trace(job.trace(60)).revisions
     assert (opened.event, opened.iterations, closed.event) == ("opened", (30, 31), "closed")
-
-
-def test_spikes_of_a_job_that_has_many_accuse_nobody() -> None:
+    # Spikes of a job that has many accuse nobody
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (number % 8 == 0 and number // 8 == rank + 2)
     assert verdicts(job.trace(100)) == []
-
-
-def test_a_single_transfer_that_hangs_accuses_nobody() -> None:
+    # A single transfer that hangs accuses nobody
     job = EightRanks()
     job.slow = lambda number, ranks: 40 if number == 30 and ranks == (1, 5) else 1
     assert verdicts(job.trace()) == []
@@ -158,22 +143,19 @@ def test_a_verdict_says_when_it_opens_goes_on_and_closes() -> None:
     assert said[-1].lost_s == pytest.approx(30 * 0.02, rel=0.05)
 
 
-def test_a_verdict_opens_within_as_many_iterations_as_it_needs() -> None:
+def test_verdicts_open_once_and_name_their_iterations() -> None:
+    # A verdict opens within as many iterations as it needs
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number >= 30)
     outcome = judge_trace(job.trace(40))
     opened = next(n for n, part in enumerate(outcome.parts) if part.verdicts)
     assert max(one.iteration for one in outcome.parts[opened].iterations) >= 32
-
-
-def test_a_fault_that_fills_the_window_stays_one_verdict() -> None:
+    # A fault that fills the window stays one verdict
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 230)
     said = blame(job.trace(300))
     assert said == [("slow_rank", "gpu", (2,), (30, 230))]
-
-
-def test_the_iterations_of_a_verdict_name_it() -> None:
+    # The iterations of a verdict name it
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
     outcome = judge_trace(job.trace())
@@ -345,15 +327,14 @@ def test_a_kind_of_communicator_that_we_do_not_know_is_unknown(kind: str) -> Non
     assert [(kind, ranks) for kind, _, ranks, _ in blame(job.trace())] == [("slow_rank", (1,))]
 
 
-def test_operators_of_a_communicator_that_nobody_announced_are_judged() -> None:
+def test_what_nobody_announced() -> None:
+    # Operators of a communicator that nobody announced are judged
     job = EightRanks()
     job.late_ns = lambda number, rank: 20 * MS * (rank == 2 and 30 <= number < 45)
     trace = job.trace()
     bare = replace(trace, announcements=tuple(replace(a, communicators=()) for a in trace.announcements))
     assert [v.suspects[0].ranks for v in verdicts(bare) if v.suspects] == [(2,)]
-
-
-def test_stages_that_nobody_announced_are_no_uneven_data() -> None:
+    # Stages that nobody announced are no uneven data
     trace = EightRanks().trace()
     bare = replace(trace, announcements=tuple(replace(a, communicators=()) for a in trace.announcements))
     assert verdicts(bare) == []

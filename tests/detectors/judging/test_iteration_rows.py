@@ -35,16 +35,15 @@ def rows_of(*pieces: Evidence) -> IterationRows:
     return rows
 
 
-def test_evidence_is_split_by_iteration_with_the_offsets_of_each_row() -> None:
+def test_evidence_is_split_by_iteration() -> None:
+    # Evidence is split by iteration with the offsets of each row
     evidence = concatenate(
         [with_offsets(evidence_of(0, {5: 10, 4: 11}), [[1, 2], [3]]), with_offsets(evidence_of(1, {5: 12}), [[9]])]
     )
     parts = list(split_by_iteration(evidence, np.array([True, True, True])))
     assert [part.number for part in parts] == [4, 5]
     assert [list(part.rank_offsets()) for part in parts] == [[(0, 0, (3,))], [(0, 0, (1, 2)), (1, 0, (9,))]]
-
-
-def test_only_kept_rows_are_split() -> None:
+    # Only kept rows are split
     evidence = with_offsets(evidence_of(0, {4: 10, 5: 11, 6: 12}), [[1], [2, 3], []])
     parts = list(split_by_iteration(evidence, np.array([False, True, True])))
     assert [(part.number, part.offsets["offset"].tolist()) for part in parts] == [(5, [2, 3]), (6, [])]
@@ -59,7 +58,8 @@ def test_the_rows_of_some_ranks_are_found_in_any_order(ranks: list[int]) -> None
     assert [offsets for _, _, offsets in found.rank_offsets()] == [(rank, 9) for rank in ranks if rank in (0, 3)]
 
 
-def test_joined_rows_are_in_order_of_ranks_whatever_came_first() -> None:
+def test_times_of_joined_rows() -> None:
+    # Joined rows are in order of ranks whatever came first
     parts = [
         rows_of(with_offsets(evidence_of(rank, {5: rank}), [[rank, rank + 100][: rank % 3]])) for rank in range(5)
     ]
@@ -68,22 +68,16 @@ def test_joined_rows_are_in_order_of_ranks_whatever_came_first() -> None:
         assert joined.columns["rank"].tolist() == [0, 1, 2, 3, 4]
         expected = [(rank, 0, tuple([rank, rank + 100][: rank % 3])) for rank in range(5)]
         assert list(joined.rank_offsets()) == expected
-
-
-def test_the_time_of_the_job_is_that_of_its_slowest_rank_from_its_first_start() -> None:
+    # The time of the job is that of its slowest rank from its first start
     rows = rows_of(evidence_of(0, {5: 10}), evidence_of(1, {5: 30}, operators=3), evidence_of(2, {5: 20}))
     assert (rows.elapsed_ns, rows.start_ns, len(rows)) == (30 * MS, T0 + 500 * MS, 3)
-
-
-def test_the_period_counts_what_ranks_work_before_their_first_operator() -> None:
+    # The period counts what ranks work before their first operator
     free_ns = T0 + 100 * MS
     rows = rows_of(*(evidence_of(rank, {5: 10 + rank}, entry_ns=free_ns) for rank in range(3)))
     assert rows.period_ns == 411 * MS  # of the middle rank: from 100 to 500 ms it worked, then its operators ran
     assert rows_of(evidence_of(0, {5: 10})).period_ns == 10 * MS  # since when it was free is not known
     assert rows_of(evidence_of(0, {5: 10}, entry_ns=T0 + 505 * MS)).period_ns == 10 * MS
-
-
-def test_a_start_that_nobody_knows_is_unknown() -> None:
+    # A start that nobody knows is unknown
     rows = rows_of(evidence_of(0, {5: 10}))
     rows.columns["start_ns"][:] = UNKNOWN
     assert rows.start_ns == UNKNOWN
@@ -102,13 +96,12 @@ def test_the_phase_is_what_any_rank_gave(phases: tuple[str | None, str | None], 
     assert rows_of(*[evidence_of(rank, {5: 10}, phase=phase) for rank, phase in enumerate(phases)]).phase == expected
 
 
-def test_a_rank_enters_when_it_was_free_or_when_its_iteration_began() -> None:
+def test_entries_and_snapshots() -> None:
+    # A rank enters when it was free or when its iteration began
     rows = rows_of(evidence_of(0, {5: 10}, entry_ns=77), evidence_of(1, {5: 10}))
     assert list(rows.entries()) == [((0, 5), 77), ((1, 5), T0 + 500 * MS)]
     assert dict(rows.spans())[1, 5][:2] == (T0 + 500 * MS, T0 + 510 * MS)
-
-
-def test_rows_survive_a_snapshot() -> None:
+    # Rows survive a snapshot
     rows = rows_of(with_offsets(evidence_of(0, {5: 10}), [[3, 4]]), with_offsets(evidence_of(1, {5: 10}), [[]]))
     back = stored(rows)
     assert list(back.rank_offsets()) == list(rows.rank_offsets())
@@ -163,14 +156,13 @@ def test_patterns_of_ranks_come_with_the_job_s_codes_of_communicators() -> None:
     assert rows.only([1]).behaviour({"b": 7, "a": 4}).communicator.tolist() == [7, -1]
 
 
-def test_patterns_on_a_communicator_that_nobody_knows_are_left_out() -> None:
+def test_rows_without_patterns_or_ranks() -> None:
+    # Patterns on a communicator that nobody knows are left out
     rows = rows_of(with_patterns(evidence_of(0, {5: 10}), "a", [0.5, 1.0]))
     assert rows.behaviour({}).communicator.tolist() == [-1]
     back = stored(rows)
     assert back.behaviour({"a": 1}).communicator.tolist() == [1, -1]
-
-
-def test_no_ranks_have_no_offsets() -> None:
+    # No ranks have no offsets
     rows = rows_of(with_offsets(evidence_of(0, {5: 10}), [[1, 2]]))
     assert spans_of([rows.only(set())]) == []
 
@@ -188,10 +180,9 @@ def iteration(number: int, offsets: dict[int, list[int]]) -> IterationRows:
     return rows
 
 
-def test_a_batch_that_holds_two_iterations_is_read_once() -> None:
+def test_batches_to_read_back() -> None:
+    # A batch that holds two iterations is read once
     iterations = [iteration(4, {0: [3, 2], 1: [2]}), iteration(5, {0: [3, 4]})]
     assert spans_of(iterations) == [Span(0, 0, (2, 3, 4)), Span(1, 1, (2,))]
-
-
-def test_no_iteration_needs_nothing() -> None:
+    # No iteration needs nothing
     assert spans_of([]) == []

@@ -115,26 +115,21 @@ def test_little_reading_names_the_same_device_as_reading_all(fault: str) -> None
     assert run.monitor.traffic.read < whole.monitor.traffic.read / 2
 
 
-def test_a_verdict_does_not_explain_the_fault_after_it() -> None:
-    """Both cost as much, and no rank is late in either: that other transfers are slow is seen in the evidence."""
+def test_reading_of_large_jobs() -> None:
+    # A verdict does not explain the fault after it: both cost as much, and no rank is late in either: that other
+    # transfers are slow is seen in the evidence.
     faults = ("slow_nic:rank=5,from=14,to=22,factor=8", "slow_nic:rank=77,from=22,to=30,factor=8")
     run = Run(replace(JOB, tp=2, faults=tuple(parse_fault(fault) for fault in faults)))
     assert run.blamed == [("slow_nic", (5,)), ("slow_nic", (77,))]
     assert [one.iterations for one in run.verdicts.values()] == [(14, 22), (22, 30)]
-
-
-def test_clocks_that_differ_need_no_more_than_the_ranks_that_are_read() -> None:
+    # Clocks that differ need no more than the ranks that are read
     run = Run(replace(with_fault("slow_rank:rank=77,factor=1.6"), **OFF_CLOCKS))
     assert run.blamed == [("slow_rank", (77,))]
-
-
-def test_a_restored_monitor_goes_on_as_if_nothing_had_been() -> None:
+    # A restored monitor goes on as if nothing had been
     settings = with_fault("slow_rank:rank=77,factor=1.6")
     one, other = Run(settings), Run(settings, restores=True)
     assert one.verdicts == other.verdicts
-
-
-def test_a_healthy_large_job_is_not_read_at_all() -> None:
+    # A healthy large job is not read at all
     run = Run(JOB)
     assert run.verdicts == {}
     assert (run.monitor.traffic.read, run.monitor.traffic.read_share) == (0, 0.0)
@@ -153,13 +148,12 @@ def test_a_fault_older_than_the_recording_is_found_among_many_ranks(
     assert run.monitor.traffic.read_share < 1
 
 
-def test_a_hang_of_a_large_job_is_found() -> None:
+def test_hangs_and_heavy_stages_of_large_jobs() -> None:
+    # A hang of a large job is found
     run = Run(replace(JOB, faults=(parse_fault("hang:rank=77,from=20"),)))
     assert ("hang", (77,)) in run.blamed
-
-
-def test_a_heavy_stage_is_found_where_nothing_is_usual_yet_and_clocks_differ() -> None:
-    """The first review walks paths before any iteration was learned: it has to set the clocks right by itself."""
+    # A heavy stage is found where nothing is usual yet and clocks differ: the first review walks paths before any
+    # iteration was learned: it has to set the clocks right by itself.
     fault = parse_fault("slow_stage:stage=2,factor=1.8,shape=from_start")
     clocks = {**OFF_CLOCKS, "clock_offset_ms": 50.0}
     run = Run(replace(JOB, dp=64, iterations=22, faults=(fault,), **clocks))

@@ -32,19 +32,16 @@ def span(start_ns: int, past_ns: int) -> IterationSpan:
     return IterationSpan(start_ns, past_ns, last_end_ns=1_000)
 
 
-def test_rows_of_other_iterations_and_ranks_are_left_out() -> None:
+def test_rows_of_batches() -> None:
+    # Rows of other iterations and ranks are left out
     batches = [operator_batch(rank, [op(1, 10), op(2, 20), op(3, 30)]) for rank in (0, 1, 2)]
     rows = gather_rows(batches, CODES, {(0, 1): span(0, 19), (0, 2): span(20, 29), (1, 3): span(30, 39)})
     assert list(zip(rows["rank"].tolist(), rows["iteration"].tolist(), strict=True)) == [(0, 1), (0, 2), (1, 3)]
-
-
-def test_communicators_have_the_jobs_codes() -> None:
+    # Communicators have the jobs codes
     batches = [operator_batch(0, [op(1, 10, communicator="dp"), op(1, 11)]), operator_batch(1, [op(1, 10)])]
     rows = gather_rows(batches, CODES, {(0, 1): span(0, 99), (1, 1): span(0, 99)})
     assert rows["communicator"].tolist() == [1, 0, 0]
-
-
-def test_rows_without_an_iteration_belong_to_the_one_in_which_they_start() -> None:
+    # Rows without an iteration belong to the one in which they start
     batch = operator_batch(0, [op(UNKNOWN, start) for start in (9, 10, 19, 20, 35)])
     rows = gather_rows([batch], CODES, {(0, 1): span(10, 20), (0, 2): span(20, 30)})
     assert list(zip(rows["start_ns"].tolist(), rows["iteration"].tolist(), strict=True)) == [
@@ -52,19 +49,13 @@ def test_rows_without_an_iteration_belong_to_the_one_in_which_they_start() -> No
         (19, 1),
         (20, 2),
     ]
-
-
-def test_no_batches_are_no_rows_with_all_columns() -> None:
+    # No batches are no rows with all columns
     rows = gather_rows([], CODES, {(0, 1): span(0, 9)})
     assert all(len(column) == 0 for column in rows.values())
     assert rows.keys() == gather_rows([operator_batch(0, [op(1, 10)])], CODES, {(0, 1): span(0, 99)}).keys()
-
-
-def test_a_batch_of_a_rank_that_nobody_asked_for_is_no_error() -> None:
+    # A batch of a rank that nobody asked for is no error
     assert len(gather_rows([operator_batch(7, [op(1, 10)])], CODES, {(0, 1): span(0, 99)})["rank"]) == 0
-
-
-def test_unknown_lengths_stay_unknown() -> None:
+    # Unknown lengths stay unknown
     rows = gather_rows([operator_batch(0, [op(1, 10, elapsed_ns=np.nan)])], CODES, {(0, 1): span(0, 99)})
     assert np.isnan(rows["elapsed_ns"]).all()
 
@@ -83,13 +74,12 @@ def test_any_order_and_copies_of_rows_and_batches_give_the_same_rows(data: st.Da
         np.testing.assert_array_equal(other[name][order], column, err_msg=name)
 
 
-def test_rows_that_end_after_the_last_operator_of_the_evidence_are_left_out() -> None:
+def test_rows_that_end_late() -> None:
+    # Rows that end after the last operator of the evidence are left out
     batch = operator_batch(0, [op(1, 10, elapsed_ns=5), op(1, 12, sequence=2, elapsed_ns=500)])
     rows = gather_rows([batch], CODES, {(0, 1): IterationSpan(0, 99, last_end_ns=15)})
     assert rows["start_ns"].tolist() == [10]
-
-
-def test_of_an_operator_that_was_told_before_and_after_its_end_the_end_counts() -> None:
+    # Of an operator that was told before and after its end the end counts
     batches = [
         operator_batch(0, [op(1, 10, sequence=3, elapsed_ns=np.nan), op(1, 50, sequence=4, elapsed_ns=np.nan)]),
         operator_batch(0, [op(1, 12, sequence=3, elapsed_ns=70.0)]),

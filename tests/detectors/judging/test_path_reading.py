@@ -34,16 +34,13 @@ def seeds(rows: IterationRows, usual: UsualOperators) -> set[int]:
 USUAL = UsualOperators([iteration(n, [100] * 6, [10.0] * 6, [50] * 6) for n in range(3)], is_whole=False)
 
 
-def test_who_took_longest_and_who_worked_longest_over_their_usual_are_read_first() -> None:
+def test_ranks_that_are_read_first() -> None:
+    # Who took longest and who worked longest over their usual are read first
     assert seeds(iteration(3, [100, 100, 100, 101, 100, 100], [10, 90, 10, 10, 80, 10], [50] * 6), USUAL) == {1, 3, 4}
-
-
-def test_who_lost_rows_and_seems_to_have_worked_does_not_displace_who_worked() -> None:
-    """Ranks 1 and 4 lost the operators in which they waited for rank 2."""
+    # Who lost rows and seems to have worked does not displace who worked: ranks 1 and 4 lost the operators in which
+    # they waited for rank 2.
     rows = iteration(3, [100, 100, 100, 101, 100, 100], [10, 90, 85, 10, 95, 12], [50, 49, 50, 50, 49, 50])
     assert 2 in seeds(rows, USUAL)
     assert not {1, 4} & seeds(rows, USUAL)
-
-
-def test_where_all_run_fewer_operators_than_ever_those_who_worked_longest_are_read() -> None:
+    # Where all run fewer operators than ever those who worked longest are read
     assert seeds(iteration(3, [101] + [100] * 5, [10, 90, 10, 10, 80, 10], [40] * 6), USUAL) == {0, 1, 4}

@@ -24,12 +24,11 @@ def may_read_suspect(budget: ReadingBudget, judged: int = JUDGING.read_at_least,
     return budget.may_read(judged, flowed, Need.PURSUE)
 
 
-def test_the_first_six_suspect_iterations_are_read_whatever_they_cost() -> None:
+def test_suspect_iterations_within_the_budget() -> None:
+    # The first six suspect iterations are read whatever they cost
     assert may_read_suspect(spent(MUCH, count=5))
     assert not may_read_suspect(spent(MUCH, count=6))
-
-
-def test_some_suspect_iterations_are_read_in_each_window() -> None:
+    # Some suspect iterations are read in each window
     budget = spent(MUCH)
     assert not may_read_suspect(budget, judged=WINDOW)
     assert may_read_suspect(budget, judged=WINDOW + 1)
@@ -47,26 +46,19 @@ def test_half_a_million_operators_are_free(operators: int, is_read: bool) -> Non
     assert may_read_suspect(spent(operators // JUDGING.read_at_least)) == is_read
 
 
-def test_an_irregular_iteration_that_no_verdict_explains_is_always_read() -> None:
+def test_needs_of_reading() -> None:
+    # An irregular iteration that no verdict explains is always read
     assert spent(MUCH).may_read(JUDGING.read_at_least, 0, Need.EXPLAIN)
-
-
-def test_the_cost_of_irregular_iterations_leaves_suspect_ones_theirs() -> None:
-    """Transfers that hang now and then must not hide a fault whose delay is small."""
+    # The cost of irregular iterations leaves suspect ones theirs: transfers that hang now and then must not hide a
+    # fault whose delay is small.
     assert may_read_suspect(spent(MUCH, need=Need.EXPLAIN, count=100), judged=100)
-
-
-def test_of_iterations_that_a_verdict_explains_one_in_ten_is_read() -> None:
+    # Of iterations that a verdict explains one in ten is read
     budget = spent(1, count=1)
     assert [judged for judged in range(1, 13) if budget.may_read(judged, 0, Need.CONFIRM)] == [10, 11, 12]
-
-
-def test_iterations_that_a_verdict_explains_are_read_within_the_budget() -> None:
+    # Iterations that a verdict explains are read within the budget
     budget = spent(MUCH)
     assert not budget.may_read(JUDGING.read_at_least + 10, 0, Need.CONFIRM)
-
-
-def test_a_restored_budget_is_what_it_was() -> None:
+    # A restored budget is what it was
     budget = spent(JUDGING.free_operators)
     restored = ReadingBudget.from_state(stored(budget.state()), WINDOW)
     assert restored.state() == budget.state()

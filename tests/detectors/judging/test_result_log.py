@@ -63,24 +63,19 @@ def test_operators_of_one_iteration_with_waits_and_transfers() -> None:
     assert columns["elapsed_ns"].tolist() == [50, 10, 10]
 
 
-def test_times_are_given_back_on_the_clock_of_their_rank() -> None:
+def test_columns_of_operators() -> None:
+    # Times are given back on the clock of their rank
     columns = operator_columns(graph_of(row(0, 10, 60), row(1, 50, 60)), 0, 1, ("world",), {1: 1000})
     assert columns["start_ns"].tolist() == [10, 1050]
-
-
-def test_an_iteration_that_is_not_there_gives_empty_columns() -> None:
+    # An iteration that is not there gives empty columns
     columns = operator_columns(graph_of(), 0, 1, (), {})
     assert all(len(column) == 0 for column in columns.values())
-
-
-def test_rows_of_ranks_take_the_score_that_is_given() -> None:
+    # Rows of ranks take the score that is given
     (rows,) = split_by_iteration(evidence_of(4, {7: 10}, work_ns=3.0), np.array([True]))
     columns = rank_columns(rows, np.array([0.5]))
     assert (columns["rank"].tolist(), columns["iteration"].tolist(), columns["score"].tolist()) == ([4], [7], [0.5])
     assert columns["elapsed_ns"].dtype == np.float64
-
-
-def test_columns_are_joined_in_order_and_none_gives_none() -> None:
+    # Columns are joined in order and none gives none
     assert concatenate_columns([]) == {}
     joined = concatenate_columns([{"a": np.array([1])}, {"a": np.array([], dtype=np.int64)}, {"a": np.array([2, 3])}])
     assert joined["a"].tolist() == [1, 2, 3]

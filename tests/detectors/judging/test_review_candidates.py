@@ -86,24 +86,19 @@ def test_so_is_a_pair_that_takes_twice_as_long_as_others_in_its_role_whatever_it
     assert (found.is_odd, found.ranks >= {8, 40}) == (is_odd, is_odd)
 
 
-def test_a_pair_that_hangs_now_and_then_is_not_odd() -> None:
+def test_odd_ranks_and_pairs() -> None:
+    # A pair that hangs now and then is not odd
     rows = [with_recvs(iteration(number, {}), {40: 4.0} if number < 2 else {}) for number in range(5)]
     assert not ranks_to_review(rows, {"pp": 0}, topology(), 1.1).is_odd
-
-
-def test_ranks_that_take_turns_are_uneven_and_odd_together() -> None:
+    # Ranks that take turns are uneven and odd together
     rows = [iteration(number, {number: 30.0}) for number in range(5)]
     assert ranks_to_review(rows, {}, topology(), 1.1).is_odd
-
-
-def test_the_sixteen_oddest_ranks_are_read_with_the_slowest_and_sixteen_peers_of_each_stage() -> None:
+    # The sixteen oddest ranks are read with the slowest and sixteen peers of each stage
     found = review({rank: 100.0 - rank for rank in range(40, 60)})
     assert found.ranks == {0, *range(40, 56)}
     assert len(found.peers) == 16
     assert len(review({}, stages=2).peers) == 32
-
-
-def test_a_rank_that_lost_operators_is_not_known_to_be_late() -> None:
+    # A rank that lost operators is not known to be late
     whole, lossy = iteration(0, {}), iteration(1, {7: 30.0}, lost=(7,))
     assert 7 not in late_of(lossy, topology(), [whole])
     assert late_of(iteration(1, {7: 30.0}), topology(), [whole])[7] == pytest.approx(30 * MS)
@@ -135,15 +130,12 @@ def sums(slow: Collection[int], factor: float, seed: int = 0) -> LaneSums:
     return LaneSums(mean_ns, dict.fromkeys(mean_ns, 4))
 
 
-def test_nothing_is_odd_where_all_switches_are_alike() -> None:
+def test_no_switch_is_odd() -> None:
+    # Nothing is odd where all switches are alike
     assert chosen([sums((), 1.0, seed) for seed in range(5)], JOB) == []
-
-
-def test_a_difference_that_noise_makes_is_not_looked_at() -> None:
+    # A difference that noise makes is not looked at
     assert chosen([sums((0,), 1.2, seed) for seed in range(5)], JOB) == []
-
-
-def test_without_iterations_or_switches_there_is_nothing_to_look_at() -> None:
+    # Without iterations or switches there is nothing to look at
     assert chosen([], JOB) == []
     bare = Topology(JOB.world_size, {}, {}, stage_of=JOB.stage_of)
     assert chosen([sums((0,), 3.0)], bare) == []

@@ -30,11 +30,10 @@ def due(review: StandingReview, *, has_standing: bool = False) -> list[int]:
     return [judged for judged in range(1, 121) if review.is_due(judged, has_standing=has_standing)]
 
 
-def test_a_review_is_due_at_the_first_level_and_then_once_in_fifty() -> None:
+def test_when_a_review_is_due() -> None:
+    # A review is due at the first level and then once in fifty
     assert due(StandingReview()) == [10, 50, 100]
-
-
-def test_it_is_due_once_in_twenty_while_a_standing_fault_is_known() -> None:
+    # It is due once in twenty while a standing fault is known
     assert due(StandingReview(), has_standing=True) == [10, 20, 40, 60, 80, 100, 120]
 
 
@@ -52,15 +51,14 @@ def test_a_plan_counts_when_a_second_review_finds_it_again(plan: Cause) -> None:
     assert review.confirmed([plan], has_standing=False) == [plan]
 
 
-def test_a_plan_that_was_gone_or_is_another_one_begins_anew() -> None:
+def test_plans_of_reviews() -> None:
+    # A plan that was gone or is another one begins anew
     for between in ([], [OTHER_STAGE], [UNEVEN]):
         review = StandingReview()
         review.confirmed([STAGE], has_standing=False)
         review.confirmed(between, has_standing=False)
         assert review.confirmed([STAGE], has_standing=False) == []
-
-
-def test_a_plan_that_a_verdict_tells_already_needs_no_second_review() -> None:
+    # A plan that a verdict tells already needs no second review
     assert StandingReview().confirmed([STAGE], has_standing=True) == [STAGE]
 
 
@@ -72,19 +70,16 @@ def test_whom_two_reviews_in_a_row_accuse_is_told_though_one_takes_it_for_its_ho
     assert review.confirmed([OTHER_RANK, again], has_standing=False) == [again]
 
 
-def test_each_of_several_that_a_review_finds_may_be_confirmed() -> None:
+def test_findings_that_need_two_reviews_or_one() -> None:
+    # Each of several that a review finds may be confirmed
     review = StandingReview()
     assert review.confirmed([RANK, STAGE], has_standing=False) == []
     assert review.confirmed([STAGE, RANK], has_standing=False) == [STAGE, RANK]
-
-
-def test_a_host_that_was_slow_for_one_review_is_not_accused() -> None:
+    # A host that was slow for one review is not accused
     review = StandingReview()
     for causes in ([RANK], [OTHER_RANK], [], [RANK]):
         assert review.confirmed(causes, has_standing=False) == []
-
-
-def test_a_slow_communicator_accuses_nobody_and_needs_no_second_review() -> None:
+    # A slow communicator accuses nobody and needs no second review
     review = StandingReview()
     assert review.confirmed([NOBODY], has_standing=False) == [NOBODY]
     assert review.planned == ()

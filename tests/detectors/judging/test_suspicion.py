@@ -35,13 +35,12 @@ def suspicion(
     return suspicion_of(elapsed_ns, latest, window, limit_ns, has_open=has_open, is_quiet=is_quiet)
 
 
-def test_an_iteration_as_always_is_not_suspect() -> None:
+def test_iterations_as_always_and_long_ones() -> None:
+    # An iteration as always is not suspect
     found = suspicion(100.0)
     assert not found
     assert found == Suspicion(Reason.NONE, is_worth_reading=False)
-
-
-def test_an_irregular_iteration_is_long_and_worth_reading() -> None:
+    # An irregular iteration is long and worth reading
     found = suspicion(111.0)
     assert found.reasons == Reason.IRREGULAR | Reason.UNHEALTHY | Reason.LONG
     assert (found.is_long, found.is_shifted, found.is_worth_reading) == (True, False, True)
@@ -53,24 +52,20 @@ def test_three_quarters_of_what_delta_allows_are_long_and_no_must(elapsed_ns: fl
     assert (found.reasons, found.is_worth_reading) == (reasons, False)
 
 
-def test_a_fault_that_fills_the_window_stays_unhealthy() -> None:
-    """The level from before its verdict opened was 80."""
+def test_suspicion_while_a_fault_lasts() -> None:
+    # A fault that fills the window stays unhealthy: the level from before its verdict opened was 80.
     found = suspicion(100.0, limit_ns=88.0, has_open=True)
     assert found.reasons == Reason.UNHEALTHY
     assert (found.is_long, found.is_worth_reading) == (True, True)
-
-
-def test_an_iteration_of_a_shift_is_suspect_with_its_neighbours() -> None:
-    """Nine iterations of 109 after 100: none is irregular, and three quarters of what δ allows are exceeded."""
+    # An iteration of a shift is suspect with its neighbours: nine iterations of 109 after 100: none is irregular, and
+    # three quarters of what δ allows are exceeded.
     times_ns = [100.0 + n % 2 * 20 for n in range(40)]
     shifted = [*times_ns, *[124.0] * 5]
     found = suspicion(121.0, times_ns=shifted)
     assert found.reasons == Reason.SHIFTED
     assert (found.is_long, found.is_shifted, found.is_worth_reading) == (False, True, True)
     assert not suspicion(121.0, times_ns=shifted, has_open=True).is_worth_reading
-
-
-def test_the_shift_of_a_verdict_whose_cause_is_absent_pauses() -> None:
+    # The shift of a verdict whose cause is absent pauses
     shifted = [*[100.0 + n % 2 * 20 for n in range(40)], *[124.0] * 5]
     assert not suspicion(121.0, times_ns=shifted, has_open=True, is_quiet=True)
 
@@ -90,17 +85,14 @@ def test_without_a_rank_that_stands_out_by_what_is_worth_a_look_it_is_not(latest
     assert not suspicion(106.0, latest)
 
 
-def test_for_a_rank_late_again_and_again_the_newest_iterations_must_take_longer() -> None:
+def test_suspicion_of_late_ranks() -> None:
+    # For a rank late again and again the newest iterations must take longer
     lasting = LATE._replace(lasts=True)
     assert not suspicion(106.0, lasting)
     assert suspicion(106.0, lasting, [*STEADY, *[104.5] * 3]).reasons == Reason.LATE_RANK
     assert not suspicion(106.0, lasting, [*STEADY, *[103.0] * 3])
-
-
-def test_while_a_verdict_is_open_its_lasting_rank_needs_no_longer_iterations() -> None:
+    # While a verdict is open its lasting rank needs no longer iterations
     assert suspicion(100.0, LATE._replace(lasts=True), has_open=True).reasons == Reason.LATE_RANK
-
-
-def test_before_anything_is_usual_nothing_is_suspect() -> None:
+    # Before anything is usual nothing is suspect
     assert not suspicion(1e9, LATE, [100.0] * 9)
     assert not suspicion(1e9, limit_ns=math.nan, times_ns=[100.0] * 9)

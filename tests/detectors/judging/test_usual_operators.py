@@ -25,23 +25,18 @@ USUAL = UsualOperators(
 )
 
 
-def test_the_usual_work_of_a_rank_is_its_median() -> None:
+def test_usual_work_of_ranks() -> None:
+    # The usual work of a rank is its median
     assert dict(zip(USUAL.work_ranks.tolist(), USUAL.work_ns.tolist(), strict=True)) == {0: 11, 1: 20, 2: 30, 3: 40}
-
-
-def test_work_that_all_ranks_do_longer_by_the_same_factor_is_nobody_s_excess() -> None:
+    # Work that all ranks do longer by the same factor is nobody s excess
     rows = iteration(3, [100] * 4, [22.0, 40.0, 60.0, 95.0], [50] * 4)
     assert USUAL.common_factor(rows) == 2.0
     assert USUAL.work_excess_ns(rows) == {0: 0.0, 1: 0.0, 2: 0.0, 3: 15.0}
-
-
-def test_the_common_factor_of_work_that_is_not_known_is_one() -> None:
+    # The common factor of work that is not known is one
     assert USUAL.common_factor(iteration(3, [100] * 4, [0.0] * 4, [50] * 4)) == 1.0
     unknown = UsualOperators([iteration(0, [100] * 2, [0.0] * 2, [1] * 2)], is_whole=True)
     assert unknown.common_factor(iteration(1, [100] * 2, [5.0] * 2, [1] * 2)) == 1.0
-
-
-def test_ranks_with_as_many_operators_as_ever_lost_none() -> None:
+    # Ranks with as many operators as ever lost none
     assert USUAL.complete_ranks(iteration(3, [100] * 5, [1.0] * 5, [50, 49, 51, 50, 50])) == {0, 2, 3}
 
 

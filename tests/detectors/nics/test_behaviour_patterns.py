@@ -38,39 +38,30 @@ def kept(rates: list[float]) -> list[int]:
     return np.flatnonzero(busy_part(np.zeros(len(rates), dtype=np.int64), values, values)).tolist()
 
 
-def test_executions_that_overlap_or_touch_are_one_and_groups_stay_apart() -> None:
+def test_statistics_of_executions() -> None:
+    # Executions that overlap or touch are one and groups stay apart
     merged = executions((1, 0, 4), (0, 5, 9), (0, 0, 3), (0, 1, 2), (0, 3, 4), (1, 2, 6))
     assert merged.group.tolist() == [0, 0, 1]
     assert (merged.begin_ns // MS).tolist() == [0, 5, 0]
     assert (merged.end_ns // MS).tolist() == [4, 9, 6]
-
-
-def test_the_share_is_what_the_executions_cover_and_counts_no_time_twice() -> None:
+    # The share is what the executions cover and counts no time twice
     merged = executions((0, 0, 6), (0, 4, 8), (1, 0, 5))
     np.testing.assert_allclose(shares(merged, np.array([10.0, 20.0, 0.0]) * MS), [0.8, 0.25, np.nan])
-
-
-def test_mean_and_deviation_are_weighed_by_overlap() -> None:
+    # Mean and deviation are weighed by overlap
     found = statistics(executions((0, 5, 65)), each_ms([4.0, 8.0, 4.0, 8.0, 4.0, 8.0, 4.0], 10), 1)
     # half of the first and of the last sample: 6 samples' worth, of 4 three times
     assert found.samples.tolist() == pytest.approx([6.0])
     assert found.mean.tolist() == pytest.approx([6.0])
     assert found.deviation.tolist() == pytest.approx([2.0])
-
-
-def test_under_five_samples_nothing_is_known() -> None:
+    # Under five samples nothing is known
     found = statistics(executions((0, 0, 4), (1, 0, 5), (2, 0, 0)), each_ms([3.0] * 9), 4)
     np.testing.assert_array_equal(np.isnan(found.mean), [True, False, True, True])
     np.testing.assert_array_equal(np.isnan(found.deviation), [True, False, True, True])
     assert found.samples.tolist() == [0.0, 5.0, 0.0, 0.0]
-
-
-def test_waiting_before_the_bytes_move_is_no_fluctuation() -> None:
+    # Waiting before the bytes move is no fluctuation
     found = statistics(executions((0, 0, 20)), each_ms([0.0] * 12 + [7.0] * 8), 1)
     assert (found.mean.item(), found.deviation.item()) == pytest.approx((7.0, 0.0))
-
-
-def test_an_operator_that_idles_between_bursts_keeps_its_idling() -> None:
+    # An operator that idles between bursts keeps its idling
     found = statistics(executions((0, 0, 12)), each_ms([0, 0, 8, 0, 8, 0, 8, 0, 8, 0, 8, 0]), 1)
     assert found.samples.item() == pytest.approx(9.0)  # from the first burst to the last one
     assert found.deviation.item() > 0.5 * found.mean.item()

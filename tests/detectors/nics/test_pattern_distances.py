@@ -35,38 +35,29 @@ def abnormal(own: Patterns, regular: Patterns = NOBODY) -> list[int]:
     return own.rank[judge_patterns(own, regular).is_abnormal].tolist()
 
 
-def test_one_worker_that_behaves_unlike_all_others_is_abnormal() -> None:
+def test_distances_between_workers() -> None:
+    # One worker that behaves unlike all others is abnormal
     own = patterns([4.0, 4.1, 0.1, 3.9, 4.0, 4.2, 4.1, 4.0])
     judged = judge_patterns(own, NOBODY)
     assert abnormal(own) == [2]
     assert judged.differential.tolist() == pytest.approx([1 / 7, 1 / 7, 1.0, *[1 / 7] * 5])
     assert np.isnan(judged.unexpected).all()
-
-
-def test_what_takes_a_hundredth_of_the_iteration_is_never_abnormal() -> None:
+    # What takes a hundredth of the iteration is never abnormal
     assert abnormal(patterns([4.0, 4.0, 0.1, 4.0], share=[0.5, 0.5, 0.01, 0.5])) == []
-
-
-def test_what_befalls_all_workers_alike_shows_against_what_is_expected() -> None:
+    # What befalls all workers alike shows against what is expected
     regular = patterns([4.0, 4.1, 3.9, 4.0] * 3, rank=[0, 1, 2, 3] * 3)
     own = patterns([0.1] * 4)
     assert abnormal(own) == []
     assert abnormal(own, regular) == [0, 1, 2, 3]
     assert judge_patterns(own, regular).unexpected.tolist() == pytest.approx([(3.5 - 0.1) / 4.1] * 4, rel=0.05)
     assert abnormal(patterns([4.0, 3.8, 4.3, 4.1]), regular) == []
-
-
-def test_classes_are_apart_and_a_worker_alone_in_its_class_is_held_against_nobody() -> None:
+    # Classes are apart and a worker alone in its class is held against nobody
     own = patterns([4.0, 4.0, 4.0, 0.1], communicator=[0, 0, 0, 1])
     assert abnormal(own) == []
     np.testing.assert_array_equal(np.isnan(judge_patterns(own, NOBODY).differential), [False, False, False, True])
-
-
-def test_two_workers_that_differ_do_not_say_who_is_odd() -> None:
+    # Two workers that differ do not say who is odd
     assert abnormal(patterns([4.0, 0.1])) == []
-
-
-def test_an_unknown_rate_gives_no_distance_and_is_no_zero() -> None:
+    # An unknown rate gives no distance and is no zero
     own = patterns([4.0, 4.0, 4.0, np.nan])
     judged = judge_patterns(own, patterns([4.0] * 5))
     assert judged.differential[:3].tolist() == [0.0, 0.0, 0.0]
@@ -75,26 +66,21 @@ def test_an_unknown_rate_gives_no_distance_and_is_no_zero() -> None:
     assert not judged.is_abnormal.any()
 
 
-def test_one_direction_is_enough() -> None:
+def test_directions_and_ranges_of_patterns() -> None:
+    # One direction is enough
     own = patterns([4.0] * 6)
     one_way = own._replace(rx_deviation=np.array([4.0, 4.0, 4.0, 4.0, 0.1, 4.0]))
     assert abnormal(one_way) == [4]
-
-
-def test_of_many_workers_some_are_compared_and_the_odd_one_is_still_found() -> None:
+    # Of many workers some are compared and the odd one is still found
     deviation = np.full(3 * MOST_COMPARED + 1, 4.0)
     deviation[7] = 0.1
     assert abnormal(patterns(deviation)) == [7]
-
-
-def test_a_range_holds_what_gave_it_and_is_unknown_where_nothing_did() -> None:
+    # A range holds what gave it and is unknown where nothing did
     triples = np.array([[0.5, 1.0, 0.4], [0.52, 0.9, 0.5], [0.5, 1.0, 0.45], [0.1, np.nan, 0.1]])
     low, high = expected_ranges(np.array([0, 0, 0, 2]), triples, 3)
     assert np.all((low[0] <= triples[:3]) & (triples[:3] <= high[0]))
     assert np.isnan(low[1:]).all()
-
-
-def test_nothing_in_nothing_out() -> None:
+    # Nothing in nothing out
     assert judge_patterns(NOBODY, NOBODY).is_abnormal.tolist() == []
     assert judge_patterns(NOBODY, patterns([1.0, 2.0])).is_abnormal.tolist() == []
 

@@ -35,16 +35,13 @@ def favourite(rates: dict[int, tuple[float, float]], *others: Device) -> Device:
     return max([*NIC, *others], key=lambda device: log_odds(device, low))
 
 
-def test_the_nic_that_sends_at_the_lowest_peak_is_likelier_than_the_one_that_receives_from_it() -> None:
+def test_peaks_tell_the_capped_nic() -> None:
+    # The nic that sends at the lowest peak is likelier than the one that receives from it
     assert favourite(CAPPED) == NIC[1]
-
-
-def test_a_nic_that_is_slow_both_ways_is_told_from_its_neighbours() -> None:
+    # A nic that is slow both ways is told from its neighbours
     rates = {0: (0.4, 0.13), 1: (0.13, 0.13), 2: (0.13, 0.4), 3: (0.4, 0.4)}
     assert favourite(rates) == NIC[1]
-
-
-def test_neither_a_switch_nor_the_communicator_is_likelier_than_a_nic_that_is_capped_alone() -> None:
+    # Neither a switch nor the communicator is likelier than a nic that is capped alone
     assert favourite(CAPPED, Device("switch", RANKS), Device("communicator", RANKS)) == NIC[1]
 
 
@@ -83,7 +80,8 @@ def test_where_samples_say_nothing_no_device_is_likelier(rates: dict[int, tuple[
     assert {log_odds(device, low) for device in NIC} == {0.0}
 
 
-def test_a_nic_that_ranks_share_is_one_device_and_any_of_them_may_sample_it() -> None:
+def test_peaks_over_the_usual_ones() -> None:
+    # A nic that ranks share is one device and any of them may sample it
     places = {rank: Place(f"h{rank // 2}", rank % 2, "eth0") for rank in RANKS}
     shared = Topology(4, places, {0: RANKS}, ("world",))
     low = capped_ends(RANKS, [{0: (0.2, 0.9), 3: (0.9, 0.9)}], shared)
@@ -93,15 +91,11 @@ def test_a_nic_that_ranks_share_is_one_device_and_any_of_them_may_sample_it() ->
         (Device("nic", (2, 3)), 0): False,
         (Device("nic", (2, 3)), 1): False,
     }
-
-
-def test_peaks_are_divided_by_the_usual_and_what_is_unknown_is_left_out() -> None:
+    # Peaks are divided by the usual and what is unknown is left out
     rank, tx, rx = np.array([0, 1, 2, 3]), np.array([5.0, np.nan, 4.0, 1.0]), np.array([6.0, 1.0, 2.0, 1.0])
     usual = {0: (10.0, 3.0), 1: (1.0, 1.0), 2: (0.0, 1.0)}
     assert relative_peaks(rank, tx, rx, usual) == {0: (0.5, 2.0)}
-
-
-def test_the_usual_peak_is_the_median_of_those_that_are_known() -> None:
+    # The usual peak is the median of those that are known
     group = np.array([7, 7, 7, 7, 9])
     tx, rx = np.array([1.0, 2.0, 30.0, np.nan, np.nan]), np.array([1.0, 1.0, 1.0, 9.0, 9.0])
     assert usual_peaks(group, tx, rx) == {7: (2.0, 1.0)}

@@ -39,11 +39,10 @@ def steady(found: dict[int, tuple[float, float]], ratio: float = math.nan) -> li
     return [(nic.ranks[0], way) for (nic, way), is_steady in ends.items() if is_steady]
 
 
-def test_the_nic_that_moves_steadily_while_the_others_burst_stands_out() -> None:
+def test_steady_nics() -> None:
+    # The nic that moves steadily while the others burst stands out
     assert steady(BURSTS) == [(1, 0)]
-
-
-def test_a_rate_that_is_steady_at_its_usual_peak_is_not_capped() -> None:
+    # A rate that is steady at its usual peak is not capped
     assert steady(BURSTS, ratio=0.97) == []
     assert steady(BURSTS, ratio=0.13) == [(1, 0)]
 
@@ -63,37 +62,31 @@ def test_where_patterns_say_nothing_nobody_stands_out(found: dict[int, tuple[flo
     assert steady(found) == []
 
 
-def test_one_iteration_in_which_a_pattern_is_missing_is_left_out() -> None:
+def test_steady_nics_need_comparable_patterns() -> None:
+    # One iteration in which a pattern is missing is left out
     whole, part = swings(BURSTS), swings({rank: BURSTS[rank] for rank in (0, 1)})
     ends = steady_ends(5, RANKS, [whole, part, whole], APART)
     assert [end for end, is_steady in ends.items() if is_steady] == [(NIC[1], 0)]
-
-
-def test_two_nics_can_not_tell_which_of_them_is_unlike_the_other() -> None:
+    # Two nics can not tell which of them is unlike the other
     assert steady_ends(5, (0, 1), [swings({0: (0.5, 0.5), 1: (0.01, 0.01)})], APART) == {}
-
-
-def test_patterns_of_other_communicators_say_nothing() -> None:
+    # Patterns of other communicators say nothing
     assert steady_ends(5, RANKS, [swings(BURSTS, communicator=4)], APART) == {}
-
-
-def test_a_nic_that_ranks_share_is_one_device_whoever_samples_it() -> None:
+    # A nic that ranks share is one device whoever samples it
     ranks = tuple(range(6))
     shared = Topology(6, {rank: Place(f"h{rank // 2}", rank % 2, "eth0") for rank in ranks}, {5: ranks}, ())
     found = swings({1: (0.5, 0.4), 2: (0.01, 0.5), 5: (0.6, 0.5)})
     ends = steady_ends(5, ranks, [found], shared)
     assert [end for end, is_steady in ends.items() if is_steady] == [(Device("nic", (2, 3)), 0)]
-
-
-def test_all_ranks_are_held_against_each_other_by_the_longest_operator_of_a_communicator() -> None:
-    """Rank 1 spent more in another one: in a ring, that one may go round the other way."""
+    # All ranks are held against each other by the longest operator of a communicator: rank 1 spent more in another
+    # one: in a ring, that one may go round the other way.
     rank, communicator, operator = np.array([0, 0, 1, 1]), np.array([5, 5, 5, 5]), np.array([0, 1, 0, 1])
     share, deviation = np.array([0.2, 0.6, 0.4, 0.3]), np.array([1.0, 2.0, 3.0, 4.0])
     patterns = Patterns(rank, communicator, operator, share, np.full(4, 10.0), deviation, np.full(4, 10.0), deviation)
     assert [(one.rank, one.tx) for one in swings_of(patterns, {5}, {})] == [(0, 0.2), (1, 0.4)]
 
 
-def test_the_longest_operator_stands_for_a_communicator() -> None:
+def test_what_is_shown_of_steady_nics() -> None:
+    # The longest operator stands for a communicator
     rank, communicator, operator = np.array([0, 0, 0, 1]), np.array([5, 5, WHOLE, 5]), np.array([0, 1, -1, 1])
     share, mean = np.array([0.2, 0.6, 1.0, 0.3]), np.full(4, 10.0)
     deviation = np.array([1.0, 2.0, 3.0, np.nan])
@@ -104,9 +97,7 @@ def test_the_longest_operator_stands_for_a_communicator() -> None:
     assert math.isnan(found[1].tx_ratio)
     assert [one.tx for one in swings_of(patterns, {WHOLE}, {})] == [0.3]
     assert swings_of(patterns, set(), {}) == ()
-
-
-def test_people_read_the_rate_and_how_steady_it_is_beside_the_others() -> None:
+    # People read the rate and how steady it is beside the others
     text = steady_text(NIC[1], 5, [swings(BURSTS)] * 3)
     assert text == "rank 1 sent 80 Mbit/s meanwhile, ± 1% (others ± 45%)"
     assert steady_text(Device("link", (1, 0)), 5, [swings(BURSTS)]) is not None
@@ -170,23 +161,18 @@ def test_a_stretch_has_its_nic_its_time_and_its_rate(shift_ns: int) -> None:
     assert found == Stretch((Device("nic", (2,)), 0), 2.0, 4.0, SLOW, 0.0)
 
 
-def test_two_stretches_of_one_nic_are_two() -> None:
+def test_stretches() -> None:
+    # Two stretches of one nic are two
     apart = traffic({1: (0, 200)})
     apart[1].tx[400:] = SLOW
     assert [(one.begin_s, one.past_s) for one in steady_stretches(apart, HOSTS)] == [(0.0, 2.0), (4.0, 6.0)]
-
-
-def test_a_moment_is_no_stretch() -> None:
+    # A moment is no stretch
     assert steady_stretches(traffic({2: (200, 200 + (NICS.min_windows - 1) * NICS.window_samples)}), HOSTS) == []
-
-
-def test_a_nic_that_is_steady_at_its_peak_is_none() -> None:
+    # A nic that is steady at its peak is none
     full = traffic({})
     full[2].tx[200:400] = FAST
     assert steady_stretches(full, HOSTS) == []
-
-
-def test_where_all_burst_or_few_are_sampled_nothing_is_found() -> None:
+    # Where all burst or few are sampled nothing is found
     assert steady_stretches(traffic({}), HOSTS) == []
     assert steady_stretches({rank: own for rank, own in traffic({1: (0, 600)}).items() if rank < 2}, HOSTS) == []
     assert steady_stretches({}, HOSTS) == []

@@ -65,17 +65,14 @@ def slow(worth_us: float, *, read: set[int], **last: Any) -> set[int]:
     return slow_collectives(irregular, path_collectives(irregular, 5), reference, worth_us * US)
 
 
-def test_a_collective_is_slow_where_a_member_that_was_not_read_is_late() -> None:
+def test_slow_collectives() -> None:
+    # A collective is slow where a member that was not read is late
     assert slow(20, read={0, 2}, late={1: 50 * US}) == {1}
     assert slow(60, read={0, 2}, late={1: 50 * US}) == set()
-
-
-def test_no_collective_is_slow_where_the_late_one_was_read_or_nobody_is_late() -> None:
+    # No collective is slow where the late one was read or nobody is late
     assert slow(20, read={0, 2}, late={0: 50 * US}) == set()
     assert slow(1, read={0, 2}) == set()
-
-
-def test_a_collective_that_was_never_seen_is_slow() -> None:
+    # A collective that was never seen is slow
     reference = learn_reference(graph_of(row(0, 10, 20, group=3)))
     graph = graph_of(row(0, 10, 50, group=4))
     assert slow_collectives(graph, path_collectives(graph, 0), reference, 30.0) == {4}
@@ -86,39 +83,30 @@ def excess(attribution: Any) -> dict[Lane, float]:
     return {lane: ns / US for lane, ns in attribution.path_excess_ns.items() if ns}
 
 
-def test_nothing_is_in_excess_where_all_is_as_usual() -> None:
+def test_lanes_of_the_path() -> None:
+    # Nothing is in excess where all is as usual
     assert excess(attributed()) == {}
-
-
-def test_a_late_rank_is_found_behind_two_communicators() -> None:
-    """Rank 1 is late in tp; so 0 sends late, 2 receives late, and the world waits for 2: the walk ends at 1."""
+    # A late rank is found behind two communicators: rank 1 is late in tp; so 0 sends late, 2 receives late, and the
+    # world waits for 2: the walk ends at 1.
     attribution = attributed(late={1: 50 * US})
     assert excess(attribution) == {Lane("work", 1): 50}
     piece = attribution.pieces[Lane("work", 1)]
     assert (piece.rank, piece.communicator, piece.elapsed_ns, piece.usual_ns) == (1, 1, 62 * US, 12 * US)
-
-
-def test_a_rank_that_overtakes_the_usual_late_one_has_the_path() -> None:
-    """Rank 0 usually waits 2 µs for 1 in tp; now all wait for 0."""
+    # A rank that overtakes the usual late one has the path: rank 0 usually waits 2 µs for 1 in tp; now all wait for
+    # 0.
     attribution = attributed(late={0: 30 * US})
     assert excess(attribution) == {Lane("work", 0): 30}
     assert attribution.work_excess_ns == {0: 30 * US, 1: 0, 2: 0}
-
-
-def test_lateness_that_nobody_waited_for_is_not_on_the_path() -> None:
+    # Lateness that nobody waited for is not on the path
     attribution = attributed(late={2: 5 * US})
     assert excess(attribution) == {}
     assert attribution.work_excess_ns[2] == 5 * US
-
-
-def test_a_slow_pair_is_the_lane_of_its_recv() -> None:
+    # A slow pair is the lane of its recv
     attribution = attributed(pp=104 * US)
     assert excess(attribution) == {Lane("pair", 0, 2): 100}
     assert attribution.lanes[Lane("pair", 0, 2)].excess_ns == pytest.approx(100 * US, rel=2e-3)
     assert attribution.lanes[Lane("collective", 1)].excess_ns == 0
-
-
-def test_a_slow_collective_is_the_lane_of_its_communicator() -> None:
+    # A slow collective is the lane of its communicator
     assert excess(attributed(world=45 * US)) == {Lane("collective", 0): 40}
 
 
@@ -132,19 +120,16 @@ def test_of_a_batch_that_ended_late_the_slow_message_has_the_path_and_not_its_ma
     assert (piece.elapsed_ns, piece.usual_ns, piece.rank in (lane.first, lane.second)) == (SLOW, QUICK, True)
 
 
-def test_a_message_of_which_one_end_was_lost_is_not_taken_for_the_slow_one_of_its_batch() -> None:
+def test_batches_and_two_causes_on_the_path() -> None:
+    # A message of which one end was lost is not taken for the slow one of its batch
     reference = learn_reference(graph_of(*(one for n in range(3) for one in ring_rows((), iteration=n))))
     rows = [one for one in ring_rows({0}, iteration=3) if (one["rank"], one["peer"], one["operator"]) != (3, 0, SEND)]
     assert len(rows) == 2 * RING - 1
     path = attribute(graph_of(*rows), 3, reference).path_excess_ns
     assert [lane for lane, ns in path.items() if ns] == [Lane("pair", 0, 1)]
-
-
-def test_two_causes_each_have_their_part() -> None:
+    # Two causes each have their part
     assert excess(attributed(late={1: 50 * US}, pp=34 * US)) == {Lane("work", 1): 50, Lane("pair", 0, 2): 30}
-
-
-def test_the_pieces_tile_the_iteration() -> None:
+    # The pieces tile the iteration
     rows, entries = job(1, late={1: 7 * US}, tp=9 * US)
     graph = exact_graph(rows, entries)
     nothing = np.zeros(len(graph))
@@ -186,18 +171,15 @@ def test_the_walk_goes_back_in_time_and_ends(rows: Rows) -> None:
     assert 0 <= total <= graph.end_ns.max() - graph.start_ns.min()
 
 
-def test_an_iteration_that_is_not_there_has_no_attribution() -> None:
+def test_nothing_usual_is_known() -> None:
+    # An iteration that is not there has no attribution
     attribution = attribute(graph_of(), 3, learn_reference(graph_of()))
     assert (attribution.path_excess_ns, attribution.lanes, attribution.work_excess_ns) == ({}, {}, {})
-
-
-def test_operators_never_seen_before_accuse_nobody() -> None:
+    # Operators never seen before accuse nobody
     reference = learn_reference(graph_of(row(0, 0, 5), row(1, 2, 5)))
     new = graph_of(row(0, 0, 5, "send", peer=1, group=7), row(1, 2, 900, "recv", peer=0, group=7))
     attribution = attribute(new, 0, reference)
     assert (attribution.path_excess_ns, attribution.lanes, attribution.work_excess_ns) == ({}, {}, {})
-
-
-def test_without_anything_usual_nothing_is_in_excess() -> None:
+    # Without anything usual nothing is in excess
     attribution = attribute(graph_of(row(0, 0, 5), row(1, 2, 5)), 0, learn_reference(graph_of()))
     assert (attribution.path_excess_ns, attribution.lanes) == ({}, {})

@@ -50,41 +50,32 @@ def accused(*rows: Row, trusted: range = range(4)) -> tuple[int, ...]:
     return () if found is None else found.ranks
 
 
-def test_nothing_hangs_where_all_ended() -> None:
+def test_missing_ranks() -> None:
+    # Nothing hangs where all ended
     assert hang(*((rank, WORLD, 0, 5.0) for rank in range(4))) is None
-
-
-def test_who_never_arrived_is_accused() -> None:
+    # Who never arrived is accused
     found = hang(*((rank, WORLD, 7, None) for rank in (0, 1, 3)), (2, WORLD, 6, 1.0))
     assert found is not None
     assert (found.ranks, found.waiting, found.has_arrived, found.since_ns) == ((2,), 3, False, 1_000)
-
-
-def test_who_lost_rows_and_is_missing_is_not_accused_where_another_was_seen_to_stop() -> None:
-    """Rank 1 stands inside an operator that rank 0 has left; the row in which rank 2 waits for the world is lost."""
+    # Who lost rows and is missing is not accused where another was seen to stop: rank 1 stands inside an operator
+    # that rank 0 has left; the row in which rank 2 waits for the world is lost.
     rows: list[Row] = [(0, LEFT, 3, 1.0), (1, LEFT, 3, None), (0, WORLD, 7, None), (3, WORLD, 7, None),
                        (2, WORLD, 6, 1.0)]  # fmt: skip
     told = find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2})
     assert told is not None
     assert (told.ranks, told.has_arrived) == ((1,), True)
     assert accused(*rows) == (2,)  # who lost nothing is missing for sure
-
-
-def test_who_lost_rows_and_is_missing_is_accused_where_nobody_was_seen_to_stop() -> None:
+    # Who lost rows and is missing is accused where nobody was seen to stop
     rows: list[Row] = [*((rank, WORLD, 7, None) for rank in (0, 1, 3)), (2, WORLD, 6, 1.0)]
     told = find_hang(columns_of(rows), TOPOLOGY, range(4), lossy={2})
     assert told is not None
     assert told.ranks == (2,)
-
-
-def test_who_waits_elsewhere_for_the_missing_one_is_a_victim() -> None:
-    """Rank 2 is missing from the world's operator, because it waits for rank 3."""
+    # Who waits elsewhere for the missing one is a victim: rank 2 is missing from the world's operator, because it
+    # waits for rank 3.
     rows: list[Row] = [(0, WORLD, 7, None), (1, WORLD, 7, None), (2, RIGHT, 3, None), (3, RIGHT, 2, 1.0)]
     assert accused(*rows) == (3,)
-
-
-def test_operators_enqueued_behind_the_one_that_hangs_accuse_nobody_else() -> None:
-    """On a GPU: all have enqueued further, but for rank 3, whose process stopped."""
+    # Operators enqueued behind the one that hangs accuse nobody else: on a GPU: all have enqueued further, but for
+    # rank 3, whose process stopped.
     rows: list[Row] = [
         (0, LEFT, 1, None), (0, WORLD, 7, None), (1, WORLD, 7, None), (1, LEFT, 1, None),
         (2, RIGHT, 3, None), (2, WORLD, 7, None), (3, RIGHT, 2, 1.0),
@@ -92,8 +83,9 @@ def test_operators_enqueued_behind_the_one_that_hangs_accuse_nobody_else() -> No
     assert accused(*rows) == (3,)
 
 
-def test_who_stopped_inside_what_others_have_left_is_accused() -> None:
-    """Rank 1 never comes out of what rank 0 has left; the others wait, in operators that rank 1 enqueued too."""
+def test_stopped_ranks_and_circles() -> None:
+    # Who stopped inside what others have left is accused: rank 1 never comes out of what rank 0 has left; the others
+    # wait, in operators that rank 1 enqueued too.
     rows: list[Row] = [
         (0, LEFT, 4, 2.0), (0, WORLD, 7, None), (1, LEFT, 4, None), (1, WORLD, 7, None),
         (2, WORLD, 7, None), (3, WORLD, 7, None),
@@ -101,22 +93,16 @@ def test_who_stopped_inside_what_others_have_left_is_accused() -> None:
     found = hang(*rows)
     assert found is not None
     assert (found.ranks, found.communicator, found.has_arrived, found.is_shared) == ((1,), LEFT, True, False)
-
-
-def test_a_later_collective_shows_that_a_rank_has_left_an_earlier_one() -> None:
-    """Dumps hold the tail of a log: rank 0's share of the operator that rank 1 stopped in is not there any more."""
+    # A later collective shows that a rank has left an earlier one: dumps hold the tail of a log: rank 0's share of
+    # the operator that rank 1 stopped in is not there any more.
     rows: list[Row] = [(0, LEFT, 9, None), (1, LEFT, 4, None), (2, WORLD, 7, None), (3, WORLD, 7, None)]
     assert accused(*rows) == (1,)
-
-
-def test_where_all_are_inside_and_nobody_left_all_are_named_as_one() -> None:
+    # Where all are inside and nobody left all are named as one
     found = hang(*((rank, WORLD, 7, None) for rank in range(4)))
     assert found is not None
     assert (found.ranks, found.waiting, found.is_shared) == ((0, 1, 2, 3), 0, True)
-
-
-def test_ranks_that_wait_for_each_other_in_a_circle_are_accused() -> None:
-    """Ranks 1 and 2 both send first, and the others wait for them."""
+    # Ranks that wait for each other in a circle are accused: ranks 1 and 2 both send first, and the others wait for
+    # them.
     rows: list[Row] = [
         (1, PAIR, 0, None, SEND, 2), (2, PAIR, 0, None, SEND, 1), (0, WORLD, 7, None), (3, WORLD, 7, None),
     ]  # fmt: skip
@@ -129,26 +115,21 @@ IN_BOTH_RECVS: list[Row] = [
 """Ranks 1 and 2 wait for each other's second message."""
 
 
-def test_of_two_that_receive_from_each_other_the_one_that_owes_an_answer_is_accused() -> None:
-    """Rank 2 got an activation, posted the next recv, and sent no gradient back."""
+def test_two_ranks_that_receive_from_each_other() -> None:
+    # Of two that receive from each other the one that owes an answer is accused: rank 2 got an activation, posted the
+    # next recv, and sent no gradient back.
     sent: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
     found = hang(*sent, *IN_BOTH_RECVS)
     assert found is not None
     assert (found.ranks, found.waiting, found.has_arrived, found.is_shared) == ((2,), 3, False, False)
-
-
-def test_of_two_that_receive_from_each_other_and_owe_nothing_both_are_named() -> None:
+    # Of two that receive from each other and owe nothing both are named
     there: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
     back: list[Row] = [(2, PAIR, 0, 1.0, SEND, 1), (1, PAIR, 0, 1.0, RECV, 2)]
     assert accused(*there, *back, *IN_BOTH_RECVS) == (1, 2)
-
-
-def test_of_two_that_receive_from_each_other_none_is_told_apart_by_a_log_with_holes() -> None:
+    # Of two that receive from each other none is told apart by a log with holes
     sent: list[Row] = [(1, PAIR, 0, 1.0, SEND, 2), (2, PAIR, 0, 1.0, RECV, 1)]
     assert accused(*sent, *IN_BOTH_RECVS[:2], trusted=range(1)) == ()
-
-
-def test_a_missing_receiver_is_accused() -> None:
+    # A missing receiver is accused
     rows: list[Row] = [
         (1, PAIR, 5, None, SEND, 2),
         (2, PAIR, 4, 1.0, RECV, 1),
@@ -156,10 +137,7 @@ def test_a_missing_receiver_is_accused() -> None:
         (3, WORLD, 7, None),
     ]
     assert accused(*rows) == (2,)
-
-
-def test_nobody_is_accused_for_who_is_not_logged() -> None:
-    """Rank 1 may wait for rank 0, of which nothing is known."""
+    # Nobody is accused for who is not logged: rank 1 may wait for rank 0, of which nothing is known.
     rows: list[Row] = [(1, LEFT, 3, None), (2, RIGHT, 2, 1.0), (3, RIGHT, 2, 1.0)]
     assert accused(*rows, trusted=range(1, 4)) == ()
 
@@ -199,36 +177,27 @@ def partly_logged(*rows: Row) -> Hang | None:
     return find_hang(columns_of(rows), topology, (0, 2))
 
 
-def test_where_all_chains_lead_to_one_operator_its_silent_member_is_named() -> None:
-    """Who stands there is a victim: a process that has died leaves no dump."""
+def test_silent_members_and_ends_of_walks() -> None:
+    # Where all chains lead to one operator its silent member is named: who stands there is a victim: a process that
+    # has died leaves no dump.
     found = partly_logged((0, WORLD, 7, None), (2, RIGHT, 4, None))
     assert found is not None
     assert (found.ranks, found.silent, found.waiting) == ((3,), 1, 2)
     assert (found.has_arrived, found.is_shared) == (False, False)
-
-
-def test_of_more_silent_members_than_a_host_has_gpus_none_is_named() -> None:
+    # Of more silent members than a host has gpus none is named
     members = tuple(range(12))
     topology = Topology(12, {rank: Place() for rank in range(3)}, {WORLD: members}, ("world",))
     found = find_hang(columns_of([(rank, WORLD, 7, None) for rank in range(3)]), topology, range(3))
     assert found is not None
     assert (found.ranks, found.silent, found.waiting) == ((), 9, 3)
-
-
-def test_where_chains_lead_to_several_operators_with_silent_members_nobody_is_told() -> None:
+    # Where chains lead to several operators with silent members nobody is told
     assert partly_logged((0, LEFT, 7, None), (2, RIGHT, 4, None)) is None
-
-
-def test_walks_end_in_long_chains_and_in_circles() -> None:
+    # Walks end in long chains and in circles
     chain = {at: [at + 1] for at in range(5_000)}
     assert last_groups(chain) == [{5_000}]
     assert last_groups({**chain, 5_000: [4_990]}) == [set(range(4_990, 5_001))]
     assert last_groups({}) == []
-
-
-def test_who_waits_for_two_ends_is_at_neither() -> None:
+    # Who waits for two ends is at neither
     assert last_groups({"victim": ["slow", "stuck"], "stuck": ["stuck"]}) == [{"slow"}, {"stuck"}]
-
-
-def test_a_circle_with_a_way_out_is_no_end() -> None:
+    # A circle with a way out is no end
     assert last_groups({1: [2], 2: [1, 3]}) == [{3}]

@@ -16,18 +16,15 @@ from tests.detectors.operator_graphs import graph_of, row
 WORLD = Lane("collective", 0)
 
 
-def test_the_lane_of_a_pair_goes_from_its_sender_to_its_receiver() -> None:
+def test_transfers_of_lanes() -> None:
+    # The lane of a pair goes from its sender to its receiver
     graph = graph_of(row(0, 5, 6, "send", peer=1), row(1, 0, 30, "recv", peer=0), row(2, 0, 9, group=4))
     assert {lane_of(graph, at) for at in range(3)} == {Lane("pair", 0, 1), Lane("collective", 4)}
-
-
-def test_the_transfer_of_a_collective_is_the_median_of_its_members() -> None:
-    """One of the members left late, one early: neither says how long the transfer of all took."""
+    # The transfer of a collective is the median of its members: one of the members left late, one early: neither says
+    # how long the transfer of all took.
     graph = graph_of(row(0, 0, 20), row(1, 10, 14), row(2, 3, 15))
     assert {lane: usual.mean_ns for lane, usual in learn_reference(graph).lanes.items()} == {Lane("collective", 0): 5}
-
-
-def test_a_ring_with_one_slow_way_is_slow_although_a_member_leaves_as_early_as_ever() -> None:
+    # A ring with one slow way is slow although a member leaves as early as ever
     usual = learn_reference(graph_of(*(row(rank, 0, 14) for rank in range(4)))).lanes
     slow = lane_table(graph_of(row(0, 0, 14), row(1, 0, 30), row(2, 0, 45), row(3, 0, 31)))
     assert lane_excess(slow, 0, usual)[WORLD].excess_ns > usual[WORLD].mean_ns
@@ -59,13 +56,12 @@ def test_of_a_batch_only_the_lane_of_the_slow_message_took_longer(slow: int) -> 
     assert longer == {Lane("pair", one, (one + 1) % RING): (SLOW - QUICK) * (one == slow) for one in range(RING)}
 
 
-def test_a_lane_in_which_one_message_hung_is_stray_though_one_beside_another_message_ended_late_as_well() -> None:
+def test_excess_of_lanes() -> None:
+    # A lane in which one message hung is stray though one beside another message ended late as well
     reference = learn_reference(graph_of(*ring_rows((), ())))
     found = attribute(graph_of(*ring_rows({1}, {2}, iteration=3)), 3, reference).lanes
     assert {lane.first: excess.slow_transfers for lane, excess in found.items()} == dict.fromkeys(range(RING), 1)
-
-
-def test_the_excess_of_a_lane_counts_each_of_its_operators() -> None:
+    # The excess of a lane counts each of its operators
     regular = [row(rank, 1000 * n + rank, 1000 * n + 11, sequence=n, iteration=n, size=64.0)
                for n in range(3) for rank in (0, 1)]  # fmt: skip
     reference = learn_reference(graph_of(*regular))
@@ -73,16 +69,12 @@ def test_the_excess_of_a_lane_counts_each_of_its_operators() -> None:
                        for n in (0, 1) for rank in (0, 1)])  # fmt: skip
     found = attribute(twice, 9, reference).lanes[Lane("collective", 0)]
     assert (found.excess_ns, found.usual_ns, found.size_bytes) == (40, 20, 128)
-
-
-def test_a_lane_that_is_not_in_the_iteration_is_left_out() -> None:
+    # A lane that is not in the iteration is left out
     graph = graph_of(
         row(0, 0, 5), row(1, 2, 5), row(0, 9, 12, group=1, iteration=1), row(1, 9, 12, group=1, iteration=1)
     )
     assert set(attribute(graph, 1, learn_reference(graph)).lanes) == {Lane("collective", 1)}
-
-
-def test_an_iteration_without_rows_has_no_lanes() -> None:
+    # An iteration without rows has no lanes
     table = lane_table(graph_of(row(0, 0, 20), row(1, 10, 14)))
     usual = {WORLD: UsualLane(3.0, 1.0, 0.0)}
     assert lane_excess(table, 1, usual) == {}

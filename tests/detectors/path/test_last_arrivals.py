@@ -29,25 +29,20 @@ def arrivals(*rows: tuple[int, int, int, float], operator: int = ALL_REDUCE, is_
     )
 
 
-def test_the_shortest_share_is_the_last_arriver() -> None:
+def test_last_arrivals() -> None:
+    # The shortest share is the last arriver
     found = arrivals((0, 0, 5, 90.0), (1, 0, 5, 20.0), (2, 0, 5, 70.0), (0, 1, 5, 3.0), (2, 1, 5, 4.0))
     assert found.last_rank.tolist() == [1, 0]
     assert found.waited_ns.tolist() == [70.0, 1.0]
     assert found.shares.tolist() == [3, 2]
     assert found.ends_apart_ns.tolist() == [0.0, 0.0]
-
-
-def test_without_starts_only_the_ends_are_not_known() -> None:
+    # Without starts only the ends are not known
     found = arrivals((0, 0, 5, 90.0), (1, 0, 5, 20.0), is_timed=False)
     assert found.last_rank.tolist() == [1]
     assert np.isnan(found.ends_apart_ns).tolist() == [True]
-
-
-def test_a_single_share_and_what_never_ended_tell_nothing() -> None:
+    # A single share and what never ended tell nothing
     assert len(arrivals((0, 0, 5, 90.0), (0, 0, 6, 9.0), (1, 0, 6, np.nan)).shares) == 0
     assert len(arrivals().shares) == 0
-
-
-def test_where_not_everybody_waits_nobody_is_last() -> None:
+    # Where not everybody waits nobody is last
     for operator in (BROADCAST, SEND):
         assert len(arrivals((0, 0, 5, 90.0), (1, 0, 5, 20.0), operator=operator).shares) == 0

@@ -27,18 +27,15 @@ def gaps_ms(graph: OperatorGraph, rank: int) -> list[float]:
     return (graph.gap_ns[graph.rank == rank] / 1e6).tolist()
 
 
-def test_the_time_of_a_lost_operator_is_no_work() -> None:
+def test_lost_operators() -> None:
+    # The time of a lost operator is no work
     assert gaps_ms(collectives((1, 8)), 1) == [0, 10]  # not 30: its partner says when the lost one ended
     assert gaps_ms(collectives((1, 8)), 0) == [0, 10, 10]
-
-
-def test_the_place_of_an_operator_does_not_move_when_the_one_before_it_is_lost() -> None:
+    # The place of an operator does not move when the one before it is lost
     graph = collectives((1, 7))
     assert graph.ordinal[graph.rank == 1].tolist() == [1, 2]
     assert graph.ordinal[graph.rank == 0].tolist() == [0, 1, 2]
-
-
-def test_an_operator_that_one_rank_alone_counts_to_this_iteration_moves_no_place_of_others() -> None:
+    # An operator that one rank alone counts to this iteration moves no place of others
     graph = graph_of(*(row(rank, 20 * n, 20 * n + 5, sequence=n) for rank in range(3) for n in range(3) if rank or n))
     early = graph_of(
         *(row(rank, 20 * n, 20 * n + 5, sequence=n) for rank in range(3) for n in range(3) if not rank or n)
@@ -46,15 +43,11 @@ def test_an_operator_that_one_rank_alone_counts_to_this_iteration_moves_no_place
     assert graph.ordinal[graph.rank == 1].tolist() == [0, 1, 2]
     assert early.ordinal[early.rank == 0].tolist() == [NO_ORDINAL, 0, 1]
     assert early.ordinal[early.rank == 1].tolist() == [0, 1]
-
-
-def test_who_came_last_is_not_known_where_a_share_is_lost() -> None:
+    # Who came last is not known where a share is lost
     graph = collectives((1, 8))
     assert graph.sequence[graph.is_partial].tolist() == [8]
     assert not collectives((1, 8), ranks=20).is_partial.any()  # one of twenty: most likely another one came last
-
-
-def test_a_recv_whose_send_was_lost_says_when_the_sender_was_free() -> None:
+    # A recv whose send was lost says when the sender was free
     messages = [
         row(rank, 20_000_000 * n, 20_000_000 * n + 10_000_000, operator, peer=1 - rank, sequence=n)
         for rank, operator in ((0, "send"), (1, "recv"))

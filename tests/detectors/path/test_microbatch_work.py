@@ -28,48 +28,35 @@ def work(*rows: dict[str, Any], stage_of: dict[int, int] | None = None) -> dict[
     return microbatch_work_ns(graph, 0, stage_of or STAGE_OF)
 
 
-def test_work_begins_when_the_message_has_come() -> None:
-    """30 and 20: whoever waits for a recv that is open does not work."""
+def test_work_on_micro_batches() -> None:
+    # Work begins when the message has come: 30 and 20: whoever waits for a recv that is open does not work.
     assert work(*passed_on(0, 10, (40, 45)), *passed_on(1, 100, (120, 125), posted=10)) == {1: 50}
-
-
-def test_work_begins_when_the_rank_is_free() -> None:
-    """The second message came early: from the first one's send to 90 is work, however long the next recv is open."""
+    # Work begins when the rank is free: the second message came early: from the first one's send to 90 is work,
+    # however long the next recv is open.
     first, second = passed_on(0, 10, (40, 45)), passed_on(1, 12, (90, 95), posted=10)
     assert work(*first, *second, *passed_on(2, 200, (230, 235), posted=12)) == {1: 30 + 45 + 30}
-
-
-def test_a_rank_works_while_a_send_is_left_open() -> None:
-    """The third recv is posted at 42, before the first send has ended: the rank was free at 40."""
+    # A rank works while a send is left open: the third recv is posted at 42, before the first send has ended: the
+    # rank was free at 40.
     first, second = passed_on(0, 10, (40, 45)), passed_on(1, 12, (90, 95), posted=10)
     assert work(*first, *second, *passed_on(2, 200, (230, 235), posted=42)) == {1: 30 + 50 + 30}
-
-
-def test_a_send_that_the_rank_waits_for_is_not_work() -> None:
-    """Nothing began before the send had ended at 60: the rank was free then."""
+    # A send that the rank waits for is not work: nothing began before the send had ended at 60: the rank was free
+    # then.
     assert work(*passed_on(0, 10, (40, 60)), *passed_on(1, 50, (90, 95))) == {1: 30 + 30}
-
-
-def test_collectives_within_a_microbatch_are_not_work() -> None:
+    # Collectives within a microbatch are not work
     collective = row(1, 15, 25, group=3)
     assert work(*passed_on(0, 10, (40, 45)), collective) == {1: 5 + 15}
-
-
-def test_what_comes_after_the_last_send_is_no_work_on_micro_batches() -> None:
-    """Stages that are through early wait for the others, and no operator need show it."""
+    # What comes after the last send is no work on micro batches: stages that are through early wait for the others,
+    # and no operator need show it.
     assert work(*passed_on(0, 10, (40, 45)), row(1, 900, 950, group=3)) == {1: 30}
 
 
-def test_backward_messages_pair_up_by_themselves() -> None:
+def test_messages_of_micro_batches_pair_up() -> None:
+    # Backward messages pair up by themselves
     down = passed_on(0, 60, (80, 85), up=False)
     assert work(*passed_on(0, 10, (40, 45)), *down) == {1: 30 + 20}
-
-
-def test_a_rank_that_lost_a_message_is_left_out() -> None:
+    # A rank that lost a message is left out
     assert work(*passed_on(0, 10, (40, 45)), *passed_on(1, 50, (90, 95))[1:]) == {}
-
-
-def test_a_rank_whose_messages_skip_a_stage_is_left_out() -> None:
+    # A rank whose messages skip a stage is left out
     assert work(*passed_on(0, 10, (40, 45)), stage_of={0: 0, 1: 1, 3: 2, 2: 3}) == {}
 
 

@@ -24,37 +24,28 @@ def waits(graph: OperatorGraph, rank: int, start: int) -> tuple[int, int, int]:
 # --- collectives ----------------------------------------------------------------------------------------------------
 
 
-def test_the_late_member_of_a_collective_is_who_all_waited_for() -> None:
+def test_who_a_collective_waited_for() -> None:
+    # The late member of a collective is who all waited for
     graph = graph_of(row(0, 10, 60), row(1, 50, 60), row(2, 20, 61))
     assert waits(graph, 0, 10) == (1, 40, 10)
     assert waits(graph, 1, 50) == (1, 0, 10)
     assert waits(graph, 2, 20) == (1, 30, 11)
-
-
-def test_collectives_of_other_sequence_or_communicator_are_other_collectives() -> None:
+    # Collectives of other sequence or communicator are other collectives
     graph = graph_of(row(0, 0, 10), row(1, 5, 10, group=1), row(1, 7, 10, sequence=1))
     assert graph.wait_ns.tolist() == [0, 0, 0]
     assert len(set(graph.group.tolist())) == 3
-
-
-def test_a_root_that_ended_before_a_leaf_came_did_not_wait_for_it() -> None:
+    # A root that ended before a leaf came did not wait for it
     graph = graph_of(row(0, 0, 5, "broadcast"), row(1, 3, 6, "broadcast"), row(2, 90, 95, "broadcast"))
     assert waits(graph, 0, 0) == (1, 3, 2)
     assert waits(graph, 2, 90) == (2, 0, 5)
-
-
-def test_members_that_come_together_wait_for_nobody() -> None:
+    # Members that come together wait for nobody
     graph = graph_of(row(0, 10, 20), row(1, 10, 20))
     assert graph.wait_ns.tolist() == [0, 0]
     assert graph.blocker.tolist() == [0, 1]
-
-
-def test_a_member_that_came_as_the_other_left_is_still_waited_for() -> None:
+    # A member that came as the other left is still waited for
     graph = graph_of(row(0, 0, 10), row(1, 10, 10))
     assert waits(graph, 0, 0) == (1, 10, 0)
-
-
-def test_a_lone_share_reads_as_transfer_from_its_own_start() -> None:
+    # A lone share reads as transfer from its own start
     graph = graph_of(row(4, 3, 90))
     assert waits(graph, 4, 3) == (4, 0, 87)
 
@@ -62,25 +53,20 @@ def test_a_lone_share_reads_as_transfer_from_its_own_start() -> None:
 # --- p2p ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_recv_waits_for_its_late_sender() -> None:
+def test_who_sends_and_recvs_waited_for() -> None:
+    # A recv waits for its late sender
     graph = graph_of(row(0, 40, 45, "send", peer=1), row(1, 10, 50, "recv", peer=0))
     assert waits(graph, 1, 10) == (0, 30, 10)
     assert waits(graph, 0, 40) == (0, 0, 5)
-
-
-def test_a_send_waits_for_its_late_receiver() -> None:
+    # A send waits for its late receiver
     graph = graph_of(row(0, 10, 50, "send", peer=1), row(1, 40, 51, "recv", peer=0))
     assert waits(graph, 0, 10) == (1, 30, 10)
     assert waits(graph, 1, 40) == (1, 0, 11)
-
-
-def test_a_buffered_send_did_not_wait_for_its_receiver() -> None:
+    # A buffered send did not wait for its receiver
     graph = graph_of(row(0, 10, 12, "send", peer=1), row(1, 40, 45, "recv", peer=0))
     assert waits(graph, 0, 10) == (0, 0, 2)
     assert waits(graph, 1, 40) == (1, 0, 5)
-
-
-def test_both_directions_with_one_sequence_are_two_transfers() -> None:
+    # Both directions with one sequence are two transfers
     graph = graph_of(
         row(0, 0, 10, "send", peer=1), row(1, 1, 10, "recv", peer=0),
         row(1, 20, 30, "send", peer=0), row(0, 25, 30, "recv", peer=1),
@@ -88,9 +74,7 @@ def test_both_directions_with_one_sequence_are_two_transfers() -> None:
     assert graph.group[at(graph, 0, 0)] == graph.group[at(graph, 1, 1)]
     assert graph.group[at(graph, 0, 25)] == graph.group[at(graph, 1, 20)]
     assert graph.group[at(graph, 0, 0)] != graph.group[at(graph, 1, 20)]
-
-
-def test_p2p_and_a_collective_with_one_sequence_are_apart() -> None:
+    # P2p and a collective with one sequence are apart
     graph = graph_of(row(0, 0, 10), row(1, 5, 10), row(0, 20, 30, "send", peer=1), row(1, 25, 30, "recv", peer=0))
     assert len(set(graph.group.tolist())) == 2
 
@@ -114,28 +98,23 @@ def test_a_message_took_no_longer_than_what_was_left_at_either_of_its_ends(slow:
     np.testing.assert_array_equal(graph.own_transfer_ns, np.where(graph.source == slow, SLOW, QUICK))
 
 
-def test_two_slow_messages_of_one_batch_are_both_slow() -> None:
+def test_parts_of_a_batch() -> None:
+    # Two slow messages of one batch are both slow
     graph = graph_of(*ring_rows({1, 2}))
     np.testing.assert_array_equal(graph.own_transfer_ns, np.where(np.isin(graph.source, [1, 2]), SLOW, QUICK))
-
-
-def test_the_end_of_a_buffered_send_does_not_say_how_long_its_message_took() -> None:
-    """Rank 0 has left its two messages to the network before rank 1 takes its one, for which that waits long."""
+    # The end of a buffered send does not say how long its message took: rank 0 has left its two messages to the
+    # network before rank 1 takes its one, for which that waits long.
     graph = graph_of(
         row(0, 0, 2, "send", peer=1), row(0, 0, 2, "send", peer=2), row(1, 40, 100, "recv", peer=0),
         row(2, 1, 3, "recv", peer=0),
     )  # fmt: skip
     assert graph.own_transfer_ns[at(graph, 1, 40)] == 60
     assert graph.own_transfer_ns[at(graph, 2, 1)] == 1
-
-
-def test_what_is_in_no_batch_took_what_was_left_when_all_were_there() -> None:
+    # What is in no batch took what was left when all were there
     graph = graph_of(row(0, 40, 45, "send", peer=1), row(1, 10, 50, "recv", peer=0), row(2, 0, 9), row(3, 2, 8))
     assert not graph.is_batched.any()
     np.testing.assert_array_equal(graph.own_transfer_ns, graph.transfer_ns)
-
-
-def test_work_beside_another_communicator_began_when_the_operator_before_of_its_own_had_ended() -> None:
+    # Work beside another communicator began when the operator before of its own had ended
     graph = graph_of(
         row(0, 10, 20), row(0, 25, 70, group=1), row(0, 90, 95, sequence=1), row(0, 97, 99, group=1, sequence=1),
         entry={(0, 0): 4},
@@ -146,27 +125,22 @@ def test_work_beside_another_communicator_began_when_the_operator_before_of_its_
         70,
         27,
     ]
-
-
-def test_work_before_a_batch_began_when_the_batch_before_had_ended() -> None:
+    # Work before a batch began when the batch before had ended
     graph = graph_of(*ring_rows((), ()))
     np.testing.assert_array_equal(graph.since_same_communicator_ns, np.where(graph.sequence == 0, 0, WORK))
 
 
-def test_an_operator_before_that_is_still_open_says_nothing_of_the_work() -> None:
+def test_rows_beside_batches() -> None:
+    # An operator before that is still open says nothing of the work
     graph = graph_of(row(0, 0, 10, group=1), row(0, 12, 50), row(0, 30, 60, sequence=1))
     assert graph.since_same_communicator_ns[at(graph, 0, 30)] == graph.gap_ns[at(graph, 0, 30)] == 20
-
-
-def test_p2p_of_one_start_and_other_ends_is_no_batch() -> None:
+    # P2p of one start and other ends is no batch
     graph = graph_of(
         row(1, 10, 25, "send", peer=2), row(1, 10, 70, "recv", peer=0),
         row(2, 20, 25, "recv", peer=1), row(0, 60, 65, "send", peer=1),
     )  # fmt: skip
     assert graph.ready_ns[at(graph, 1, 10, "send")] == 20
-
-
-def test_the_part_of_a_batch_that_nobody_delayed_keeps_itself_as_blocker() -> None:
+    # The part of a batch that nobody delayed keeps itself as blocker
     graph = graph_of(row(1, 10, 20, "send", peer=2), row(1, 10, 20, "recv", peer=0))
     assert sorted(graph.blocker.tolist()) == [0, 1]
 
@@ -174,63 +148,49 @@ def test_the_part_of_a_batch_that_nobody_delayed_keeps_itself_as_blocker() -> No
 # --- one rank -------------------------------------------------------------------------------------------------------
 
 
-def test_the_gap_runs_from_the_end_of_the_operator_before() -> None:
+def test_gaps() -> None:
+    # The gap runs from the end of the operator before
     graph = graph_of(row(0, 10, 20), row(0, 26, 30, sequence=1))
     assert graph.gap_ns.tolist() == [0, 6]
     assert graph.previous.tolist() == [-1, 0]
-
-
-def test_the_first_gap_runs_from_the_entry_of_the_iteration() -> None:
+    # The first gap runs from the entry of the iteration
     graph = graph_of(row(0, 10, 20), row(1, 12, 20), entry={(0, 0): 4})
     assert graph.gap_ns.tolist() == [6, 0]
-
-
-def test_an_entry_after_the_first_start_is_no_negative_gap() -> None:
+    # An entry after the first start is no negative gap
     graph = graph_of(row(0, 10, 20), entry={(0, 0): 15})
     assert graph.gap_ns.tolist() == [0]
-
-
-def test_before_an_overlapping_operator_is_the_one_that_had_ended_last() -> None:
+    # Before an overlapping operator is the one that had ended last
     graph = graph_of(row(0, 0, 10), row(0, 5, 40, sequence=1), row(0, 12, 20, sequence=2), row(0, 30, 50, sequence=3))
     assert graph.previous[at(graph, 0, 12)] == at(graph, 0, 0)
     assert graph.previous[at(graph, 0, 30)] == at(graph, 0, 12)
     assert graph.previous[at(graph, 0, 5)] == -1
     assert graph.gap_ns[at(graph, 0, 30)] == 10
-
-
-def test_operators_of_no_length_do_not_precede_themselves() -> None:
+    # Operators of no length do not precede themselves
     graph = graph_of(
         row(0, 5, 10), row(0, 10, 10, sequence=1), row(0, 10, 10, sequence=2), row(0, 10, 15, sequence=3)
     )
     assert graph.previous.tolist() == [-1, 0, 1, 2]
     assert graph.gap_ns.tolist() == [0, 0, 0, 0]
-
-
-def test_iterations_and_ranks_do_not_precede_each_other() -> None:
+    # Iterations and ranks do not precede each other
     graph = graph_of(row(0, 0, 10), row(0, 20, 30, sequence=1, iteration=1), row(1, 40, 50))
     assert graph.previous.tolist() == [-1, -1, -1]
     assert len(set(graph.block.tolist())) == 3
 
 
-def test_operators_of_unknown_start_or_end_take_no_part() -> None:
+def test_rows_without_times_and_ordinals() -> None:
+    # Operators of unknown start or end take no part
     graph = graph_of(row(0, None, None), row(0, 5, None), row(1, 6, 9))
     assert graph.rank.tolist() == [1]
-
-
-def test_no_operators_are_an_empty_graph() -> None:
+    # No operators are an empty graph
     graph = graph_of()
     assert len(graph) == len(graph.gap_ns) == len(graph.previous) == len(graph.ordinal) == 0
-
-
-def test_ordinals_count_each_class_of_an_iteration_from_zero() -> None:
+    # Ordinals count each class of an iteration from zero
     graph = graph_of(
         row(0, 0, 1, sequence=7), row(0, 2, 3, sequence=8), row(0, 4, 5, "send", peer=1, sequence=90),
         row(0, 6, 7, sequence=9, iteration=1),
     )  # fmt: skip
     assert graph.ordinal.tolist() == [0, 1, 0, 0]
-
-
-def test_a_lost_operator_does_not_move_the_ordinals_of_those_after_it() -> None:
+    # A lost operator does not move the ordinals of those after it
     graph = graph_of(row(0, 0, 1, sequence=7), row(0, 4, 5, sequence=9))
     assert graph.ordinal.tolist() == [0, 2]
 
@@ -316,12 +276,11 @@ def test_the_order_of_rows_changes_nothing(rows: list[dict[str, Any]], data: st.
 # --- what no clock should have said ---------------------------------------------------------------------------------
 
 
-def test_an_operator_that_ends_before_it_begins_takes_no_part() -> None:
+def test_times_that_can_not_be() -> None:
+    # An operator that ends before it begins takes no part
     graph = graph_of(row(0, 10, 4), row(0, 20, 30, sequence=1), row(1, 25, 30, sequence=1))
     assert graph.rank.tolist() == [0, 1]
-
-
-def test_a_time_that_overflows_takes_no_part() -> None:
+    # A time that overflows takes no part
     graph = graph_of(row(0, 2**63 - 10, 2**63 + 2000), row(0, 20, 30, sequence=1))
     assert graph.start_ns.tolist() == [20]
 
@@ -366,14 +325,13 @@ def work_to_last_message(*rows: dict[str, Any]) -> dict[int, float]:
     return graph_of(*rows, entry={(rank, 0): 0 for rank in range(2)}).own_work_ns(0, to_last_message=True)
 
 
-def test_after_the_last_send_a_rank_may_wait_and_no_operator_shows_it() -> None:
+def test_the_end_of_a_rank_s_work() -> None:
+    # After the last send a rank may wait and no operator shows it
     rows = row(1, 30, 40, "send", peer=0), row(1, 900, 950, group=3), row(0, 20, 950, group=3)
     assert work_to_last_message(*rows) == {0: 20, 1: 30}
     assert graph_of(*rows, entry={(1, 0): 0, (0, 0): 0}).own_work_ns(0) == {0: 20, 1: 30 + 860}
-
-
-def test_a_last_send_beside_a_collective_is_a_last_message_too() -> None:
-    """A stage that hands its gradients on and reduces them at the same time: 70 ns are its work."""
+    # A last send beside a collective is a last message too: a stage that hands its gradients on and reduces them at
+    # the same time: 70 ns are its work.
     send = row(1, 90, 150, "send", peer=0)
     rows = (
         row(1, 0, 20, "recv", peer=0),
@@ -383,18 +341,14 @@ def test_a_last_send_beside_a_collective_is_a_last_message_too() -> None:
         row(1, 900, 950, group=3),
     )
     assert work_to_last_message(*rows) == {1: 70}
-
-
-def test_work_on_what_the_last_message_brought_ends_where_another_communicator_is_used() -> None:
-    """Work on a micro-batch has an operator of experts (4) in its midst; gradients (3) come after it."""
+    # Work on what the last message brought ends where another communicator is used: work on a micro-batch has an
+    # operator of experts (4) in its midst; gradients (3) come after it.
     one = [row(0, 10, 20, group=4), row(0, 30, 40, "send", peer=1)]
     two = [row(0, 50, 60, group=4), row(0, 70, 90, "recv", peer=1)]
     end = [row(0, 100, 110, group=4), row(0, 120, 130, group=3), row(0, 900, 910, group=4)]
     of_one = 10 + 10 + 10 + 10
     assert work_to_last_message(*one, *two, *end) == {0: of_one + 10 + 10}
     assert work_to_last_message(*one, row(0, 70, 90, "recv", peer=1), *end) == {0: 10 + 10 + 30 + 10 + 10}
-
-
-def test_a_last_recv_leads_to_work() -> None:
+    # A last recv leads to work
     rows = row(1, 10, 40, "recv", peer=0), row(1, 90, 120, group=3), row(1, 500, 510, group=3, sequence=1)
     assert work_to_last_message(*rows) == {1: 10 + 50}

@@ -53,27 +53,20 @@ def wanted(*rows: dict[str, object], known: Summaries, read: set[int], worth: fl
     return wanted_ranks(graph_of(*rows), 0, known, JOB, set(MANY) - read, worth)
 
 
-def test_the_path_goes_from_the_last_operator_over_who_came_last() -> None:
+def test_ranks_that_the_path_needs() -> None:
+    # The path goes from the last operator over who came last
     graph = graph_of(row(0, 10, 50), row(1, 40, 50), row(1, 0, 30, sequence=1, group=9))
     assert graph.rank[path_rows(graph, 0)].tolist() == [0, 1, 1]
-
-
-def test_no_rows_need_nobody() -> None:
+    # No rows need nobody
     assert wanted(known=summaries(), read=set()) == set()
-
-
-def test_all_members_of_a_small_collective_are_wanted() -> None:
+    # All members of a small collective are wanted
     assert wanted(row(0, 10, 50, group=1), known=summaries(), read={0}) == {1, 2}
-
-
-def test_members_of_a_small_collective_that_took_no_longer_than_usual_are_not() -> None:
+    # Members of a small collective that took no longer than usual are not
     graph = graph_of(row(0, 10, 50, group=1))
     unread = set(MANY) - {0}
     assert wanted_ranks(graph, 0, summaries(), JOB, unread, 0.0, slow=lambda: {2}) == set()
     assert wanted_ranks(graph, 0, summaries(), JOB, unread, 0.0, slow=lambda: {1}) == {1, 2}
-
-
-def test_the_other_end_of_a_recv_is_wanted_with_its_pipeline() -> None:
+    # The other end of a recv is wanted with its pipeline
     assert wanted(row(0, 10, 50, "recv", group=2, peer=5), known=summaries(), read={0}) == {5}
 
 
@@ -90,23 +83,18 @@ def test_partners_are_those_of_all_parts_of_each_batch(rows: list[dict[str, Any]
     assert _partners(graph, own, Topology(4, {}, {})) == {rank for peers in parts for rank in peers}
 
 
-def test_of_a_wide_collective_only_those_who_may_have_come_later_are_wanted() -> None:
+def test_candidates_of_wide_collectives() -> None:
+    # Of a wide collective only those who may have come later are wanted
     known = summaries(*(wide(rank, 45.0) for rank in MANY if rank != 7), wide(7, 3.0))
     assert wanted(row(0, 10, 50), known=known, read={0}) == {7}
-
-
-def test_nobody_is_wanted_where_the_last_arriver_was_read() -> None:
+    # Nobody is wanted where the last arriver was read
     known = summaries(*(wide(rank, 45.0) for rank in MANY))
     assert wanted(row(0, 10, 50), row(7, 48, 50), known=known, read={0, 7}) == set()
-
-
-def test_a_wait_that_is_not_worth_it_is_not_looked_into() -> None:
+    # A wait that is not worth it is not looked into
     known = summaries(*(wide(rank, 38.0) for rank in MANY))
     assert wanted(row(0, 10, 50), known=known, read={0}, worth=5.0) == set()
     assert wanted(row(0, 10, 50), known=known, read={0}, worth=1.0)
-
-
-def test_the_likeliest_of_many_candidates_are_wanted_first() -> None:
+    # The likeliest of many candidates are wanted first
     known = summaries(*(wide(rank, 5.0 + (rank != 9)) for rank in MANY))
     found = wanted(row(0, 10, 50), known=known, read={0})
     assert 9 in found
@@ -117,7 +105,8 @@ def recv(rank: int, peer: int, shortest: float, count: int = 4) -> Row:
     return rank, 2, RECV, peer, count, shortest
 
 
-def test_lanes_that_were_as_quick_as_always_are_known_without_reading() -> None:
+def test_lanes_to_read() -> None:
+    # Lanes that were as quick as always are known without reading
     usual = usual_sums(lane_sums(summaries(recv(0, 5, ns), recv(6, 1, ns))) for ns in (10.0, 11.0, 12.0))
     assert usual[Lane("pair", 5, 0)] == pytest.approx((11.0, 1.4826))
     now = lane_sums(summaries(recv(0, 5, 11.5), recv(6, 1, 90.0), recv(20, 21, 50.0)))
@@ -125,20 +114,14 @@ def test_lanes_that_were_as_quick_as_always_are_known_without_reading() -> None:
     assert quick[Lane("pair", 5, 0)].excess_ns == pytest.approx(4 * 0.5)
     assert slow == [Lane("pair", 1, 6)]
     assert lanes_beside(now, usual, {30}, JOB) == ({}, [])
-
-
-def test_a_wide_collective_took_no_longer_than_its_quickest_member_spent_inside() -> None:
+    # A wide collective took no longer than its quickest member spent inside
     sums = lane_sums(summaries(*(wide(rank, 20.0 + rank) for rank in MANY)))
     assert sums.mean_ns == {Lane("collective", 0): 20.0}
-
-
-def test_slow_transfers_that_leave_a_host_are_looked_at_from_all_sides() -> None:
+    # Slow transfers that leave a host are looked at from all sides
     path = {Lane("pair", 0, 5): 50.0, Lane("pair", 0, 1): 50.0, Lane("work", 3): 60.0, Lane("pair", 2, 8): 1.0}
     attribution = Attribution(0, path, {}, {}, {})
     assert accused_lanes(attribution, JOB) == [Lane("pair", 0, 5)]
-
-
-def test_to_know_a_lane_both_ends_are_read() -> None:
+    # To know a lane both ends are read
     lanes = [Lane("pair", 3, 4), Lane("collective", 1), Lane("collective", 0)]
     assert ends_of(lanes, JOB) == {0, 1, 2, 3, 4}
     assert is_known(lanes[0], {3, 4}, set(MANY) - {3, 4}, JOB)
@@ -171,14 +154,13 @@ def test_a_lane_is_slow_by_a_quarter_and_three_deviations(now_ns: float, noise_n
     assert (lane in quick) is not is_slow
 
 
-def test_sixteen_slow_lanes_are_read_to_know_them() -> None:
+def test_which_slow_lanes_are_read_first() -> None:
+    # Sixteen slow lanes are read to know them
     now = lane_sums(summaries(*(recv(0, rank, 100.0 + rank) for rank in range(1, 31))))
     usual = {Lane("pair", rank, 0): (10.0, 0.0) for rank in range(1, 31)}
     assert lanes_beside(now, usual, {0}, JOB)[1] == [Lane("pair", rank, 0) for rank in range(30, 14, -1)]
-
-
-def test_lanes_that_stand_out_of_their_noise_are_read_before_those_that_lost_more() -> None:
-    """Behind a slow lane others wait, for longer than its own transfers take, but as unevenly as always."""
+    # Lanes that stand out of their noise are read before those that lost more: behind a slow lane others wait, for
+    # longer than its own transfers take, but as unevenly as always.
     waiting, own = Lane("pair", 1, 0), Lane("pair", 2, 0)
     now = lane_sums(summaries(recv(0, 1, 500.0), recv(0, 2, 40.0)))
     usual = {waiting: (100.0, 50.0), own: (10.0, 0.1)}

@@ -117,18 +117,15 @@ def after_a_reduction(*gaps_ns: int, lasting: int = 100) -> dict[int, float]:
     return dict(attribute_by_peers(graph_of(*rows), 0, topology).work_excess_ns)
 
 
-def test_ranks_whose_work_hides_behind_the_queue_say_nothing_of_how_long_the_others_should_work() -> None:
-    """Three ranks were held up until their queue was empty, and what they did meanwhile left no gap."""
+def test_gaps_of_peers() -> None:
+    # Ranks whose work hides behind the queue say nothing of how long the others should work: three ranks were held up
+    # until their queue was empty, and what they did meanwhile left no gap.
     assert after_a_reduction(0, 0, 0, 50, 50) == dict.fromkeys(range(5), 0)
     assert after_a_reduction(0, 0, 0, 50, 50, 80) == {**dict.fromkeys(range(5), 0), 5: 30}
-
-
-def test_a_rank_that_alone_was_not_held_up_is_compared_with_those_that_were() -> None:
+    # A rank that alone was not held up is compared with those that were
     assert after_a_reduction(0, 0, 0, 50) == {0: 0, 1: 0, 2: 0, 3: 50}
-
-
-def test_a_gap_as_long_as_a_launch_takes_is_no_work() -> None:
-    """Behind a reduction of 100 us three ranks were held up, and began the next one 0.9 us after its end."""
+    # A gap as long as a launch takes is no work: behind a reduction of 100 us three ranks were held up, and began the
+    # next one 0.9 us after its end.
     assert after_a_reduction(900, 900, 900, 50_000, 50_000, lasting=100_000) == dict.fromkeys(range(5), 0)
 
 
@@ -167,14 +164,13 @@ def lanes(*mean_ns: int, is_one_stage: bool, receivers_below: str = "") -> list[
     return [one.mean_ns for one in found]
 
 
-def test_two_lanes_of_one_stage_are_peers_and_four_of_any_stage() -> None:
+def test_peers_of_lanes() -> None:
+    # Two lanes of one stage are peers and four of any stage
     assert lanes(10, is_one_stage=True) == []
     assert lanes(10, 30, is_one_stage=True) == [10, 10]
     assert lanes(10, 20, 30, is_one_stage=False) == []
     assert lanes(10, 20, 30, 40, is_one_stage=False) == [20, 20, 20, 20]
-
-
-def test_messages_below_one_switch_are_no_peers_of_those_to_another() -> None:
+    # Messages below one switch are no peers of those to another
     assert lanes(10, 30, 10, 30, is_one_stage=True, receivers_below="abab") == [10, 30, 10, 30]
     assert lanes(10, 30, 10, 30, is_one_stage=True, receivers_below="bcbc") == [10, 10, 10, 10]
 
@@ -184,12 +180,11 @@ def noise(*mean_ns: int) -> float:
     return found
 
 
-def test_the_noise_of_peers_is_their_robust_deviation() -> None:
+def test_noise_of_peers() -> None:
+    # The noise of peers is their robust deviation
     assert noise(90, 100, 110, 100, 120, 100, 80) == pytest.approx(1.4826 * 10, rel=1e-3)
-
-
-def test_where_a_device_slows_half_of_the_lanes_that_is_not_their_noise() -> None:
-    """Half of them take four times as long: by the median distance they would vary by as much."""
+    # Where a device slows half of the lanes that is not their noise: half of them take four times as long: by the
+    # median distance they would vary by as much.
     assert noise(100, 98, 99, 100, 400, 402, 401, 399) == 2.0
     assert noise(100, 130) == pytest.approx(1.4826 * 15, rel=1e-3)  # of two who knows
 

@@ -35,15 +35,14 @@ def lockstep(iteration: int, work: tuple[int, ...], transfer: int = 4) -> list[d
     return [row(rank, own, past, sequence=iteration, iteration=iteration) for rank, own in enumerate(work)]
 
 
-def test_who_spends_least_inside_came_last() -> None:
+def test_waits_by_the_quickest_member() -> None:
+    # Who spends least inside came last
     waits = waits_of(*lockstep(0, (10, 25, 12)))
     assert waits.waited_ns.tolist() == [15, 0, 13]
     assert waits.made_wait_ns.tolist() == [0, 15, 0]
     assert waits.table.lanes == [WORLD]
     assert waits.table.sums_ns.tolist() == [[4]]
-
-
-def test_what_says_nothing_is_left_out() -> None:
+    # What says nothing is left out
     pair = [row(0, 0, 9, "send", peer=1, sequence=9), row(1, 5, 9, "recv", peer=0, sequence=9)]
     lost = lockstep(1, (10, 25, 12))[:2]
     open_row = [row(0, 0, None, sequence=5)]
@@ -58,38 +57,31 @@ def usual_of(*iterations: int) -> tuple[Waits, dict[int, float]]:
     return waits_of(*regular), {0: 10.0, 1: 10.0, 2: 12.0}
 
 
-def test_the_rank_that_others_waited_for_has_the_excess() -> None:
+def test_excess_without_start_times() -> None:
+    # The rank that others waited for has the excess
     regular, work_ns = usual_of(0, 1, 2)
     work = Work({0: 10.0, 1: 30.0, 2: 12.0}, work_ns)
     found = attribute_untimed(waits_of(*lockstep(7, (10, 30, 12))), 7, usual_lanes(regular.table), work)
     assert found.path_excess_ns == {Lane("work", 1): 20.0, WORLD: 0.0}
     assert found.pieces[Lane("work", 1)][1:4] == (1, row(0, 0, 1)["operator"], 0)
     assert found.work_excess_ns == {0: 0.0, 1: 20.0, 2: 0.0}
-
-
-def test_a_slow_transfer_is_its_communicators_and_accuses_no_device() -> None:
+    # A slow transfer is its communicators and accuses no device
     regular, work_ns = usual_of(0, 1, 2)
     slow = waits_of(*lockstep(7, (10, 10, 12), transfer=40))
     found = attribute_untimed(slow, 7, usual_lanes(regular.table), Work(work_ns, work_ns))
     assert found.path_excess_ns == {Lane("work", 2): 0.0, WORLD: 36.0}
     assert found.lanes == {}
-
-
-def test_once_is_no_proof() -> None:
+    # Once is no proof
     regular, work_ns = usual_of(0, 1, 2)
     found = attribute_untimed(regular, 1, usual_lanes(regular.table), Work(work_ns, work_ns))
     assert found.incomplete == {0, 1, 2}
-
-
-def test_what_all_ranks_work_longer_is_nobodys() -> None:
+    # What all ranks work longer is nobodys
     regular, work_ns = usual_of(0, 1, 2)
     longer = waits_of(*lockstep(7, (20, 20, 24)))
     found = attribute_untimed(longer, 7, usual_lanes(regular.table), Work({0: 20.0, 1: 20.0, 2: 24.0}, work_ns, 2.0))
     assert found.path_excess_ns[EVERYBODY] == 12.0
     assert found.path_excess_ns[Lane("work", 2)] == 0.0
-
-
-def test_an_iteration_without_collectives_says_nothing() -> None:
+    # An iteration without collectives says nothing
     regular, work_ns = usual_of(0)
     found = attribute_untimed(regular, 5, usual_lanes(regular.table), Work(work_ns, work_ns))
     assert (found.path_excess_ns, found.work_excess_ns) == ({}, {0: 0.0, 1: 0.0, 2: 0.0})

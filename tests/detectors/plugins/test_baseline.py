@@ -37,38 +37,31 @@ def test_the_score_is_about_a_z_score_of_log_elapsed(sigma: float) -> None:
     assert 0.6 < np.std(scores) < 1.6
 
 
-def test_the_usual_scores_about_zero_and_the_quick_below() -> None:
+def test_scores_of_the_baseline() -> None:
+    # The usual scores about zero and the quick below
     slow, usual, quick = taught().score(one_class(np.array([2e6, 1e6, 5e5])))
     assert slow > 4 > 0.5 > abs(usual)
     assert quick < -4
-
-
-def test_a_class_has_no_opinion_before_its_warm_up() -> None:
+    # A class has no opinion before its warm up
     detector = RobustBaseline(warm_up=3)
     frame = one_class(np.array([1e6]))
     for _ in range(3):
         assert np.isnan(detector.score(frame)).all()
         detector.learn(frame)
     assert detector.score(frame).tolist() == [0.0]
-
-
-def test_an_operator_that_did_not_end_has_no_score_and_teaches_nothing() -> None:
+    # An operator that did not end has no score and teaches nothing
     detector = taught()
     assert np.isnan(detector.score(one_class(np.array([np.nan, np.inf, -1.0])))).all()
     before = detector.score(one_class(np.array([1.2e6])))
     detector.learn(one_class(np.array([np.nan, np.nan])))
     assert detector.score(one_class(np.array([1.2e6]))) == before
-
-
-def test_sizes_and_peers_are_classes_of_their_own() -> None:
+    # Sizes and peers are classes of their own
     detector = taught()
     assert np.isfinite(detector.score(one_class(np.array([1e6])))).all()
     assert np.isnan(detector.score(one_class(np.array([1e6]), size_bytes=9e6))).all()
     assert np.isnan(detector.score(one_class(np.array([1e6]), size_bytes=np.nan))).all()
     assert np.isnan(detector.score(one_class(np.array([1e6]), peer=3))).all()
-
-
-def test_one_value_however_large_moves_the_baseline_by_a_step() -> None:
+    # One value however large moves the baseline by a step
     detector = taught()
     usual = one_class(np.array([1e6]))
     before = detector.score(usual)[0]
@@ -76,15 +69,14 @@ def test_one_value_however_large_moves_the_baseline_by_a_step() -> None:
     assert abs(detector.score(usual)[0] - before) < 0.3
 
 
-def test_a_lasting_change_becomes_the_usual() -> None:
+def test_the_baseline_follows_and_is_bounded() -> None:
+    # A lasting change becomes the usual
     detector = taught()
     rng = np.random.default_rng(4)
     for _ in range(200):
         detector.learn(one_class(2e6 * rng.lognormal(0, 0.1, 4)))
     assert abs(detector.score(one_class(np.array([2e6])))[0]) < 1
-
-
-def test_the_state_is_bounded_and_keeps_what_was_seen_last() -> None:
+    # The state is bounded and keeps what was seen last
     detector = RobustBaseline(most_classes=10, warm_up=1)
     for peer in range(30):
         detector.learn(one_class(np.array([1e6]), peer=peer))

@@ -30,16 +30,13 @@ def test_each_check_rejects_its_bad_detector(check: str, make: Callable[[], Any]
     assert "\n" not in str(caught.value)
 
 
-def test_every_check_has_a_bad_detector() -> None:
+def test_the_checks_themselves() -> None:
+    # Every check has a bad detector
     assert {check for check, _, _ in BAD_DETECTORS} == set(CHECKS)
-
-
-def test_the_budget_is_the_callers() -> None:
+    # The budget is the callers
     with pytest.raises(PluginError, match=r"must take at most 0\.001 ms"):
         check_detector(PeerDeviation, budget_s=1e-6)
-
-
-def test_checks_leave_the_global_random_state_alone() -> None:
+    # Checks leave the global random state alone
     random.seed(5)
     np.random.seed(5)
     wanted = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]

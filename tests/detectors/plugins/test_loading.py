@@ -66,7 +66,8 @@ def test_what_is_no_option_is_refused(text: str) -> None:
         parse_detector(text)
 
 
-def test_ours_are_found_by_dotted_path_in_both_spellings_and_pass_options() -> None:
+def test_ours_are_loaded() -> None:
+    # Ours are found by dotted path in both spellings and pass options
     for text in (
         "irregulars.detectors.plugins.baseline:RobustBaseline(warm_up=5)",
         "irregulars.detectors.plugins.baseline.RobustBaseline(warm_up=5)",
@@ -74,21 +75,15 @@ def test_ours_are_found_by_dotted_path_in_both_spellings_and_pass_options() -> N
         detector = load_detector(text, is_checked=False)()
         assert isinstance(detector, RobustBaseline)
         assert detector.warm_up == 5
-
-
-def test_more_detectors_of_operators_than_evidence_has_columns_for_are_refused() -> None:
+    # More detectors of operators than evidence has columns for are refused
     assert len(load_detectors(["baseline"] * 16 + ["peers"])["operator"]) == 16
     with pytest.raises(PluginError, match="detectors of operators must be at most 16; got 17"):
         load_detectors(["baseline"] * 17)
-
-
-def test_ours_are_found_by_entry_point() -> None:
+    # Ours are found by entry point
     makers = load_detectors(["baseline", "peers"])
     assert [type(make().detector) for make in makers["operator"]] == [RobustBaseline]  # type: ignore[attr-defined]
     assert [type(make().detector) for make in makers["rank"]] == [PeerDeviation]  # type: ignore[attr-defined]
-
-
-def test_detectors_of_different_scales_score_on_one() -> None:
+    # Detectors of different scales score on one
     slow = sample_frame("operator", 70, is_faulty=True)
     for make in load_detectors(["baseline", "operator_forest"])["operator"]:
         detector = pickle.loads(pickle.dumps(make))()
@@ -117,19 +112,16 @@ def test_a_name_that_no_column_can_have_is_refused(plugin: str) -> None:
         load_detectors([f"{plugin}:Misnamed"], is_checked=False)
 
 
-def test_a_sign_behind_the_name_lets_a_detector_open_verdicts() -> None:
+def test_who_has_a_say() -> None:
+    # A sign behind the name lets a detector open verdicts
     loud, quiet = load_detectors(["peers(least_peers=4)!", "river_gaussian"])["rank"]
     assert opens_verdicts(loud())
     assert loud().detector.least_peers == 4  # type: ignore[attr-defined]
     assert not opens_verdicts(quiet())
-
-
-def test_only_those_with_a_say_touch_verdicts() -> None:
+    # Only those with a say touch verdicts
     made = load_detectors(["peers", "peers!", "river_gaussian"])["rank"]
     assert [name_of(make()) for make in with_say(made)] == ["peers_2", "river_gaussian"]
-
-
-def test_what_makes_a_detector_pickles() -> None:
+    # What makes a detector pickles
     make = load_detector("irregulars.detectors.plugins.peers:PeerDeviation(least_peers=4)", is_checked=False)
     assert pickle.loads(pickle.dumps(make))().least_peers == 4
 

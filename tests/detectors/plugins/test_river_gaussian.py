@@ -18,39 +18,30 @@ def taught() -> RiverGaussian:
     return detector
 
 
-def test_each_rank_is_compared_with_its_own_past() -> None:
+def test_deviation_from_ones_own_past() -> None:
+    # Each rank is compared with its own past
     usual, slow = taught().score(frame(r0=1e8, r1=4.5e8))
     assert abs(usual) < 1
     assert slow > 5
-
-
-def test_a_cold_rank_has_no_opinion_where_rivers_scorer_says_regular() -> None:
+    # A cold rank has no opinion where rivers scorer says regular
     assert np.isnan(taught().score(frame(r7=1e9))).all()
     assert np.isnan(RiverGaussian().score(frame(r0=1e9))).all()
-
-
-def test_a_series_without_spread_does_not_make_its_usual_value_strange() -> None:
+    # A series without spread does not make its usual value strange
     detector = RiverGaussian()
     for _ in range(40):
         detector.learn(frame(r0=1e8))
     assert abs(detector.score(frame(r0=1e8))[0]) < 1e-6
     assert detector.score(frame(r0=2e8))[0] > 10
-
-
-def test_the_score_stays_open_to_the_top() -> None:
+    # The score stays open to the top
     slow, slower = (taught().score(frame(r0=value))[0] for value in (1e9, 1e11))
     assert slower > slow + 10
-
-
-def test_what_is_not_known_is_not_learned() -> None:
+    # What is not known is not learned
     detector = taught()
     before = detector.score(frame(r0=1.1e8))[0]
     for value in (np.nan, np.inf, -1.0):
         detector.learn(frame(r0=value))
     assert detector.score(frame(r0=1.1e8))[0] == before
-
-
-def test_a_rank_that_left_is_forgotten() -> None:
+    # A rank that left is forgotten
     detector = taught()
     for _ in range(60):
         detector.learn(frame(r0=1e8))

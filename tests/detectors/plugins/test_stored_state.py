@@ -64,13 +64,12 @@ def test_bytes_that_are_no_state_are_refused(value: bytes) -> None:
         decode_detector(value)
 
 
-def test_a_state_above_its_bound_is_left_out_and_the_detector_counted_as_cold() -> None:
+def test_states_that_are_not_taken() -> None:
+    # A state above its bound is left out and the detector counted as cold
     states = stored_detectors([("few_tokens", FewTokens()), ("river_gaussian", taught(RiverGaussian))], 100)
     assert [bool(one.state) for one in states] == [True, False]
     assert restore_detectors([FewTokens, RiverGaussian], states).cold == ("river_gaussian",)
-
-
-def test_who_does_not_take_its_state_begins_cold_and_whole() -> None:
+    # Who does not take its state begins cold and whole
     states = stored_detectors([("refuses_its_state", taught(RefusesItsState))], 100_000)
     ((_, detector),), cold = restore_detectors([RefusesItsState], states)
     assert cold == ("refuses_its_state",)

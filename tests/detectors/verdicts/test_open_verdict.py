@@ -60,7 +60,8 @@ def test_an_iteration_that_is_not_long_must_lose_as_much_to_be_its_first(
     assert verdict.seen == 7 - first
 
 
-def test_iterations_without_its_cause_are_quiet() -> None:
+def test_quiet_iterations() -> None:
+    # Iterations without its cause are quiet
     verdict = recurring()
     for number, step in ((8, None), (9, late(2)), (10, None)):
         one = observation(number, step)
@@ -68,16 +69,12 @@ def test_iterations_without_its_cause_are_quiet() -> None:
     assert (verdict.quiet, verdict.last, verdict.tried) == (3, 7, 4)
     verdict.follow(observation(11, late(1)), True, TOPOLOGY)
     assert (verdict.quiet, verdict.last, verdict.seen) == (0, 11, 4)
-
-
-def test_suspect_iterations_that_nobody_looked_into_are_not_quiet() -> None:
+    # Suspect iterations that nobody looked into are not quiet
     verdict = recurring()
     unread = replace(observation(8), is_unread=True)
     verdict.follow(unread, verdict.is_seen(unread, {}), TOPOLOGY)
     assert (verdict.quiet, verdict.last) == (0, 7)
-
-
-def test_a_little_of_the_same_in_an_iteration_that_is_not_long_is_no_part_of_it() -> None:
+    # A little of the same in an iteration that is not long is no part of it
     verdict = recurring()
     for ms, is_seen in ((22.0, False), (28.0, True)):
         assert verdict.is_seen(replace(observation(8, late(1, ms)), is_long=False), {}) == is_seen
@@ -100,7 +97,8 @@ def test_a_surer_review_corrects_a_standing_fault_and_a_less_sure_one_does_not()
     assert {one.reference_ns for one in verdict.kept} == {100 * MS}
 
 
-def test_a_verdict_on_nobody_accuses_whom_all_that_it_saw_shows_and_nobody_by_the_newest_alone() -> None:
+def test_what_a_verdict_accuses_and_costs() -> None:
+    # A verdict on nobody accuses whom all that it saw shows and nobody by the newest alone
     seen = [observation(number, late(1)) for number in range(8)]
     cause = cause_of(seen)
     nobody = replace(cause, kind="slow_communicator", suspects=())
@@ -110,9 +108,7 @@ def test_a_verdict_on_nobody_accuses_whom_all_that_it_saw_shows_and_nobody_by_th
     assert verdict.first_device is None
     assert verdict.takes_over(replace(cause, explained_ns={6: 50 * MS, 7: 50 * MS}), TOPOLOGY)
     assert verdict.first_device == Device("gpu", (1,))
-
-
-def test_what_was_said_holds_until_suspect_or_loss_are_others() -> None:
+    # What was said holds until suspect or loss are others
     verdict = recurring()
     assert verdict.has_changed
     verdict.mark_published()
@@ -121,9 +117,7 @@ def test_what_was_said_holds_until_suspect_or_loss_are_others() -> None:
     assert not verdict.has_grown
     verdict.lost_ns *= 2
     assert verdict.has_grown
-
-
-def test_a_standing_fault_costs_each_iteration_as_much() -> None:
+    # A standing fault costs each iteration as much
     verdict = standing()
     assert (verdict.verdict_id, verdict.first, verdict.last, verdict.seen) == ("from 5", 5, 9, 5)
     assert verdict.lost_ns == 5 * 50 * MS
@@ -159,22 +153,17 @@ def test_where_lateness_does_not_show_it_is_unknown(
     assert math.isnan(typical_lateness_ns(cause, history))
 
 
-def test_a_late_rank_is_so_since_it_was_late_without_a_break() -> None:
+def test_standing_faults() -> None:
+    # A late rank is so since it was late without a break
     assert standing_since(LATE, 50.0, HISTORY) == 5
-
-
-def test_what_lateness_does_not_show_is_so_since_the_beginning() -> None:
+    # What lateness does not show is so since the beginning
     assert standing_since(SLOW, math.nan, HISTORY) == 0
-
-
-def test_a_fault_stands_while_its_rank_is_late_by_half_of_what_it_was() -> None:
+    # A fault stands while its rank is late by half of what it was
     fault = StandingFault(50.0, 50.0)
     assert fault.stands(LATE, {1: 26.0})
     assert not fault.stands(LATE, {1: 24.0, 2: 90.0})
     assert not fault.is_seen_by_review_alone
-
-
-def test_a_rank_of_which_it_is_not_known_is_not_on_time() -> None:
+    # A rank of which it is not known is not on time
     fault = StandingFault(50.0, 50.0)
     assert fault.is_unknown(LATE, {1: math.nan, 2: 90.0})
     assert not fault.stands(LATE, {1: math.nan, 2: 90.0})
@@ -184,15 +173,11 @@ def test_a_rank_of_which_it_is_not_known_is_not_on_time() -> None:
     assert standing_since(LATE, 50.0, history) == 0
     assert typical_lateness_ns(LATE, [(7, {1: 9.0}), (8, {1: math.nan}), (9, {1: 60.0})]) == 60.0
     assert math.isnan(typical_lateness_ns(LATE, [(8, {1: math.nan})]))
-
-
-def test_of_a_host_the_known_ranks_count() -> None:
+    # Of a host the known ranks count
     host = replace(LATE, suspects=((Device("host", (0, 1, 2)), 0.9),))
     assert not StandingFault(50.0, 50.0).stands(host, {0: math.nan, 1: 60.0, 2: -20.0})
     assert StandingFault(50.0, 50.0).stands(host, {0: math.nan, 1: 60.0, 2: 55.0})
-
-
-def test_what_only_a_review_can_see_is_believed_until_the_next() -> None:
+    # What only a review can see is believed until the next
     fault = StandingFault(50.0, math.nan)
     assert fault.is_seen_by_review_alone
     assert fault.stands(SLOW, {})

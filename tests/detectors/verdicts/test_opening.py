@@ -145,35 +145,28 @@ def test_of_transfers_that_come_and_go_two_iterations_are_long(long: int, is_eno
     assert evidence(returning=some).has_returned(nic_cause(*GONE)) == is_enough
 
 
-def test_transfers_that_come_and_go_stand_alone_among_transfers() -> None:
+def test_rules_of_opening() -> None:
+    # Transfers that come and go stand alone among transfers
     some = [slow(n) for n in GONE]
     assert not evidence(returning=some, before=[observation(3, {Lane("pair", 0, 2): 50.0})]).has_returned(
         nic_cause(*GONE)
     )
     assert evidence(returning=some, before=[observation(3, late(2))]).has_returned(nic_cause(*GONE))
-
-
-def test_a_late_rank_does_not_come_and_go() -> None:
+    # A late rank does not come and go
     assert not evidence(returning=[standing_out(n) for n in GONE]).has_returned(rank_cause(*GONE))
-
-
-def test_uneven_data_are_seen_enough_when_they_are_news() -> None:
+    # Uneven data are seen enough when they are news
     imbalance = Cause("imbalance", (), frozenset(), None, {3: 50 * MS})
     found = evidence(observation(3, late(1))).find([imbalance])
     assert [cause.kind for cause, _ in found.accusable] == ["imbalance"]
     assert {cause.kind for cause in found.causes} == {"imbalance", "slow_rank"}
-
-
-def test_what_may_be_accused_comes_with_the_iterations_that_it_was_looked_for_in() -> None:
+    # What may be accused comes with the iterations that it was looked for in
     recent, returning = [slow(14)], [slow(n) for n in GONE]
     steps: Step = {PAIR: 50.0, Lane("pair", 1, 2): 50.0}
     returning = [observation(n, steps) for n in GONE]
     recent = returning[-1:]
     ((cause, looked_into),) = evidence(*recent, returning=returning).find().accusable
     assert (cause.kind, cause.suspects[0][0].ranks, list(looked_into)) == ("slow_nic", (1,), returning)
-
-
-def test_other_lanes_of_a_device_do_not_keep_it_from_standing_alone() -> None:
+    # Other lanes of a device do not keep it from standing alone
     for beside, is_alone in ((WORLD, True), (Lane("pair", 0, 2), False)):
         suspicions = evidence(observation(0, {beside: 50.0})).suspicions
         assert stands_alone(nic_cause(4), suspicions, TOPOLOGY) is is_alone
@@ -194,14 +187,13 @@ SLOW_STAGE = cause("slow_stage", Device("stage", (0, 1)), work(0), work(1))
 IMBALANCE = cause("imbalance", None)
 
 
-def test_causes_that_share_lanes_are_the_same() -> None:
+def test_one_incident_or_two() -> None:
+    # Causes that share lanes are the same
     assert is_same(nic(1, PAIR), cause("slow_link", Device("link", (1, 3)), PAIR))
     assert is_same(SLOW_RANK, cause("slow_rank", Device("host", (0, 1)), work(0), work(1)))
     assert not is_same(nic(1, PAIR), nic(2, Lane("pair", 2, 0)))
     assert not is_same(SLOW_RANK, nic(1, PAIR))
-
-
-def test_a_slow_rank_of_a_heavy_stage_is_another_matter() -> None:
+    # A slow rank of a heavy stage is another matter
     assert not is_same(SLOW_RANK, SLOW_STAGE)
     assert not is_explained(SLOW_RANK, SLOW_STAGE, TOPOLOGY)
     assert is_same(SLOW_STAGE, replace(SLOW_STAGE, lanes=frozenset([work(0)])))
@@ -234,18 +226,15 @@ def test_of_two_sure_nics_neither_explains_the_other(probability: float, are_one
     assert is_explained(one, other, TOPOLOGY) == are_one
 
 
-def test_a_nic_explains_its_slow_communicator_whichever_is_seen_first() -> None:
+def test_devices_that_explain_a_cause() -> None:
+    # A nic explains its slow communicator whichever is seen first
     assert is_explained(nic(1, PAIR), SLOW_WORLD, TOPOLOGY)
     assert is_explained(SLOW_WORLD, nic(1, PAIR), TOPOLOGY)
-
-
-def test_a_nic_explains_no_pair_of_other_ranks_and_no_work() -> None:
+    # A nic explains no pair of other ranks and no work
     elsewhere = cause("slow_link", Device("link", (2, 0)), Lane("pair", 2, 0))
     assert not is_explained(nic(1, PAIR), elsewhere, TOPOLOGY)
     assert not is_explained(nic(1, PAIR), SLOW_RANK, TOPOLOGY)
-
-
-def test_a_cause_carries_the_transfers_that_pass_its_first_suspect() -> None:
+    # A cause carries the transfers that pass its first suspect
     assert carries_lane(nic(1, PAIR), WORLD, TOPOLOGY)
     assert not carries_lane(nic(1, PAIR), Lane("pair", 0, 2), TOPOLOGY)
     assert not carries_lane(nic(1, PAIR), work(1), TOPOLOGY)

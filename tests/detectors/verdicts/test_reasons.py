@@ -50,12 +50,11 @@ def test_what_it_is_not_is_ruled_out(name: str, ruled_out: set[str]) -> None:
     assert {one.what for one in reasons_in(name).considered if one.is_ruled_out} == ruled_out
 
 
-def test_a_rank_that_works_long_is_waited_for() -> None:
+def test_reasons() -> None:
+    # A rank that works long is waited for
     cause = reasons_in("gloo-slow-rank").path[-1]
     assert (cause.what, cause.rank, cause.waited_rank is not None) == ("work", 2, True)
     assert (cause.waited_ns or 0) > 20e6
-
-
-def test_of_a_hang_it_is_known_who_is_missing_and_how_many_wait() -> None:
+    # Of a hang it is known who is missing and how many wait
     (step,) = reasons_in("bench/ddp8-hang-before").path
     assert (step.what, step.rank, step.waiting, step.elapsed_ns) == ("absence", 5, 7, None)

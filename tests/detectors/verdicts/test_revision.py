@@ -31,18 +31,15 @@ def hung(*, is_shared: bool = False, since_ns: int | None = None, until_ns: int 
     return hang_verdict("v", hang, observation(7), until_ns, "silent", "j", 1, TOPOLOGY)
 
 
-def test_who_did_not_arrive_is_nearly_certain_and_of_a_hang_inside_all_may_be_victims() -> None:
+def test_revisions() -> None:
+    # Who did not arrive is nearly certain and of a hang inside all may be victims
     assert hung().suspects[0].probability == 0.9
     assert hung(is_shared=True).suspects[0].probability == 0.5
-
-
-def test_a_hang_lost_the_time_since_the_first_rank_was_stuck_if_that_is_known() -> None:
+    # A hang lost the time since the first rank was stuck if that is known
     known, unknown = hung(since_ns=1_000_000_000, until_ns=3_000_000_000), hung(until_ns=3_000_000_000)
     assert (known.lost_s, known.delta) == (2.0, 21.0)
     assert (unknown.lost_s, math.isnan(unknown.delta)) == (0.0, True)
-
-
-def test_a_revision_says_what_was_lost_where_and_how_surely() -> None:
+    # A revision says what was lost where and how surely
     verdict = recurring()  # iterations 4, 6 and 7 took 150 instead of 100 ms
     verdict.mark_published("ticket")
     said = revision_of(verdict, "opened", "j", 1, TOPOLOGY)
@@ -50,14 +47,10 @@ def test_a_revision_says_what_was_lost_where_and_how_surely() -> None:
     assert (said.iterations, said.delta, said.lost_s, said.communicator) == ((4, 8), 1.5, 0.15, None)
     (suspect,) = said.suspects
     assert (suspect.device, suspect.rank, suspect.host, suspect.nic) == ("gpu", 1, "h1", "eth0")
-
-
-def test_a_closed_revision_says_why() -> None:
+    # A closed revision says why
     said = revision_of(recurring(), "closed", "j", 1, TOPOLOGY, "recovered")
     assert (said.state, said.close_reason) == ("closed", "recovered")
-
-
-def test_no_suspect_is_said_to_be_certain() -> None:
+    # No suspect is said to be certain
     assert suspect_of(Device("gpu", (1,)), 0.99998, TOPOLOGY).probability == 0.99
     assert suspect_of(Device("gpu", (1,)), 0.91, TOPOLOGY).probability == 0.91
 
@@ -78,32 +71,25 @@ def text(piece: Piece) -> str:
     return evidence_text(piece, 7, 9, TOPOLOGY)
 
 
-def test_own_work_names_the_rank_and_the_operator_that_others_waited_in() -> None:
+def test_texts_name_the_lane() -> None:
+    # Own work names the rank and the operator that others waited in
     piece = Piece(Lane("work", 3), 3, OPERATOR_CODES["all_reduce"], 0, 62e6, 12e6)
     assert text(piece) == (
         "rank 3 took 62 ms of its own before all_reduce on dp0, and others waited for it (usual 12 ms), "
         "in 7 of 9 slow iterations"
     )
-
-
-def test_a_pair_names_both_ends() -> None:
+    # A pair names both ends
     piece = Piece(Lane("pair", 1, 3), 3, OPERATOR_CODES["recv"], 1, 24_900_000, 411_000)
     assert text(piece).startswith("rank 1 to rank 3 on pp0 took 24.9 ms after both had arrived (usual 411 µs)")
-
-
-def test_a_collective_names_its_communicator() -> None:
+    # A collective names its communicator
     piece = Piece(Lane("collective", 0), 0, OPERATOR_CODES["reduce_scatter"], 0, 2e9, 1e9)
     assert text(piece).startswith("reduce_scatter on dp0 took 2 s after its last rank had arrived (usual 1 s)")
-
-
-def test_of_ranks_that_come_last_in_turn_none_is_named() -> None:
+    # Of ranks that come last in turn none is named
     assert in_turn_text(2.71e9, 21, 22) == (
         "in each iteration another rank works longer than its peers, as with uneven data; it cost 2.71 s, "
         "in 21 of 22 slow iterations"
     )
-
-
-def test_a_communicator_without_a_name_has_its_code() -> None:
+    # A communicator without a name has its code
     assert "communicator 17" in text(Piece(Lane("collective", 17), 0, 0, 17, 2e9, 1e9))
 
 

@@ -64,11 +64,10 @@ def test_a_limit_that_moves_by_a_quarter_moves_one_of_them(name: str) -> None:
     assert severity_of(below, lower) == severity_of(above, LIMITS)
 
 
-def test_a_single_spike_is_a_note_whatever_it_cost() -> None:
+def test_spikes_and_hangs() -> None:
+    # A single spike is a note whatever it cost
     assert severity_of(Loss("slow_rank", True, 1, 30.0, 31.0, 100_000), LIMITS) == "note"
-
-
-def test_a_hang_is_a_page_whatever_it_cost_so_far() -> None:
+    # A hang is a page whatever it cost so far
     assert severity_of(Loss("hang", True, 1, 0.0, 0.0, 4), LIMITS) == "page"
 
 
@@ -79,21 +78,18 @@ def test_plans_and_what_accuses_nobody_wake_nobody(change: dict[str, object]) ->
     assert severity_of(replace(loss, **change), LIMITS) == "ticket"  # type: ignore[arg-type]
 
 
-def test_what_is_over_loses_no_more() -> None:
+def test_severity_without_a_loss_or_gpus() -> None:
+    # What is over loses no more
     loss = of_share(0.3, 20.0, 64)
     assert severity_of(loss, LIMITS) == "ticket"
     assert loss.in_an_hour_gpu_hours == pytest.approx((0.3 * 20 + 0.3 * 3600) * 64 / 3600)
     over = replace(loss, is_over=True)
     assert over.in_an_hour_gpu_hours == pytest.approx(0.3 * 20 * 64 / 3600)
     assert severity_of(over, LIMITS) == "note"
-
-
-def test_without_the_number_of_gpus_the_time_of_the_job_decides_and_nobody_is_woken() -> None:
+    # Without the number of gpus the time of the job decides and nobody is woken
     assert severity_of(of_share(0.5, 10_000.0, 0), LIMITS) == "ticket"
     assert severity_of(of_share(0.05, 400.0, 0), LIMITS) == "note"
-
-
-def test_what_took_no_time_at_all_is_no_division_by_zero() -> None:
+    # What took no time at all is no division by zero
     assert Loss("slow_nic", True, 5, 0.0, 0.0, 4).share == 0.0
 
 
@@ -113,14 +109,13 @@ def test_who_loses_more_is_never_less_urgent(
 # --- of verdicts ----------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_is_that_of_the_iterations_judged_since_the_first() -> None:
-    """Iterations 4, 6 and 7 took 150 instead of 100 ms, 5 did not."""
+def test_what_a_loss_is_held_against() -> None:
+    # A loss is that of the iterations judged since the first: iterations 4, 6 and 7 took 150 instead of 100 ms, 5 did
+    # not.
     loss = loss_of(recurring(), 4)
     assert (loss.kind, loss.has_suspect, loss.seen, loss.world_size) == ("slow_rank", True, 3, 4)
     assert (loss.lost_s, loss.lasted_s) == (pytest.approx(0.15), pytest.approx(0.55))
-
-
-def test_a_fault_without_a_healthy_past_is_held_against_what_it_would_take_without() -> None:
+    # A fault without a healthy past is held against what it would take without
     loss = loss_of(standing(), 4)
     assert loss.share == pytest.approx(50 / 150)
 
@@ -134,7 +129,8 @@ def told(said: Sequence[Verdict]) -> list[tuple[str, str | None]]:
     return [(one.event, one.severity) for one in said if one.event != "continued"]
 
 
-def test_a_verdict_that_grows_says_each_raise_once() -> None:
+def test_severity_while_a_verdict_lives() -> None:
+    # A verdict that grows says each raise once
     limits = SeverityLimits(least_lost_s=0.4, page_after_s=3.0)
     said = lived([late(1)] * 40 + [None] * 10, VerdictTracker("j", 1, limits), LARGE)
     assert told(said) == [("opened", "note"), ("raised", "ticket"), ("raised", "page"), ("closed", "page")]
@@ -142,29 +138,24 @@ def test_a_verdict_that_grows_says_each_raise_once() -> None:
     assert raised[0].lost_s >= 0.4
     assert raised[1].iterations == (0, 20)  # 20 iterations of 150 ms
     assert [one.revision for one in said] == list(range(1, len(said) + 1))
-
-
-def test_it_sinks_neither_while_it_is_open_nor_when_it_closes() -> None:
-    """Half of the time is lost at first, and then a hundredth: an alert keeps its label until it is resolved."""
+    # It sinks neither while it is open nor when it closes: half of the time is lost at first, and then a hundredth:
+    # an alert keeps its label until it is resolved.
     steps: list[Step] = [late(1)] * 8 + ([None] * 9 + [late(1, 10.0)]) * 20 + [None] * 10
     said = lived(steps, VerdictTracker("j", 1))
     assert {one.severity for one in said} == {"ticket"}
     assert said[-1].event == "closed"
-
-
-def test_a_blip_is_opened_and_closed_as_a_note() -> None:
+    # A blip is opened and closed as a note
     said = lived([late(1, 17.0)] * 4 + [None] * 10, VerdictTracker("j", 1), LARGE)
     assert told(said) == [("opened", "note"), ("closed", "note")]
-
-
-def test_the_first_slow_iterations_tell_what_an_hour_costs() -> None:
-    """64 GPUs lose a third of their time: that is said with the fourth slow transfer, not when an hour is over."""
+    # The first slow iterations tell what an hour costs: 64 GPUs lose a third of their time: that is said with the
+    # fourth slow transfer, not when an hour is over.
     topology = Topology(64, TOPOLOGY.places, {}, TOPOLOGY.names)
     (opened,) = lived([{Lane("pair", 1, 3): 50.0}] * 4, VerdictTracker("j", 1), topology)
     assert (opened.event, opened.severity) == ("opened", "ticket")
 
 
-def test_another_cause_and_a_raise_at_once_are_one_change() -> None:
+def test_severity_is_published_once() -> None:
+    # Another cause and a raise at once are one change
     slow: Step = {Lane("pair", 1, other): 50.0 for other in (0, 2, 3)}
     limits = SeverityLimits(least_lost_s=1.0)
     said = lived([{Lane("pair", 1, 3): 50.0}] * 4 + [slow] * 20, VerdictTracker("j", 1, limits))
@@ -173,25 +164,19 @@ def test_another_cause_and_a_raise_at_once_are_one_change() -> None:
     assert [SEVERITIES.index(one.severity or "") for one in said] == sorted(
         SEVERITIES.index(one.severity or "") for one in said
     )
-
-
-def test_a_hang_is_told_as_a_page() -> None:
+    # A hang is told as a page
     hang = Hang(ranks=(2,), communicator=0, operator=0, waiting=3, has_arrived=False, is_shared=False, since_ns=None)
     last = Observation(7, 100 * MS, 100 * MS, 1, None)
     verdict = VerdictTracker("j", 1).hang(hang, last, None, "silent", TOPOLOGY)
     assert (verdict.event, verdict.severity) == ("opened", "page")
-
-
-def test_a_snapshot_forgets_neither_what_was_said_nor_how_long_it_has_lasted() -> None:
+    # A snapshot forgets neither what was said nor how long it has lasted
     tracker = VerdictTracker("j", 1)
     lived([late(1)] * 8, tracker)
     again = VerdictTracker.from_state(stored(tracker.state()))
     for one in (tracker, again):
         assert [verdict.severity for verdict in one.close("finished", TOPOLOGY)] == ["ticket"]
     assert encode_state(again.state(), 1) == encode_state(tracker.state(), 1)
-
-
-def test_what_would_come_back_is_said_where_it_is_known() -> None:
+    # What would come back is said where it is known
     verdict = recurring()  # iterations of 150 instead of 100 ms
     unknown = revision_of(verdict, "opened", "j", 1, TOPOLOGY)
     assert (unknown.recovers_ratio, unknown.severity) == (None, "note")

@@ -48,7 +48,8 @@ def test_what_a_single_rank_costs_once_must_be_more_than_a_pause(share: float, i
     assert (clear_cause(one, TOPOLOGY) is not None) == is_clear
 
 
-def test_rank_0_saves_and_logs_for_all_and_is_not_accused_of_being_late_once() -> None:
+def test_causes_that_are_no_spike() -> None:
+    # Rank 0 saves and logs for all and is not accused of being late once
     assert clear_cause(spike(7, rank=0), TOPOLOGY) is None
     besides = replace(observation(7, {work(0): 50.0, work(1): 49.0}), sigmas=9.0)
     assert clear_cause(besides, TOPOLOGY) is None
@@ -57,28 +58,18 @@ def test_rank_0_saves_and_logs_for_all_and_is_not_accused_of_being_late_once() -
     cause = clear_cause(less, TOPOLOGY)
     assert cause is not None
     assert cause.suspects[0][0].ranks == (1,)
-
-
-def test_a_regular_iteration_has_no_cause() -> None:
+    # A regular iteration has no cause
     assert clear_cause(replace(observation(7), sigmas=9.0), TOPOLOGY) is None
-
-
-def test_an_iteration_that_cost_nothing_accuses_nobody() -> None:
+    # An iteration that cost nothing accuses nobody
     longer = spike(7)
     assert clear_cause(longer, TOPOLOGY) is not None
     assert clear_cause(replace(longer, reference_ns=longer.elapsed_ns + MS), TOPOLOGY) is None  # after a warm-up
-
-
-def test_one_transfer_that_hung_is_no_devices_fault() -> None:
+    # One transfer that hung is no devices fault
     assert clear_cause(replace(observation(7, {PAIR: 50.0}), sigmas=9.0), TOPOLOGY) is None
-
-
-def test_a_cause_that_explains_less_than_half_is_not_clear() -> None:
+    # A cause that explains less than half is not clear
     shared = {work(rank): 25.0 for rank in (1, 2, 3)}
     assert clear_cause(replace(observation(7, shared), sigmas=9.0), TOPOLOGY) is None
-
-
-def test_of_a_rank_that_lost_rows_it_may_be_the_loss_that_shows() -> None:
+    # Of a rank that lost rows it may be the loss that shows
     one = spike(7)
     assert one.attribution is not None
     holed = replace(one, attribution=replace(one.attribution, incomplete=frozenset({1})))
@@ -100,32 +91,27 @@ def test_a_host_is_late_if_a_majority_of_its_ranks_that_logged_all_are(lost: tup
         assert cause.suspects[0][0] == ("host", ranks)
 
 
-def test_a_spike_is_due_when_it_is_known_that_it_was_one() -> None:
+def test_spikes_are_told_when_they_are_known() -> None:
+    # A spike is due when it is known that it was one
     watch = SpikeWatch()
     for number in (3, 4):
         watch.add(spike(number), TOPOLOGY)
     assert list(watch.take_due(7)) == []
     assert [one.iteration for one in watch.take_due(8)] == [3]
     assert [one.iteration for one in watch.take_due(None)] == [4]
-
-
-def test_those_that_show_a_cause_are_told_from_others() -> None:
+    # Those that show a cause are told from others
     watch = SpikeWatch()
     for number, rank in ((3, 1), (4, 2), (5, 1)):
         watch.add(spike(number, rank), TOPOLOGY)
     (cause,) = find_causes([spike(9).attribution], TOPOLOGY)  # type: ignore[list-item]
     assert [one.iteration for one in watch.showing(cause)] == [3, 5]
-
-
-def test_a_snapshot_forgets_no_spike() -> None:
+    # A snapshot forgets no spike
     watch = SpikeWatch()
     for number in range(3):
         watch.add(spike(number), TOPOLOGY)
     twin = SpikeWatch(stored(watch.state(), tuple[Observation, ...]))
     assert list(twin.take_due(None)) == list(watch.take_due(None))
-
-
-def test_a_spike_beside_pauses_of_other_ranks_accuses_nobody() -> None:
+    # A spike beside pauses of other ranks accuses nobody
     tracker = VerdictTracker("j", 1)
     steps = {2: spike(2, 3), 20: spike(20, 1)}
     said = [one for n in range(40) for one in tracker.observe(steps.get(n, observation(n)), TOPOLOGY)[0]]

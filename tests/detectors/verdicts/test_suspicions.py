@@ -57,33 +57,24 @@ def late_with_stage(ranks: list[int], late_ms: dict[int, float]) -> Suspicions:
 # --- note -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_iteration_is_noted_with_the_lane_that_it_lost_most_to() -> None:
+def test_suspicions_are_noted() -> None:
+    # An iteration is noted with the lane that it lost most to
     ((number, lane, lost_ns, work_ns, total_ns, _),) = noted(lost(3, r1=20.0, pair=30.0, r2=5.0)).state()
     assert (number, lane) == (3, PAIR)
     assert (lost_ns, work_ns, total_ns) == (30 * MS, 25 * MS, 55 * MS)
-
-
-def test_what_nobody_or_everybody_lost_is_not_noted() -> None:
+    # What nobody or everybody lost is not noted
     assert noted(lost(0), lost(1, r1=-3.0), lost(2, all=50.0), lost(3, all=50.0, r1=-1.0)).state() == ()
-
-
-def test_everybodys_part_is_never_the_lane_and_counts_in_the_total() -> None:
+    # Everybodys part is never the lane and counts in the total
     ((_, lane, lost_ns, work_ns, total_ns, _),) = noted(lost(0, all=50.0, r1=20.0)).state()
     assert lane == work(1)
     assert (lost_ns, work_ns, total_ns) == (20 * MS, 20 * MS, 70 * MS)
-
-
-def test_ranks_that_were_quicker_take_away_from_what_work_lost() -> None:
+    # Ranks that were quicker take away from what work lost
     ((_, _, _, work_ns, total_ns, _),) = noted(lost(0, r1=20.0, r2=-15.0, pair=-9.0)).state()
     assert (work_ns, total_ns) == (5 * MS, 20 * MS)
-
-
-def test_of_lanes_that_cost_the_same_always_the_same_is_noted() -> None:
+    # Of lanes that cost the same always the same is noted
     one, two = lost(0, r1=20.0, r2=20.0), lost(0, r2=20.0, r1=20.0)
     assert noted(one).state() == noted(two).state()
-
-
-def test_memory_is_bounded() -> None:
+    # Memory is bounded
     suspicions = Suspicions()
     for number in range(10_000):
         suspicions.note(lost(number, r1=20.0), TOPOLOGY)
@@ -94,33 +85,26 @@ def test_memory_is_bounded() -> None:
 # --- rivals ---------------------------------------------------------------------------------------------------------
 
 
-def test_rivals_are_other_lanes_that_lost_as_much() -> None:
+def test_rivals() -> None:
+    # Rivals are other lanes that lost as much
     suspicions = noted(
         lost(10, r1=60.0), lost(12, r2=50.0), lost(14, r3=20.0), lost(16, pair=19.0), lost(18, r1=60.0)
     )
     assert suspicions.rivals([work(1)], [10], 60 * MS) == 2
     assert suspicions.rivals([work(1), work(2)], [10], 60 * MS) == 1
     assert suspicions.rivals([work(1)], [10, 12], 60 * MS) == 1
-
-
-def test_what_lost_little_is_no_rival() -> None:
+    # What lost little is no rival
     suspicions = noted(lost(10, r1=60.0), lost(12, r2=19.9))
     assert suspicions.rivals([work(1)], [10], 60 * MS) == 0
     assert suspicions.rivals([work(1)], [10], 59 * MS) == 1
-
-
-def test_what_lost_more_is_a_rival() -> None:
+    # What lost more is a rival
     assert noted(lost(10, r1=6.0), lost(12, r2=600.0)).rivals([work(1)], [10], 6 * MS) == 1
-
-
-def test_rivals_are_looked_for_around_the_iterations_on_both_sides() -> None:
+    # Rivals are looked for around the iterations on both sides
     around = 50
     for number, is_near in ((100 - around, False), (101 - around, True), (119 + around, True), (120 + around, False)):
         found = noted(lost(number, r2=50.0)).rivals([work(1)], [100, 120], 50 * MS)
         assert found == int(is_near), number
-
-
-def test_nothing_noted_has_no_rivals() -> None:
+    # Nothing noted has no rivals
     assert Suspicions().rivals([work(1)], [10], 50 * MS) == 0
 
 
@@ -139,16 +123,13 @@ def test_whoever_is_last_by_noise_where_everybody_works_longer_has_no_uneven_dat
     assert bool(noted(*late).uneven(TOPOLOGY)) != is_noise
 
 
-def test_three_ranks_in_turn_are_enough_for_uneven_data() -> None:
+def test_uneven_data() -> None:
+    # Three ranks in turn are enough for uneven data
     assert list(late_in_turn([0, 1, 2, 0, 1, 2]).uneven(TOPOLOGY)) != []
-
-
-def test_only_the_newest_iterations_count() -> None:
+    # Only the newest iterations count
     assert list(late_in_turn([1, 1, 1, 1, 0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY)) == [8, 10, 12, 14, 16, 18]
     assert list(late_in_turn([0, 2, 1, 3, 0, 2, 1, 1, 1, 1]).uneven(TOPOLOGY)) == []
-
-
-def test_few_iterations_say_nothing_of_the_data() -> None:
+    # Few iterations say nothing of the data
     assert list(late_in_turn([0, 2, 1, 3, 0]).uneven(TOPOLOGY)) == []
     assert list(Suspicions().uneven(TOPOLOGY)) == []
 
@@ -177,37 +158,28 @@ def test_of_many_hosts_one_has_some_of_the_late_ranks_by_chance(ranks: list[int]
     assert late_in_turn(ranks).uneven(Topology(512, hosts, {0: tuple(range(512))}))
 
 
-def test_a_slow_transfer_among_them_is_not_uneven_data() -> None:
+def test_what_is_not_uneven_data() -> None:
+    # A slow transfer among them is not uneven data
     ranks = [0, 2, 1, 3, 0]
     attributions = [lost(at, **{f"r{rank}": 50.0}) for at, rank in enumerate(ranks)]
     assert list(noted(*attributions, lost(5, pair=50.0)).uneven(TOPOLOGY)) == []
     assert list(noted(*attributions, lost(5, r2=50.0, pair=10.0)).uneven(TOPOLOGY)) == [0, 1, 2, 3, 4, 5]
-
-
-def test_what_is_far_apart_is_not_uneven_data() -> None:
+    # What is far apart is not uneven data
     assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=2).uneven(TOPOLOGY)) != []
     assert list(late_in_turn([0, 2, 1, 3, 0, 2], every=3).uneven(TOPOLOGY)) == []
-
-
-def test_a_hosts_ranks_in_turn_are_not_uneven_data() -> None:
+    # A hosts ranks in turn are not uneven data
     assert list(late_in_turn([0, 1, 2, 3, 0, 1]).uneven(PAIRED)) == []
     assert list(late_in_turn([5, 7, 4, 6, 5, 7]).uneven(PAIRED)) == []
     assert list(late_in_turn([0, 1, 2, 4, 0, 1]).uneven(PAIRED)) != []
-
-
-def test_a_slow_stages_ranks_are_late_together_which_is_not_uneven_data() -> None:
+    # A slow stages ranks are late together which is not uneven data
     together = dict.fromkeys((0, 2, 4, 6), 45.0)
     assert list(late_with_stage([0, 2, 4, 6, 0, 2], together).uneven(STAGED)) == []
     others = dict.fromkeys((1, 3, 5, 7), 45.0)
     assert list(late_with_stage([1, 3, 5, 7, 1, 3], others).uneven(STAGED)) == []
-
-
-def test_heavy_batches_whose_path_passes_one_stage_alone_are_uneven_data() -> None:
+    # Heavy batches whose path passes one stage alone are uneven data
     assert list(late_with_stage([0, 2, 4, 6, 0, 2], {}).uneven(STAGED)) != []
     assert list(late_with_stage([0, 2, 4, 6, 0, 2], {1: 45.0, 3: 10.0}).uneven(STAGED)) != []
-
-
-def test_a_host_that_is_the_whole_job_excuses_nobodys_data() -> None:
+    # A host that is the whole job excuses nobodys data
     assert list(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(ONE_HOST)) != []
 
 
@@ -246,17 +218,14 @@ def test_later_numbers_change_nothing(suspicions: Suspicions, shift: int) -> Non
     assert later.rivals([PAIR], [100 + shift], 1.0) == suspicions.rivals([PAIR], [100], 1.0)
 
 
-def test_transfers_that_hung_are_no_rivals_of_work_where_work_alone_is_asked_for() -> None:
+def test_what_is_asked_of_suspicions() -> None:
+    # Transfers that hung are no rivals of work where work alone is asked for
     suspicions = noted(lost(10, r1=60.0), lost(12, pair=90.0), lost(14, r2=70.0))
     assert suspicions.rivals([work(1)], [10], 60 * MS) == 2
     assert suspicions.rivals([work(1)], [10], 60 * MS, kinds=("work",)) == 1
-
-
-def test_what_ranks_lost_in_iterations_with_uneven_data_is_told() -> None:
+    # What ranks lost in iterations with uneven data is told
     assert set(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY).values()) == {50 * MS}
-
-
-def test_one_transfer_that_hung_is_not_noted() -> None:
+    # One transfer that hung is not noted
     one = lost(0, pair=50.0)
     stray = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=1.0, transfers=8.0)})
     spread = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=8.0, transfers=8.0)})

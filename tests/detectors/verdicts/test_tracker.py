@@ -37,22 +37,19 @@ def lived(steps: Sequence[Step], tracker: VerdictTracker | None = None, first: i
     return said
 
 
-def test_a_rank_is_accused_when_it_was_late_three_times_of_six() -> None:
+def test_how_often_a_cause_must_be_seen() -> None:
+    # A rank is accused when it was late three times of six
     assert lived([late(1), late(1)]) == []
     (verdict,) = lived([late(1), late(1), late(1)])
     assert (verdict.event, verdict.state, verdict.kind, verdict.iterations) == ("opened", "open", "slow_rank", (0, 3))
     assert verdict.verdict_id == "j:1:0:0"
     assert verdict.lost_s == pytest.approx(0.15)
     assert verdict.delta == 1.5
-
-
-def test_a_transfer_must_be_slow_four_times() -> None:
+    # A transfer must be slow four times
     assert lived([UNCLEAR] * 3) == []
     (verdict,) = lived([UNCLEAR] * 4)
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.communicator) == ("slow_link", (3, 1), "pp0")
-
-
-def test_three_times_in_a_row_suffice_where_the_device_is_clear() -> None:
+    # Three times in a row suffice where the device is clear
     assert lived([INTO_3] * 2) == []
     assert lived([INTO_3, None, INTO_3, INTO_3]) == []
     (verdict,) = lived([INTO_3] * 3)
@@ -64,18 +61,15 @@ INTO_3: Step = {PAIR: 50.0, Lane("pair", 0, 3): 50.0}
 SELDOM: list[Step] = [INTO_3, *[None] * 5]
 
 
-def test_transfers_that_are_slow_again_and_again_are_a_fault_though_regular_iterations_lie_between() -> None:
+def test_transfers_that_come_and_go() -> None:
+    # Transfers that are slow again and again are a fault though regular iterations lie between
     assert lived(SELDOM * 3) == []
     (verdict,) = lived(SELDOM * 4)
     assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("slow_nic", (3,), (0, 19))
     assert lived([INTO_3, *[None] * 6] * 4) == []  # not within the memory of 20
-
-
-def test_transfers_that_come_and_go_must_tell_whose_they_are() -> None:
+    # Transfers that come and go must tell whose they are
     assert lived([UNCLEAR, *[None] * 5] * 4) == []
-
-
-def test_what_came_and_went_is_no_spike_besides_and_is_over_when_its_verdict_closes() -> None:
+    # What came and went is no spike besides and is over when its verdict closes
     tracker = VerdictTracker("j", 1)
     said = lived([*SELDOM * 4, *[None] * 7, INTO_3, *[None] * 40], tracker)
     said += tracker.close("ended", TOPOLOGY)
@@ -174,20 +168,15 @@ def test_a_host_a_little_late_beside_a_slow_communicator_is_not_accused_and_alon
     assert accused(None) == {"host"}
 
 
-def test_what_lies_within_six_iterations_opens_a_verdict() -> None:
+def test_iterations_that_open_a_verdict() -> None:
+    # What lies within six iterations opens a verdict
     assert [one.kind for one in lived([late(1), None, None, late(1), None, late(1)])] == ["slow_rank"]
-
-
-def test_what_lies_further_apart_than_six_iterations_opens_nothing() -> None:
+    # What lies further apart than six iterations opens nothing
     assert lived([late(1), None, None, late(1), None, None, late(1), None, None] * 3) == []
-
-
-def test_ranks_that_are_late_in_turn_accuse_nobody() -> None:
+    # Ranks that are late in turn accuse nobody
     (verdict,) = lived([late(rank % 4) for rank in range(6)])
     assert (verdict.kind, verdict.suspects, verdict.iterations) == ("imbalance", (), (0, 6))
-
-
-def test_uneven_data_are_told_also_where_iterations_between_are_as_always() -> None:
+    # Uneven data are told also where iterations between are as always
     (verdict,) = lived([late(0), late(2), None, None, late(1), late(3), late(0), late(2)])
     assert (verdict.kind, verdict.suspects, verdict.iterations) == ("imbalance", (), (0, 8))
 
@@ -204,18 +193,15 @@ def test_a_transfer_that_hung_once_is_no_reason_to_doubt_a_rank_that_stood_out_t
     assert said(late(2, 60.0)) == []
 
 
-def test_uneven_data_do_not_hide_a_rank_that_turns_slow() -> None:
+def test_when_a_verdict_begins_and_goes_on() -> None:
+    # Uneven data do not hide a rank that turns slow
     said = lived([*(late(rank % 4) for rank in range(6)), *([late(1, 90.0)] * 6)])
     assert [one.kind for one in said if one.event == "opened"] == ["imbalance", "slow_rank"]
-
-
-def test_a_verdict_begins_with_the_first_iteration_in_which_its_cause_was_seen() -> None:
+    # A verdict begins with the first iteration in which its cause was seen
     (verdict,) = lived([None, late(2), late(1), late(1), late(1)], first=40)
     assert verdict.iterations == (42, 45)
     assert verdict.verdict_id == "j:1:42:0"
-
-
-def test_while_the_accused_ranks_are_not_late_their_verdict_is_quiet() -> None:
+    # While the accused ranks are not late their verdict is quiet
     tracker = VerdictTracker("j", 1)
     assert not tracker.is_quiet({})
     lived([late(1)] * 3, tracker)
@@ -224,9 +210,7 @@ def test_while_the_accused_ranks_are_not_late_their_verdict_is_quiet() -> None:
     assert not tracker.is_quiet({1: 40 * MS})
     lived([late(1) | {PAIR: 50.0}] * 4, tracker, first=3)
     assert not tracker.is_quiet({})  # lateness does not tell of transfers
-
-
-def test_a_verdict_says_that_it_goes_on_when_its_loss_has_doubled() -> None:
+    # A verdict says that it goes on when its loss has doubled
     said = lived([late(1)] * 24)
     assert [(v.event, v.iterations[1]) for v in said] == [
         ("opened", 3),
@@ -236,7 +220,8 @@ def test_a_verdict_says_that_it_goes_on_when_its_loss_has_doubled() -> None:
     ]
 
 
-def test_a_verdict_closes_after_ten_quiet_iterations() -> None:
+def test_when_a_verdict_closes() -> None:
+    # A verdict closes after ten quiet iterations
     assert len(lived([late(1)] * 3 + [None] * 9)) == 1
     _, closed = lived([late(1)] * 3 + [None] * 10)
     assert (closed.state, closed.event, closed.close_reason, closed.iterations) == (
@@ -246,24 +231,16 @@ def test_a_verdict_closes_after_ten_quiet_iterations() -> None:
         (0, 3),
     )
     assert closed.revision == 2
-
-
-def test_irregular_iterations_of_another_cause_are_quiet_too() -> None:
+    # Irregular iterations of another cause are quiet too
     said = lived([late(1)] * 3 + [late(2)] * 10)
     assert {(v.verdict_id, v.state) for v in said} >= {("j:1:0:0", "closed"), ("j:1:3:0", "open")}
-
-
-def test_being_seen_again_begins_the_quiet_anew() -> None:
+    # Being seen again begins the quiet anew
     said = lived([late(1)] * 3 + [None] * 9 + [late(1)] + [None] * 9)
     assert [v.event for v in said] == ["opened"]
-
-
-def test_a_cause_that_comes_back_after_closing_is_a_new_verdict() -> None:
+    # A cause that comes back after closing is a new verdict
     said = lived([late(1)] * 3 + [None] * 10 + [late(1)] * 3)
     assert [v.verdict_id for v in said] == ["j:1:0:0", "j:1:0:0", "j:1:13:0"]
-
-
-def test_two_causes_that_begin_together_have_two_ids() -> None:
+    # Two causes that begin together have two ids
     said = lived([{work(1): 50.0, PAIR: 40.0}] * 4)
     assert {v.verdict_id: v.kind for v in said if v.event == "opened"} == {
         "j:1:0:0": "slow_rank",
@@ -271,35 +248,29 @@ def test_two_causes_that_begin_together_have_two_ids() -> None:
     }
 
 
-def test_no_more_is_lost_than_the_iteration_took_longer() -> None:
-    """Two pieces of a path may overlap what was hidden before: the excess of the iteration bounds the loss."""
+def test_what_revisions_hold() -> None:
+    # No more is lost than the iteration took longer: two pieces of a path may overlap what was hidden before: the
+    # excess of the iteration bounds the loss.
     one = observation(0, late(1))
     bounded = [Observation(n, 110 * MS, 100 * MS, n, observation(n, late(1)).attribution) for n in range(3)]
     tracker = VerdictTracker("j", 1)
     said = [v for o in bounded for v in tracker.observe(o, TOPOLOGY)[0]]
     assert one.attribution is not None
     assert said[0].lost_s == pytest.approx(0.03)
-
-
-def test_the_end_of_the_job_closes_what_is_open_with_its_reason() -> None:
+    # The end of the job closes what is open with its reason
     tracker = VerdictTracker("j", 1)
     lived([late(1)] * 3, tracker)
     (closed,) = tracker.close("restarted", TOPOLOGY)
     assert (closed.state, closed.close_reason, closed.revision) == ("closed", "restarted", 2)
     assert tracker.close("restarted", TOPOLOGY) == []
     assert not tracker.has_open
-
-
-def test_the_iterations_in_which_a_cause_was_seen_are_named() -> None:
+    # The iterations in which a cause was seen are named
     tracker = VerdictTracker("j", 1)
     named = [
         tracker.observe(observation(n, step), TOPOLOGY)[1] for n, step in enumerate([late(1)] * 4 + [None, late(2)])
     ]
     assert named == [(), (), ("j:1:0:0",), ("j:1:0:0",), (), ()]
-
-
-def test_a_verdict_that_finds_a_better_suspect_says_changed() -> None:
-    """First one pair seems slow; then all that rank 1 sends is."""
+    # A verdict that finds a better suspect says changed: first one pair seems slow; then all that rank 1 sends is.
     slow = {Lane("pair", 1, other): 50.0 for other in (0, 2, 3)}
     steps: list[Step] = [{PAIR: 50.0}] * 4 + [slow] * 20
     said = lived(steps)
@@ -333,13 +304,12 @@ def accused(*jobs: Job) -> list[int]:
     return [number for number, some in enumerate(said) if any(one.event == "opened" for one in some)]
 
 
-def test_one_iteration_in_which_another_rank_pauses_as_well_does_not_keep_a_verdict_from_opening() -> None:
+def test_what_comes_back_decides() -> None:
+    # One iteration in which another rank pauses as well does not keep a verdict from opening
     assert accused(ALONE, ALONE, ALONE) == [2]
     assert accused(ALONE, ALONE, BESIDE_A_PAUSE) == [2]
     assert accused(ALONE, BESIDE_A_PAUSE, ALONE) == [2]
-
-
-def test_a_device_without_which_typically_nothing_comes_back_is_not_accused() -> None:
+    # A device without which typically nothing comes back is not accused
     assert accused(*[BESIDE_A_PAUSE] * 8) == []
     assert accused(BESIDE_A_PAUSE, BESIDE_A_PAUSE, BESIDE_A_PAUSE, ALONE) == []
 
@@ -350,11 +320,10 @@ def test_half_of_what_a_device_is_said_to_have_cost_must_come_back(beside_ms: in
     assert bool(accused(*[Job({0: 30, 2: beside_ms})] * 4)) == is_accused
 
 
-def test_a_device_is_accused_once_more_comes_back_in_most_of_the_newest_iterations() -> None:
+def test_what_came_back_is_remembered() -> None:
+    # A device is accused once more comes back in most of the newest iterations
     assert accused(*[BESIDE_A_PAUSE] * 3, ALONE, ALONE, ALONE) == [4]
-
-
-def test_a_restored_tracker_knows_what_came_back_before() -> None:
+    # A restored tracker knows what came back before
     tracker = VerdictTracker("j", 1)
     assert not [one for n in range(3) for one in run_again(tracker, n, BESIDE_A_PAUSE)]
     twin = VerdictTracker.from_state(stored(tracker.state()))
@@ -402,16 +371,15 @@ def test_each_life_is_whole(steps: list[Step]) -> None:
         assert all(0 <= s.probability <= 1 for v in life for s in v.suspects)
 
 
-def test_a_verdict_that_accuses_nobody_is_open_and_has_blamed_nobody() -> None:
+def test_verdicts_on_nobody() -> None:
+    # A verdict that accuses nobody is open and has blamed nobody
     tracker = VerdictTracker("j", 1)
     lived([late(rank % 4) for rank in range(6)], tracker)
     assert (tracker.has_open, tracker.has_blamed) == (True, False)
     lived([late(1, 90.0)] * 6, tracker, first=6)
     assert (tracker.has_open, tracker.has_blamed) == (True, True)
-
-
-def test_uneven_data_are_told_in_the_iteration_that_shows_them_and_once() -> None:
-    """What follows in the same window, other causes among it, is no reason to tell the same iterations again."""
+    # Uneven data are told in the iteration that shows them and once: what follows in the same window, other causes
+    # among it, is no reason to tell the same iterations again.
     turns = [late(rank) for rank in (0, 1, 2, 3, 0, 2)]
     for after in ([None] * 10 + [late(1)], [None] * 60 + [{EVERYBODY: 50.0}]):
         said = lived([*turns, *after])

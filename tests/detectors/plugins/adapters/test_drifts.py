@@ -14,12 +14,11 @@ def warm(text: str = "river:drift.ADWIN(delta=0.01)", frames: int = 60) -> Detec
     return detector
 
 
-def test_a_row_that_would_be_a_drift_if_it_stayed_is_strange() -> None:
+def test_drifts() -> None:
+    # A row that would be a drift if it stayed is strange
     scores = warm().score(sample_frame("rank", 100, 16, is_faulty=True))
     assert np.flatnonzero(scores >= 1).tolist() == [1]
-
-
-def test_a_slow_drift_that_no_row_shows_is_strange_when_the_detector_tells_of_it() -> None:
+    # A slow drift that no row shows is strange when the detector tells of it
     detector, strange = warm(), []
     for step in range(120):
         frame = sample_frame("rank", 100 + step, 16)
@@ -28,18 +27,14 @@ def test_a_slow_drift_that_no_row_shows_is_strange_when_the_detector_tells_of_it
         detector.learn(frame)
     assert strange
     assert strange[0] < 80
-
-
-def test_a_drift_downwards_is_nobodys_fault() -> None:
+    # A drift downwards is nobodys fault
     detector = warm()
     for step in range(60):
         frame = sample_frame("rank", 100 + step, 16)
         frame["work_ns"][3] *= 0.7
         assert not (detector.score(frame)[3] >= 1)
         detector.learn(frame)
-
-
-def test_a_drift_is_held_for_some_frames_and_then_over() -> None:
+    # A drift is held for some frames and then over
     detector = warm("river:drift.ADWIN(delta=0.01) with hold=4")
     for step in range(200):
         frame = sample_frame("rank", 100 + step, 16)

@@ -82,18 +82,14 @@ def test_what_cannot_be_used_is_one_line(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_no_module_outside_of_the_library_is_imported() -> None:
-    """A class that a library's module merely imports is not its own."""
+def test_modules_checks_and_settings_of_adapters() -> None:
+    # No module outside of the library is imported: a class that a library's module merely imports is not its own.
     with pytest.raises(PluginError, match=r"must be an outlier or drift detector of river"):
         load_detector("river:anomaly.hst.collections", is_checked=False)
-
-
-def test_what_keeps_no_promise_is_refused_by_its_check() -> None:
+    # What keeps no promise is refused by its check
     with pytest.raises(PluginError, match=r"detector river:drift.NoDrift\(\): healthy frames .*\(check quiet_on_"):
         load_detector("river:drift.NoDrift()")
-
-
-def test_adapters_stand_beside_others_in_the_settings() -> None:
+    # Adapters stand beside others in the settings
     made = load_detectors(["peers", "river:drift.ADWIN with level='operator'"], is_checked=False)
     assert [len(made["rank"]), len(made["operator"])] == [1, 1]
     assert pickle.loads(pickle.dumps(made["operator"][0]))().level == "operator"

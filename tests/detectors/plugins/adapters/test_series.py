@@ -14,12 +14,11 @@ def taught(frames: int, ranks: int = 3) -> SeriesPast:
     return past
 
 
-def test_deviations_are_in_spreads_of_the_series_own_past() -> None:
+def test_deviations_of_series() -> None:
+    # Deviations are in spreads of the series own past
     found = taught(60).deviations(np.array([1]), np.array([[6.0]]))[0, 0]
     assert 7 < found < 14, "1.0 above a median of 5, with a spread of about 0.1"
-
-
-def test_median_and_spread_are_those_of_numpy_however_many_values_there_are() -> None:
+    # Median and spread are those of numpy however many values there are
     rng = np.random.default_rng(3)
     for count in (2, 3, 5, 64, 90):
         past, values = SeriesPast(1, warm_up=2, floor=0.0), rng.normal(5.0, 1.0, count)
@@ -28,35 +27,28 @@ def test_median_and_spread_are_those_of_numpy_however_many_values_there_are() ->
         newest = values[-64:]
         middle = np.median(newest)
         assert past.usual(4) == pytest.approx((middle, 1.4826 * np.median(np.abs(newest - middle))), rel=1e-4)
-
-
-def test_a_cold_series_and_one_never_seen_have_no_opinion() -> None:
+    # A cold series and one never seen have no opinion
     assert np.isnan(taught(19).deviations(np.array([1]), np.array([[6.0]]))).all()
     assert np.isnan(taught(60).deviations(np.array([9]), np.array([[6.0]]))).all()
-
-
-def test_unknown_values_are_neither_taught_nor_judged() -> None:
+    # Unknown values are neither taught nor judged
     past = taught(60)
     before = past.deviations(np.array([0]), np.array([[6.0]]))
     past.learn(np.array([0]), np.array([[np.nan]]))
     assert past.deviations(np.array([0]), np.array([[6.0]])).tolist() == before.tolist()
     assert np.isnan(past.deviations(np.array([0]), np.array([[np.nan]]))).all()
-
-
-def test_a_series_that_is_gone_is_forgotten() -> None:
+    # A series that is gone is forgotten
     past = taught(60)
     for _ in range(101):
         past.learn(np.array([0]), np.array([[5.0]]))
     assert np.isnan(past.deviations(np.array([1]), np.array([[6.0]]))).all()
 
 
-def test_several_rows_of_a_series_teach_one_after_the_other() -> None:
+def test_rows_and_warm_up_of_a_series() -> None:
+    # Several rows of a series teach one after the other
     past = SeriesPast(1, warm_up=2, kept=4)
     for _ in range(4):
         past.learn(np.zeros(4, dtype=np.int64), np.array([[1.0], [2.0], [3.0], [4.0]]))
     assert past.usual(0)[0] == pytest.approx(2.5)
-
-
-def test_a_warm_up_beyond_what_is_kept_is_refused() -> None:
+    # A warm up beyond what is kept is refused
     with pytest.raises(PluginError, match=r"warm_up must be 2 to 64"):
         SeriesPast(1, warm_up=65)

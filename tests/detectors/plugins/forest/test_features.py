@@ -26,20 +26,17 @@ def scale(frame: dict[str, np.ndarray], factor: float) -> dict[str, np.ndarray]:
     return {**frame, "elapsed_ns": frame["elapsed_ns"] * factor, "gap_ns": frame["gap_ns"] * factor}
 
 
-def test_there_are_no_features_before_the_warm_up() -> None:
+def test_rows_that_have_features() -> None:
+    # There are no features before the warm up
     for frames, known in ((0, 0), (19, 0), (24, 48)):
         assert len(taught(frames=frames).rows(sample_frame("operator", 50)).rows) == known
-
-
-def test_features_are_finite_even_where_gaps_and_sizes_are_not_known() -> None:
+    # Features are finite even where gaps and sizes are not known
     frame = sample_frame("operator", 50)
     frame["gap_ns"][:] = np.nan
     found = taught().rows(frame)
     assert found.matrix.shape == (48, len(FEATURES))
     assert np.isfinite(found.matrix).all()
-
-
-def test_an_operator_that_did_not_end_has_no_features() -> None:
+    # An operator that did not end has no features
     frame = sample_frame("operator", 50)
     frame["elapsed_ns"][[3, 9]] = np.nan
     assert set(range(48)) - set(taught().rows(frame).rows.tolist()) == {3, 9}
@@ -53,23 +50,20 @@ def test_a_faster_machine_has_the_same_features(speed: float) -> None:
     np.testing.assert_allclose(here.matrix, there.matrix, rtol=1e-3, atol=1e-3)
 
 
-def test_other_names_have_the_same_features() -> None:
+def test_names_places_and_first_test() -> None:
+    # Other names have the same features
     features = made()
     for iteration in range(40):
         features.learn(rename(sample_frame("operator", iteration), 700))
     frame = sample_frame("operator", 50, is_faulty=True)
     np.testing.assert_allclose(features.rows(rename(frame, 700)).matrix, taught().rows(frame).matrix)
-
-
-def test_a_place_that_is_new_is_compared_with_its_class() -> None:
+    # A place that is new is compared with its class
     frame = sample_frame("operator", 50)
     frame["sequence"] += 1000 * np.arange(48) ** 2
     found = taught().rows(frame)
     assert len(found.rows) == 48
     np.testing.assert_array_equal(found.column("slot_ratio")[6:], found.column("class_ratio")[6:])
-
-
-def test_the_first_test_passes_slow_operators_of_slow_iterations_alone() -> None:
+    # The first test passes slow operators of slow iterations alone
     features = taught()
     slow = sample_frame("operator", 50, is_faulty=True)
     found = features.rows(slow)
@@ -85,23 +79,20 @@ def test_what_is_usual_follows_a_slow_drift_unless_switched_off(tuning: Tuning, 
     assert (abs(np.median(ratio)) < 0.12) == follows
 
 
-def test_drift_detection_moves_nothing_while_a_job_does_not_drift() -> None:
+def test_tuning_follows_drift_alone() -> None:
+    # Drift detection moves nothing while a job does not drift
     features = taught("drift", frames=60)
     before = features._usual
     for iteration in range(60, 200):
         features.learn(sample_frame("operator", iteration))
     assert features._usual is before
-
-
-def test_a_fault_that_teaches_nothing_stays_visible() -> None:
+    # A fault that teaches nothing stays visible
     features = taught()
     first = features.rows(sample_frame("operator", 50, is_faulty=True)).matrix
     for _ in range(50):
         features.rows(sample_frame("operator", 50, is_faulty=True))
     np.testing.assert_array_equal(features.rows(sample_frame("operator", 50, is_faulty=True)).matrix, first)
-
-
-def test_batched_operators_count_once_in_the_time_of_an_iteration() -> None:
+    # Batched operators count once in the time of an iteration
     frame = {"elapsed_ns": np.array([10.0, 30.0, 30.0, 5.0]), "gap_ns": np.array([np.nan, 2.0, 0.0, 3.0])}
     np.testing.assert_allclose(np.exp(log_times(frame)), [10 + 2 + 30 + 3 + 5, 75 / 4])
     assert np.isnan(log_times(take(frame, np.zeros(0, dtype=np.int64)))).all()

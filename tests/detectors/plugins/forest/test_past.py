@@ -45,13 +45,12 @@ def test_lost_rows_do_not_move_the_others(lost: set[int]) -> None:
     assert taught().number(frame(4, 25, lost=tuple(lost))).tolist() == kept
 
 
-def test_an_operator_more_than_usual_starts_the_series_anew() -> None:
+def test_places_of_operators() -> None:
+    # An operator more than usual starts the series anew
     places = taught()
     places.learn(frame(2, 13, 7))
     assert places.number(frame(3, 20)).tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_a_sequence_that_is_not_known_has_no_place_and_moves_nobody() -> None:
+    # A sequence that is not known has no place and moves nobody
     rows = frame(2, 13)
     rows["sequence"][2] = UNKNOWN
     assert taught().number(rows).tolist() == [0, 1, -1, 3, 4, 5]
@@ -59,9 +58,7 @@ def test_a_sequence_that_is_not_known_has_no_place_and_moves_nobody() -> None:
     places = taught()
     places.learn(rows)
     assert places.number(rows).tolist() == [-1] * 6
-
-
-def test_the_number_of_series_is_bounded() -> None:
+    # The number of series is bounded
     places = Places(most_series=3)
     for number in range(10):
         places.learn(frame(number, 1, communicator=number))
@@ -110,29 +107,24 @@ def test_statistics_are_those_of_numpy_over_the_window(values: np.ndarray) -> No
     np.testing.assert_allclose(usual.of_class.deviation[0], kept[:, :2].std(), **close)
 
 
-def test_a_slot_is_known_when_it_has_taught_enough() -> None:
+def test_slots() -> None:
+    # A slot is known when it has taught enough
     ring = past()
     told = [ring.learn(slots(11), np.array([1.0]), np.array([1.0])) for _ in range(6)]
     assert told == [False, False, False, True, False, False]
     ring.learn(slots(12), np.array([1.0]), np.array([1.0]))
     assert ring.usual().slots.tolist() == [11]
-
-
-def test_gaps_that_are_not_known_are_left_out() -> None:
+    # Gaps that are not known are left out
     ring = past()
     for gap_ns in (5.0, np.nan, 7.0, np.nan):
         ring.learn(slots(11, 12), np.ones(2), np.array([gap_ns, np.nan]))
     np.testing.assert_equal(ring.usual().gap_ns, [6.0, np.nan])
-
-
-def test_of_a_slot_that_occurs_twice_the_last_row_counts() -> None:
+    # Of a slot that occurs twice the last row counts
     ring = past()
     for _ in range(4):
         ring.learn(slots(11, 11), np.array([1.0, 3.0]), np.zeros(2))
     assert ring.usual().of_slot.median.tolist() == [3.0]
-
-
-def test_the_slots_not_seen_for_longest_go_first() -> None:
+    # The slots not seen for longest go first
     ring = past(most_slots=2)
     for code in (11, 12, 13):
         for _ in range(4):

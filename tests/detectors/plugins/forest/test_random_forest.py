@@ -40,25 +40,20 @@ def taught() -> OperatorForest:
     return detector
 
 
-def test_slow_operators_are_called_abnormal_and_healthy_ones_are_not() -> None:
+def test_the_forest_calls_slow_operators_abnormal() -> None:
+    # Slow operators are called abnormal and healthy ones are not
     detector = taught()
     slow = sample_frame("operator", 70, is_faulty=True)
     np.testing.assert_array_equal(detector.score(slow) > 0.5, slow["communicator"] == 2)
     healthy = np.concatenate([detector.score(sample_frame("operator", n)) for n in range(100, 200)])
     assert (healthy > 0.5).mean() < 0.001
-
-
-def test_a_row_is_not_known_while_its_class_is_cold() -> None:
+    # A row is not known while its class is cold
     frame = sample_frame("operator", 70)
     frame["peer"][frame["communicator"] == 2] = 99
     assert (np.isnan(taught().score(frame)) == (frame["communicator"] == 2)).all()
-
-
-def test_the_model_is_no_part_of_what_is_pickled() -> None:
+    # The model is no part of what is pickled
     assert len(pickle.dumps(OperatorForest())) < 10_000
-
-
-def test_it_is_found_by_name_with_its_options() -> None:
+    # It is found by name with its options
     detector = load_detector(
         "irregulars.detectors.plugins.forest.random_forest:OperatorForest(tuning='drift', window=24)"
     )()
