@@ -35,9 +35,9 @@ class Likelihoods:
     prior_fabric: float = threshold(0.1, _PRIOR,
         "What joins the switches is to blame.",
         "chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)")  # fmt: skip
-    prior_nobody: float = threshold(0.05, _PRIOR,
+    prior_none: float = threshold(0.05, _PRIOR,
         "It was chance.", "chosen: what is looked into stands far out of the noise")  # fmt: skip
-    prior_unlogged: float = threshold(1.0, _PRIOR,
+    prior_unseen: float = threshold(1.0, _PRIOR,
         "One member that logs nothing came late.",
         "chosen: nothing is known of it, so it is as likely late as a NIC is slow")  # fmt: skip
 

@@ -114,7 +114,7 @@ def steady_nic(lane: Lane, attributions: Sequence[Attribution], topology: Topolo
     odds = _odds(ends, topology)
     senders = sum(is_steady and way == _SENDS for (_, way), is_steady in ends.items())
     links = senders * LIKELIHOODS.prior_link * LIKELIHOODS.steady_if_link
-    return nic, odds.get(nic, 0.0) / (sum(odds.values()) + links + LIKELIHOODS.prior_nobody)
+    return nic, odds.get(nic, 0.0) / (sum(odds.values()) + links + LIKELIHOODS.prior_none)
 
 
 def _odds(ends: Mapping[End, bool], topology: Topology) -> dict[Device, float]:

@@ -117,9 +117,10 @@ class SuspectKind(ABC):
     """Kind of the verdict that accuses such a device; None if it has no name that anybody could look at."""
 
     @property
-    @abstractmethod
     def prior(self) -> float:
-        """How often such a device is to blame, against a NIC."""
+        """How often such a device is to blame, against a NIC: the field of `LIKELIHOODS` with the kind's name."""
+        prior: float = getattr(LIKELIHOODS, f"prior_{self.name}")
+        return prior
 
     @abstractmethod
     def candidates(self, scene: Scene) -> list[Device]:
@@ -154,10 +155,6 @@ class _Nobody(SuspectKind):
 
     name = NOBODY.kind
 
-    @property
-    def prior(self) -> float:
-        return LIKELIHOODS.prior_nobody
-
     def candidates(self, scene: Scene) -> list[Device]:
         return [NOBODY]
 
@@ -178,10 +175,6 @@ class _Communicator(SuspectKind):
 
     name = "communicator"
 
-    @property
-    def prior(self) -> float:
-        return LIKELIHOODS.prior_communicator
-
     def candidates(self, scene: Scene) -> list[Device]:
         return [Device(self.name, scene.ranks)] if scene.accused.kind == "collective" else []
 
@@ -200,10 +193,6 @@ class _Nic(SuspectKind):
     """A NIC, with all ranks that share it."""
 
     name, accusation = "nic", "slow_nic"
-
-    @property
-    def prior(self) -> float:
-        return LIKELIHOODS.prior_nic
 
     def ways(self) -> Mapping[Way, float]:
         return {"both": LIKELIHOODS.nic_both_ways, "out": LIKELIHOODS.nic_out, "in": LIKELIHOODS.nic_in}
@@ -251,10 +240,6 @@ class _Switch(SuspectKind):
 
     name, accusation = "switch", "slow_communicator"
 
-    @property
-    def prior(self) -> float:
-        return LIKELIHOODS.prior_switch
-
     def ways(self) -> Mapping[Way, float]:
         return {"both": LIKELIHOODS.switch_ports, "uplink": LIKELIHOODS.switch_uplink}
 
@@ -294,10 +279,6 @@ class _Fabric(SuspectKind):
 
     name = FABRIC.kind
 
-    @property
-    def prior(self) -> float:
-        return LIKELIHOODS.prior_fabric
-
     def candidates(self, scene: Scene) -> list[Device]:
         return [FABRIC] if any(scene.topology.crosses_switches(lane) for lane in scene.crossing) else []
 
@@ -317,10 +298,6 @@ class _Link(SuspectKind):
     """The way between two ranks, sender and receiver."""
 
     name, accusation = "link", "slow_link"
-
-    @property
-    def prior(self) -> float:
-        return LIKELIHOODS.prior_link
 
     def ways(self) -> Mapping[Way, float]:
         return {
@@ -353,10 +330,6 @@ class _Unlogged(SuspectKind):
     """Members of a collective that log nothing: its transfer may have waited for one of them."""
 
     name = UNLOGGED
-
-    @property
-    def prior(self) -> float:
-        return LIKELIHOODS.prior_unlogged
 
     def prior_of(self, device: Device) -> float:
         return self.prior * len(device.ranks)  # each of them is as likely
