@@ -26,10 +26,10 @@ class UsualPieces(NamedTuple):
     # Place of the operator after which the gap begins; `_DIFFERS` where it is not always the same one, as on a second
     # stream
     before: Ints
-    # gap_ns, transfer_ns: Medians
+    # Medians
     gap_ns: Floats
     transfer_ns: Floats
-    # gap_sigma, transfer_sigma: Standard deviations of the log ratios of single gaps and transfers to these medians
+    # Standard deviations of the log ratios of single gaps and transfers to these medians
     gap_sigma: float
     transfer_sigma: float
     rank_sigma: float  # standard deviation of a rank's mean log ratio of gaps, against the job's pace
@@ -143,8 +143,6 @@ def huber_means(group: Ints, values: Floats, weights: Floats, sigma: float) -> F
     Huber: Robust Estimation of a Location Parameter, Annals of Mathematical Statistics 35, 1964; one step from the
     median.
 
-    Examples
-    --------
     The median is 2, and 90 is moved to two standard deviations from there, which is 4:
 
     >>> huber_means(np.zeros(3, dtype=np.int64), np.array([0.0, 2.0, 90.0]), np.ones(3), sigma=1.0)
@@ -177,8 +175,6 @@ def shrink_together(values: Floats, is_slow: Flags, sigma: Floats) -> Floats:
     James and Stein: Estimation with Quadratic Loss, Fourth Berkeley Symposium, 1961; the positive part, around the
     weighted mean.
 
-    Examples
-    --------
     Two slow ranks that differ by less than their noise get their mean; the third is not slow:
 
     >>> shrink_together(np.array([0.4, 0.5, 0.0]), np.array([True, True, False]), np.full(3, 0.1))

@@ -138,8 +138,6 @@ def order_within(group: Ints, values: Numbers) -> Ints:
 
     Equal values of a group come in any order, NaN comes last.
 
-    Examples
-    --------
     >>> order_within(np.array([1, 0, 1]), np.array([0.5, 7.0, 0.25]))
     array([1, 2, 0])
     """
@@ -214,8 +212,6 @@ def first_in_group_from(group: Ints, value: Ints, asked_group: Ints, asked_value
     question each. Returns int64, the position of the row; -1 where all values of the group are smaller, or the group
     has no rows.
 
-    Examples
-    --------
     Group 0 has the values 10 and 30, group 4 has 20:
 
     >>> group, value = np.array([0, 0, 4]), np.array([10, 30, 20])
@@ -233,8 +229,6 @@ def first_in_group_from(group: Ints, value: Ints, asked_group: Ints, asked_value
 def last_in_group_until(group: Ints, value: Ints, asked_group: Ints, asked_value: Ints) -> Ints:
     """For each question find the last row of a group whose value is the asked one or smaller; else as above.
 
-    Examples
-    --------
     >>> group, value = np.array([0, 0, 4]), np.array([10, 30, 20])
     >>> last_in_group_until(group, value, np.array([0, 0, 4, 3]), np.array([9, 30, 20, 99]))
     array([-1,  1,  2, -1])

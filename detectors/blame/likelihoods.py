@@ -118,8 +118,6 @@ def calibrated(suspects: Sequence[tuple[Device, float]]) -> Suspects:
 
     Odds are multiplied by `first_suspect_odds`: 0.5 is 1 to 1, becomes 3 to 1, and is promised as 0.75.
 
-    Examples
-    --------
     >>> calibrated([(Device("nic", (1,)), 0.5), (Device("nic", (2,)), 0.5)])
     ((Device(kind='nic', ranks=(1,)), 0.75), (Device(kind='nic', ranks=(2,)), 0.25))
     """

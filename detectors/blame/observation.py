@@ -16,7 +16,7 @@ class Observation:
     """One judged iteration."""
 
     iteration: int
-    # elapsed_ns, reference_ns, time_ns: How long it took, what is usual, and when it began
+    # How long it took, what is usual, and when it began
     elapsed_ns: float
     reference_ns: float
     time_ns: int

@@ -32,8 +32,6 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
     slower by more than waiting behind the accused one's traffic explains: a barrier of a few bytes waits behind all
     other traffic. A lane in which a single transfer of several hung is not slow: the others passed as always.
 
-    Examples
-    --------
     Both pairs usually take 10 ms, give or take 0.1 ms. From 1 to 5 it takes 30 ms longer, from 1 to 3 nothing:
 
     >>> took = {Lane("pair", 1, 5): LaneExcess(30e6, 10e6, 1e5, 1e6)}

@@ -223,8 +223,6 @@ def are_in_step(attributions: Sequence[Attribution], ranks: Collection[int]) -> 
     Who waits for the same slow operator, on a stream or in a later call, waits equally long, up to the noise that all
     ranks have. Processors that are held back stall each at its own moments.
 
-    Examples
-    --------
     >>> noise = [{2: 0.0, 3: 2.0, 4: -1.0}, {2: 1.0, 3: -1.0, 4: 0.0}]
     >>> alike = [noise[0] | {0: 10.0, 1: 9.0}, noise[1] | {0: 20.0, 1: 21.0}]
     >>> are_in_step([Attribution(0, {}, {}, {}, work) for work in alike], {0, 1})

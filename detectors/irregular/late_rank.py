@@ -97,8 +97,6 @@ def lasting_ns(over_ns: Floats) -> Floats:
     `over_ns`: lateness over the usual, ns: a row for each rank, a column for each iteration. Returns a row for each
     rank, a column for each window; the first window begins with the first iteration.
 
-    Examples
-    --------
     One rank in seven iterations, which make two windows. The first holds 9, 8 and 7 besides zeros: in three of its
     iterations the rank was late by 7 or more. The second holds 8, 7 and 1.
 

@@ -337,8 +337,6 @@ def stages_from_transfers(
 def stages_of_silent(stage_of: Mapping[int, int], groups: Iterable[Collection[int]]) -> dict[int, int]:
     """Return the stages of ranks of which nothing tells it but the stage of all others in one of their groups.
 
-    Examples
-    --------
     >>> stages_of_silent({0: 0, 2: 1}, [(0, 1), (2, 3), (0, 2, 4)])
     {1: 0, 3: 1}
     """

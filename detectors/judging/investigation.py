@@ -48,7 +48,7 @@ class Circumstances(NamedTuple):
 
     judged: int  # iterations that were judged before it
     healthy: Level  # the level that it is held against
-    # delta, window: As in `irregulars.settings.JudgeSettings`
+    # As in `irregulars.settings.JudgeSettings`
     delta: float
     window: int
     has_open: bool  # whether a verdict is open that irregular iterations opened

@@ -59,10 +59,10 @@ class _Wanted(NamedTuple):
     """Which ranks are wanted in which iterations."""
 
     spans: Spans  # the times of each pair of rank and iteration that is wanted
-    # ranks, numbers: The wanted ranks and iterations, ascending
+    # The wanted ranks and iterations, ascending
     ranks: Ints
     numbers: Ints
-    # is_wanted, last_end_ns: Tables, a row for each rank and a column for each iteration: whether the pair is wanted,
+    # Tables, a row for each rank and a column for each iteration: whether the pair is wanted,
     # and the end of its last operator, ns
     is_wanted: Flags
     last_end_ns: Ints

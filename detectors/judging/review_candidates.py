@@ -36,7 +36,7 @@ class ToReview(NamedTuple):
     is_odd: bool  # whether evidence shows anything odd at all
     ranks: set[int]  # the ranks with which to begin: the slowest one, and the odd ones
     peers: set[int]  # the ranks of each stage to compare them with
-    # sums, roles: Of each iteration what summaries tell of its lanes, and which of these should take equally long
+    # Of each iteration what summaries tell of its lanes, and which of these should take equally long
     sums: Sequence[LaneSums] = ()
     roles: Sequence[Sequence[Sequence[Lane]]] = ()
 

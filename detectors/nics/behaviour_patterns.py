@@ -125,8 +125,6 @@ def busy_part(execution: Ints, rate: Floats, moved: Floats) -> Flags:
     `execution`: to which execution each sample belongs, ascending; within one, samples are in order of time. `rate`:
     of each sample; NaN, where it is not known, counts as 0. `moved`: what moved in it, in any unit.
 
-    Examples
-    --------
     With g = 0 the largest piece is 8 8, which holds 16 of 26. With g = 1 it is 8 8 0 8, which holds 24, and that is
     enough:
 

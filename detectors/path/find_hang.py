@@ -38,7 +38,7 @@ class Hang(NamedTuple):
     # Those to look at: that did not arrive, or that stopped inside. Empty: too many log nothing to name them.
     ranks: tuple[int, ...]
     waiting: int  # how many other ranks are inside an operator that has not ended
-    # communicator, operator: Codes of the operator in which most ranks wait for them, or in which they stopped
+    # Codes of the operator in which most ranks wait for them, or in which they stopped
     communicator: int
     operator: int
     # When the first rank entered an operator that never ended, ns since the epoch, its own clock; None: not known

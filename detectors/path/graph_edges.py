@@ -91,8 +91,6 @@ def join_batches(batch: Ints, ready_ns: Ints, blocker: Ints) -> tuple[Ints, Ints
 
     Returns `ready_ns` and `blocker`, changed for the rows of batches.
 
-    Examples
-    --------
     Rows 0 and 1 are one batch. Row 0 was ready at 40, when its partner arrived (row 7); row 1 at 60, by row 8:
 
     >>> ready_ns, blocker = np.array([40, 60, 5, 0, 0, 0, 0, 40, 60]), np.array([7, 8, 2, 3, 4, 5, 6, 7, 8])
@@ -131,8 +129,6 @@ def find_previous(block: Ints, start_ns: Ints, surely_ended_ns: Ints, is_first_o
     `surely_ended_ns`: the end of each row less its slack. An operator counts as over when that has passed, and only
     if it stands before the row in the order of the graph, so that no two rows are each other's previous one.
 
-    Examples
-    --------
     A long operator (0 to 90) hides nothing of the others: before the one that begins at 50 came the one that ended at
     40, before the one that begins at 20 none:
 

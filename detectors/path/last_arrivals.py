@@ -21,7 +21,7 @@ from irregulars.messages.records import RECV, ROOTED, SEND, UNKNOWN
 class Arrivals(NamedTuple):
     """Collectives of which at least two shares are known, in order of communicator and sequence; one value each."""
 
-    # communicator, operator, sequence, iteration: As in the rows; `UNKNOWN` where the iteration is not known
+    # As in the rows; `UNKNOWN` where the iteration is not known
     communicator: Ints
     operator: Ints
     sequence: Ints

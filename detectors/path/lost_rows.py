@@ -56,8 +56,6 @@ def find_lost(columns: Mapping[str, Column], group: Ints, end_ns: Ints) -> Parti
     `columns`: rows as `detectors.path.operator_graph.build_graph` takes them. `group`: number of the collective, or
     of the send and its recv, of each row. `end_ns`: when each row ended.
 
-    Examples
-    --------
     Ranks 5 and 6 ran two all_reduces in iteration 3; of the second one, which ended at 90, rank 6 has lost its row:
 
     >>> columns = {name: np.array(values) for name, values in {

@@ -44,7 +44,7 @@ Derived = TypeVar("Derived")
 class OperatorGraph:
     """Rows of any ranks and iterations, sorted by rank, iteration and end. All arrays have one length."""
 
-    # rank, iteration, communicator, operator, sequence, peer: As in ``commops``; ``communicator`` are the job's
+    # As in ``commops``; ``communicator`` are the job's
     # codes, ``peer`` is `UNKNOWN` for collectives
     rank: Ints
     iteration: Ints

@@ -43,7 +43,7 @@ class Work(NamedTuple):
 class Waits:
     """Times of collectives, split into waiting and transfer; one row for each rank in each collective."""
 
-    # rank, iteration, operator, communicator: Of each row
+    # Of each row
     rank: Ints
     iteration: Ints
     operator: Ints

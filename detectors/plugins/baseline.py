@@ -45,8 +45,6 @@ class RobustBaseline:
     A row is strange from 6 robust standard deviations on (``strange_from``). Chosen: a row three times as slow scores
     27 where the noise is 0.04, and of 100 healthy frames of 48 rows at most 5 reach it (`plugins.checks`).
 
-    Examples
-    --------
     >>> from irregulars.detectors.plugins.sample_frames import sample_frame
     >>> detector = RobustBaseline()
     >>> for iteration in range(50):

@@ -145,8 +145,6 @@ def check_detector(make: MakeDetector, *, budget_s: float = BUDGET_S) -> None:
     budget_s
         Most time to score and learn a frame of 1,024 rows, seconds.
 
-    Examples
-    --------
     >>> from irregulars.detectors.plugins.peers import PeerDeviation
     >>> check_detector(PeerDeviation)
     """

@@ -69,8 +69,6 @@ def parse_detector(text: str) -> DetectorName:
     PluginError
         If the text is none of these, or an option is no number, text, boolean or None.
 
-    Examples
-    --------
     >>> parse_detector("baseline(warm_up=30)")
     DetectorName(target='baseline', options={'warm_up': 30}, adapter={}, opens_verdicts=False)
     >>> parse_detector("our_plugins.nic:NicDrift!").opens_verdicts

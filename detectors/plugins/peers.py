@@ -25,8 +25,6 @@ class PeerDeviation:
         Least spread that counts as noise, as a ratio of work: where peers agree to the microsecond, nobody
         is strange.
 
-    Examples
-    --------
     >>> work_ns = np.array([100.0, 101.0, 99.0, 130.0, 100.0])
     >>> frame = {"work_ns": work_ns, "stage": np.zeros(5, dtype=np.int64)}
     >>> PeerDeviation().score(frame).argmax()

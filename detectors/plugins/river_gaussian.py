@@ -42,8 +42,6 @@ class RiverGaussian:
     -----
     A row is strange from 6 standard deviations on, as for `RobustBaseline`; warm-up and floor are its too.
 
-    Examples
-    --------
     >>> from irregulars.detectors.plugins.sample_frames import sample_frame
     >>> detector = RiverGaussian()
     >>> for iteration in range(50):

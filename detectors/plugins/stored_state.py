@@ -4,8 +4,6 @@ Whoever may write to the snapshot topic must not be able to run code in a worker
 takes values: ``None``, booleans, integers, floats, text, bytes, arrays of numbers or booleans, and lists and mappings
 (with text as keys) of those.
 
-Examples
---------
 >>> import numpy as np
 >>> decode_detector(encode_detector({"taught": 3, "means": np.array([1.0, 2.0])}))
 {'taught': 3, 'means': array([1., 2.])}

@@ -45,7 +45,7 @@ class Moment:
 
     iteration: int
     time_ns: int
-    # elapsed_ns, reference_ns: How long it took, and what is usual; NaN: not known
+    # How long it took, and what is usual; NaN: not known
     elapsed_ns: float
     reference_ns: float
     lost_ns: float  # what it took longer, if it was irregular and no other verdict's cause was seen in it; else 0
@@ -58,11 +58,11 @@ class CustomVerdict:
     verdict_id: str
     detector: str
     ranks: tuple[int, ...]  # who is strange; ascending
-    # first, last, time_ns: First and newest iteration in which one of them was, and the event time of the newest
+    # First and newest iteration in which one of them was, and the event time of the newest
     first: int
     last: int
     time_ns: int
-    # judged, seen, quiet: Iterations judged since the first; those in which one of them was strange; those since the
+    # Iterations judged since the first; those in which one of them was strange; those since the
     # newest of them
     judged: int
     seen: int = 0
@@ -71,13 +71,13 @@ class CustomVerdict:
     highest: float = 0.0  # largest score so far
     explanation: str = ""  # the detector's, of the iteration in which a score was that high
     moments: deque[Moment] = field(default_factory=deque)  # the newest iterations in which one of them was strange
-    # revision, severity, said_seen, said_ranks: The newest revision: its number, how urgent it was, and what it said
+    # The newest revision: its number, how urgent it was, and what it said
     # of `seen` and `ranks`
     revision: int = 0
     severity: str = "note"
     said_seen: int = 0
     said_ranks: tuple[int, ...] = ()
-    # passed_ns, lasted_ns: How long the judged ones took; `lasted_ns`: those up to `last`
+    # How long the judged ones took; `lasted_ns`: those up to `last`
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
 

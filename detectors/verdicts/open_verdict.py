@@ -27,23 +27,23 @@ class OpenVerdict:
     up to `last`.
     """
 
-    # verdict_id, cause: Its name, and what it accuses now
+    # Its name, and what it accuses now
     verdict_id: str
     cause: Cause
-    # first, last, time_ns: First and newest iteration in which the cause was seen, and the event time of the newest
+    # First and newest iteration in which the cause was seen, and the event time of the newest
     first: int
     last: int = 0
     time_ns: int = 0
     kept: deque[Observation] = field(default_factory=deque)  # the newest irregular iterations in which it was seen
     # Of some of them, which share of their excess comes back with the first suspect as usual
     recovered: deque[float] = field(default_factory=deque)
-    # seen, tried: Iterations in which the cause was seen, and all that were looked into since the first, irregular or
+    # Iterations in which the cause was seen, and all that were looked into since the first, irregular or
     # nearly so
     seen: int = 0
     tried: int = 0
     lost_ns: float = 0.0  # what was lost so far
     quiet: int = 0  # judged iterations in a row in which the cause was not seen
-    # revision, said, said_lost_ns: The newest revision: its number, kind and first suspect, and loss
+    # The newest revision: its number, kind and first suspect, and loss
     revision: int = 0
     said: tuple[str, Device | None] = ("", None)
     said_lost_ns: float = 0.0

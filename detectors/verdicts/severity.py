@@ -52,8 +52,6 @@ def severity_of(loss: Loss, limits: SeverityLimits) -> str:
 
     A hang always is a page: nothing moves until somebody acts.
 
-    Examples
-    --------
     >>> nic = Loss("slow_nic", True, seen=4, lost_s=0.5, lasted_s=1.5, world_size=64)
     >>> severity_of(nic, SeverityLimits()), f"{nic.in_an_hour_gpu_hours:.1f} GPU-hours"
     ('ticket', '21.3 GPU-hours')

@@ -41,8 +41,6 @@ class OperatorForest:
     model
         A file of `detectors.plugins.forest.trees.save_trees`; empty: ours.
 
-    Examples
-    --------
     >>> from irregulars.detectors.plugins.sample_frames import sample_frame
     >>> detector = OperatorForest()
     >>> for iteration in range(40):
@@ -108,7 +106,7 @@ class Trees:
     feature: NDArray[np.int8]  # per node: the feature that it asks for, -1 in a leaf
     # Per node: values up to it go left. float32, and compared with float32, as scikit-learn does.
     threshold: NDArray[np.float32]
-    # left, right: Per node: indices of its children; of a leaf its own
+    # Per node: indices of its children; of a leaf its own
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     probability: NDArray[np.float32]  # per node: part of the abnormal among the training rows that came here
