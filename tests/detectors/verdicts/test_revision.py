@@ -75,7 +75,7 @@ def test_texts_name_the_lane() -> None:
     # Own work names the rank and the operator that others waited in
     piece = Piece(Lane("work", 3), 3, OPERATOR_CODES["all_reduce"], 0, 62e6, 12e6)
     assert text(piece) == (
-        "rank 3 took 62 ms of its own before all_reduce on dp0, and others waited for it (usual 12 ms), "
+        "rank 3 took 62 ms of its own before all_reduce on world, and others waited for it (usual 12 ms), "
         "in 7 of 9 slow iterations"
     )
     # A pair names both ends
@@ -83,7 +83,7 @@ def test_texts_name_the_lane() -> None:
     assert text(piece).startswith("rank 1 to rank 3 on pp0 took 24.9 ms after both had arrived (usual 411 µs)")
     # A collective names its communicator
     piece = Piece(Lane("collective", 0), 0, OPERATOR_CODES["reduce_scatter"], 0, 2e9, 1e9)
-    assert text(piece).startswith("reduce_scatter on dp0 took 2 s after its last rank had arrived (usual 1 s)")
+    assert text(piece).startswith("reduce_scatter on world took 2 s after its last rank had arrived (usual 1 s)")
     # Of ranks that come last in turn none is named
     assert in_turn_text(2.71e9, 21, 22) == (
         "in each iteration another rank works longer than its peers, as with uneven data; it cost 2.71 s, "
