@@ -6,7 +6,7 @@ for others. With the operators of all ranks it can be computed:
 
 1. who waited for whom is known (`detectors.path.operator_graph`), so an iteration is gaps and transfers, and the rest
    follows;
-2. gaps and transfers that stand out of their own noise are set back (`detectors.abnormal_operators.healthy_pieces`):
+2. gaps and transfers that stand out of their own noise are set back (`without_slowness`):
    all gaps of a rank, or all transfers of a lane, are divided by how much they were longer in the mean. The luck of
    each stays as it was;
 3. the iteration is run again with them. An operator's elapsed time over its elapsed time in the replay is the answer.

@@ -39,7 +39,7 @@ class OperatorForest:
     most_slots
         Bound of the state; operators of one iteration beyond it are compared with their class.
     model
-        A file of `detectors.plugins.forest.trees.save_trees`; empty: ours.
+        A file of `save_trees`; empty: ours.
 
     >>> from irregulars.detectors.plugins.sample_frames import sample_frame
     >>> detector = OperatorForest()
@@ -90,7 +90,7 @@ class OperatorForest:
 # --------------------------------------------------------------------------------------------------------------------
 # A trained forest as plain arrays: no pickle, no scikit-learn at run time, one file of some hundred kilobytes.
 # Why: a fitted forest of scikit-learn can only be stored as a pickle, and where a call has few rows, as here, its own
-# cost of a call is many times that of these arrays (`tests/benchmarks/bench_trees.py`).
+# cost of a call is many times that of these arrays.
 
 
 VERSION: Final = 1
