@@ -14,10 +14,7 @@ from irregulars.dtypes import Column, Flags
 def to_numpy(column: pa.Array | pa.ChunkedArray, null: float | None = None) -> Column:
     """Return numbers as an array of their own type; without copies unless there are nulls or several chunks.
 
-    Parameters
-    ----------
-    null
-        The value in place of a null, of the column's type. Without it nulls are an error.
+    `null`: the value in place of a null, of the column's type. Without it nulls are an error.
 
     >>> to_numpy(pa.chunked_array([[1, None], [3]]), -1).tolist()
     [1, -1, 3]

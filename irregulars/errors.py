@@ -74,15 +74,7 @@ class SinkError(IrregularsError):
 
 
 class SinkBusy(SinkError):
-    """The sink can't take rows now; the same rows may be written again later.
-
-    Parameters
-    ----------
-    reason
-        What the sink said.
-    retry_after_s
-        Seconds to wait before the next try.
-    """
+    """The sink can't take rows now; the same rows may be written again later."""
 
     def __init__(self, reason: str, retry_after_s: float) -> None:
         super().__init__(reason)
@@ -90,15 +82,7 @@ class SinkBusy(SinkError):
 
 
 class SinkRejected(SinkError):
-    """The sink will never take these rows.
-
-    Parameters
-    ----------
-    reason
-        What the sink said.
-    rows
-        The rows, for the dead-letter topic.
-    """
+    """The sink will never take these rows."""
 
     def __init__(self, reason: str, rows: Sequence[Any] = ()) -> None:
         super().__init__(reason)

@@ -55,15 +55,10 @@ def metrics_page(registry: CollectorRegistry) -> MakePage:
 
 
 def parse_listen(text: str) -> tuple[str, int] | None:
-    """Read ``host:port``, or ``off``, which gives `None`.
+    """Read ``host:port``, or ``off``, which gives `None`; raises `InputError`.
 
     >>> parse_listen("127.0.0.1:9465"), parse_listen("[::1]:0"), parse_listen("off")
     (('127.0.0.1', 9465), ('::1', 0), None)
-
-    Raises
-    ------
-    InputError
-        If it is neither.
     """
     host, sign, port = text.rpartition(":")
     if text == "off":
@@ -74,7 +69,7 @@ def parse_listen(text: str) -> tuple[str, int] | None:
 
 
 class PageServer:
-    """Serves some pages until it is closed.
+    """Serves some pages until it is closed; raises `InputError`.
 
     Parameters
     ----------
@@ -84,11 +79,6 @@ class PageServer:
         By path. A function is called for each request, in a thread of its own.
     takes_other_port
         Whether any free port will do where the given one is taken; else that is an error.
-
-    Raises
-    ------
-    InputError
-        If the address can't be listened on.
     """
 
     def __init__(

@@ -13,18 +13,10 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_private_directory(path: Path, *, is_ours: bool = False) -> None:
-    """Make a directory, mode 0700, and those above it that are missing.
+    """Make a directory, mode 0700, and those above it that are missing; raises `OSError`.
 
-    Parameters
-    ----------
-    is_ours
-        Whether the directory is for us alone: then one that an older release left open is closed. One that people
-        name may be ``/tmp``, and stays as it is.
-
-    Raises
-    ------
-    OSError
-        If it can't be made.
+    `is_ours`: whether the directory is for us alone: then one that an older release left open is closed. One that
+    people name may be ``/tmp``, and stays as it is.
     """
     for missing in reversed([one for one in (path, *path.parents) if not one.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
@@ -36,13 +28,7 @@ def make_private_directory(path: Path, *, is_ours: bool = False) -> None:
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Write a file, mode 0600, at no time readable by anybody else.
-
-    Raises
-    ------
-    OSError
-        If it can't be written.
-    """
+    """Write a file, mode 0600, at no time readable by anybody else; raises `OSError`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)  # one that was there before keeps its mode otherwise
@@ -55,15 +41,9 @@ _MOST_BYTES: Final = 64 * 1024  # a secret is a line: a larger file is another o
 def read_secret(path: Path, setting: str) -> str:
     """Return the secret in a file, as systemd's credentials and Kubernetes' mounted secrets have it, stripped.
 
-    Parameters
-    ----------
-    setting
-        Name of the setting that names the file, for errors; they never show what it holds.
+    `setting`: name of the setting that names the file, for errors; they never show what it holds.
 
-    Raises
-    ------
-    InputError
-        If the file can't be read, or holds no text of one line.
+    Raises `InputError` if the file can't be read, or holds no text of one line.
     """
     try:
         with path.open("rb") as file:

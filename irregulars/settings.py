@@ -18,11 +18,6 @@ class SeverityLimits:
     Costs are those an hour from now: what is lost, and what an hour of the same loses. The two prices behind them:
     a GPU-hour costs some 2 dollars to rent, and a colleague's hour some 100. So a quarter of an hour on a ticket is
     worth 12 GPU-hours, and a night's rest, with the morning after, about 100.
-
-    Examples
-    --------
-    >>> SeverityLimits().page_gpu_hours
-    12.0
     """
 
     # Irregular iterations, below which a verdict is a note and nothing is projected. 3: one or two spikes are past

@@ -87,10 +87,7 @@ class Part(Generic[T]):
 def encode_root(state: Any, version: int, least_bytes: int) -> tuple[bytes, list[Any]]:
     """Return `state` as bytes without its larger parts, and the values of these; one that occurs twice comes once.
 
-    Parameters
-    ----------
-    least_bytes
-        A `Part` is left out if it is at least so long.
+    `least_bytes`: a `Part` is left out if it is at least so long.
     """
     numbers: dict[int, int] = {}
     values: list[Any] = []
@@ -109,16 +106,10 @@ def encode_root(state: Any, version: int, least_bytes: int) -> tuple[bytes, list
 def encode_state(state: Any, version: int) -> bytes:
     """Return `state` as bytes.
 
-    Parameters
-    ----------
-    version
-        Of the state's classes, 1 to 255: raise it with a change that older bytes don't fit, such as a new field
-        without a default.
+    `version`: of the state's classes, 1 to 255: raise it with a change that older bytes don't fit, such as a new
+    field without a default.
 
-    Raises
-    ------
-    TypeError
-        If something else is inside: a programming error, hence no `RecordError`.
+    Raises `TypeError` if something else is inside: a programming error, hence no `RecordError`.
 
     Examples
     --------
@@ -131,16 +122,11 @@ def encode_state(state: Any, version: int) -> bytes:
 def decode_state(value: bytes | None, kind: type[T], version: int, parts: Sequence[bytes] = ()) -> T:
     """Decode bytes of `encode_state` as a `kind`; arrays are writable copies.
 
-    Parameters
-    ----------
-    parts
-        Values that `encode_root` left out, in its order, each as `encode_state` wrote it. A value that occurs twice
-        is one object afterwards, as it was before.
+    `parts`: values that `encode_root` left out, in its order, each as `encode_state` wrote it. A value that occurs
+    twice is one object afterwards, as it was before.
 
-    Raises
-    ------
-    RecordError
-        If the bytes are no state, are damaged, are of another version, or hold something that is not of this kind.
+    Raises `RecordError` if the bytes are no state, are damaged, are of another version, or hold something that is not
+    of this kind.
     """
     body = _body(value or b"", kind.__name__, version)
     wanted: Any = kind

@@ -26,13 +26,7 @@ _stop: Callable[[], object] = bool
 
 
 class StopAsked(BaseException):
-    """A signal asks to stop; no `Exception`, so that no handler takes it for a failure of the work.
-
-    Parameters
-    ----------
-    number
-        Of the signal.
-    """
+    """A signal asks to stop; no `Exception`, so that no handler takes it for a failure of the work."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -34,10 +34,7 @@ def key(default: Any, about: str) -> Any:
 def read_table(found: Any, table: type[_Table], where: str) -> _Table:
     """Read one table of a TOML file into a dataclass whose fields were made by `key`, or have defaults.
 
-    Raises
-    ------
-    InputError
-        If a key is unknown, missing, of the wrong type or out of bounds.
+    Raises `InputError` if a key is unknown, missing, of the wrong type or out of bounds.
     """
     known: dict[str, Field[Any]] = {one.name: one for one in fields(table)}  # type: ignore[arg-type]
     if not isinstance(found, dict):

@@ -80,10 +80,7 @@ def start(
     hook
         ``auto`` takes the native hook where it was built for this torch.
 
-    Raises
-    ------
-    InputError
-        If not exactly one way out is given, or a value breaks its rule; before anything was changed.
+    Raises `InputError` if not exactly one way out is given, or a value breaks its rule; before anything was changed.
     """
     global _session
     for name, value, known in (("hook", hook, _HOOKS), ("iterations", iterations, _ITERATIONS)):
@@ -171,10 +168,7 @@ def follow(optimizer: Any) -> None:
 def name_group(process_group: Any, kind: str) -> None:
     """Set the kind of a process group, ``dp``, ``tp``, ``pp``, ``ep`` or ``cp``, before the first iteration ends.
 
-    Raises
-    ------
-    InputError
-        If there is no such kind, or no such group.
+    Raises `InputError` if there is no such kind, or no such group.
     """
     session = _running()
     if session is not None:

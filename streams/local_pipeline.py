@@ -43,12 +43,7 @@ class LocalPipeline:
     Messages are handed to `take`; `reduce` gives the evidence that they complete, and `judge` judges it. Each may be
     called as often as the caller likes: how messages of several ranks interleave changes no verdict.
 
-    Parameters
-    ----------
-    job
-        The job's name; all messages must be of it.
-    log
-        Keeps the operators; of a class of its own where reading back is measured.
+    `log`: keeps the operators; of a class of its own where reading back is measured.
     """
 
     def __init__(self, job: str, settings: JudgeSettings | None = None, log: OperatorLog | None = None) -> None:

@@ -39,17 +39,7 @@ class Right:
 
 
 def rights_of(role: str, topics: TopicSettings, group: str) -> tuple[Right, ...]:
-    """Return the rights of a role; to read or write includes to describe, as in Kafka.
-
-    Parameters
-    ----------
-    group
-        Consumer group of the workers.
-
-    Raises
-    ------
-    InputError
-        If there is no such role.
+    """Return the rights of a role; to read or write includes to describe, as in Kafka; raises `InputError`.
 
     >>> rights_of("reader", TopicSettings(), "irregulars")[0]
     Right(kind='group', name='irregulars-alerts', operation='describe')
@@ -76,17 +66,10 @@ def grant(
 ) -> None:
     """Allow a principal these rights, from any host; rights that it has already stay.
 
-    Parameters
-    ----------
-    principal
-        As the broker knows it: ``User:worker``.
+    `principal`: as the broker knows it: ``User:worker``.
 
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer, or does not let us change its ACLs.
-    InputError
-        If the principal is not one.
+    Raises `ServiceUnavailable` or `ServiceRefused` if the broker does not answer, or does not let us change its ACLs;
+    `InputError` if the principal is not one.
     """
     _require_principal(principal)
     admin, _ = open_admin(bootstrap, security, timeout_s)
@@ -103,12 +86,8 @@ def revoke(
 ) -> tuple[Right, ...]:
     """Take from a principal the rights that `grant` gave it; return those that it had.
 
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer, or does not let us change its ACLs.
-    InputError
-        If the principal is not one.
+    Raises `ServiceUnavailable` or `ServiceRefused` if the broker does not answer, or does not let us change its ACLs;
+    `InputError` if the principal is not one.
     """
     _require_principal(principal)
     admin, _ = open_admin(bootstrap, security, timeout_s)

@@ -43,8 +43,6 @@ def client_config(
 
     Parameters
     ----------
-    bootstrap
-        ``host:port``, or several with commas.
     security
         librdkafka's settings of protocol and credentials, for example ``security.protocol`` and ``sasl.password``.
     errors
@@ -60,12 +58,8 @@ def client_config(
 def open_admin(bootstrap: str, security: Mapping[str, Any], timeout_s: float = 10.0) -> tuple[AdminClient, Any]:
     """Return an admin client and the cluster's metadata, which proves that the broker answers and accepts us.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If no broker answers within `timeout_s`.
-    ServiceRefused
-        If a broker refuses the credentials.
+    Raises `ServiceUnavailable` if no broker answers within `timeout_s`; `ServiceRefused` if a broker refuses the
+    credentials.
     """
     errors: list[KafkaError] = []
     config = client_config(bootstrap, security, errors)
@@ -140,13 +134,8 @@ def service_error(
 def answering(bootstrap: str, timeout_s: float) -> Iterator[None]:
     """Turn errors of an admin client's answer, awaited for `timeout_s`, into our exceptions.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker does not answer. That at `bootstrap` may, and name another that this machine can't reach: then
-        the request is still open when its time is over.
-    ServiceRefused
-        If it refuses us.
+    Raises `ServiceUnavailable` if the broker does not answer. That at `bootstrap` may, and name another that this
+    machine can't reach: then the request is still open when its time is over; `ServiceRefused` if it refuses us.
     """
     try:
         yield

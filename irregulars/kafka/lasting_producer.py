@@ -73,15 +73,9 @@ class LastingProducer:
     fatal error does not come from a loss (the broker may refuse us): then all that waits fails with it, and a new
     producer takes the next message. Usable from several threads.
 
-    Parameters
-    ----------
-    config
-        Of librdkafka; `kafka.topics.SENDING` is added. Its ``error_cb`` is called for fatal errors too.
+    `config`: of librdkafka; `kafka.topics.SENDING` is added. Its ``error_cb`` is called for fatal errors too.
 
-    Raises
-    ------
-    KafkaException
-        If none can be made: of these settings, or without a token to log in with.
+    Raises `KafkaException` if none can be made: of these settings, or without a token to log in with.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -104,12 +98,8 @@ class LastingProducer:
     ) -> None:
         """Queue one message.
 
-        Raises
-        ------
-        BufferError
-            If the queue is full, or messages of an earlier producer are not yet in it: `poll`, and try again.
-        KafkaException
-            If the message can never be sent.
+        Raises `BufferError` if the queue is full, or messages of an earlier producer are not yet in it: `poll`, and
+        try again; `KafkaException` if the message can never be sent.
         """
         # Most of what we send are large batches, a few tens a second: two objects each are not seen beside them.
         deliver = partial(self._note, next(self._numbers), partition, headers, on_delivery or (lambda *_: None))

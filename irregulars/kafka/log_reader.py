@@ -52,14 +52,7 @@ class OffsetsOfRank(Protocol):
 class LogReader:
     """Reads by partition and offset, without a consumer group. One thread at a time.
 
-    Parameters
-    ----------
-    bootstrap, security
-        As in `kafka.broker.client_config`.
-    deadline_s
-        Longest time that one call takes.
-    recent
-        Messages of ``commops`` that `read_commops` need not ask the broker for; None: it asks for all.
+    `recent`: messages of ``commops`` that `read_commops` need not ask the broker for; None: it asks for all.
     """
 
     def __init__(
@@ -95,10 +88,7 @@ class LogReader:
     def read_commops(self, topic: str, spans: Iterable[OffsetsOfRank]) -> LogReading:
         """Return the batches at the offsets of `spans`, from all partitions at once; one named twice is read once.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If they can't all be read within the deadline.
+        Raises `ServiceUnavailable` if they can't all be read within the deadline.
         """
         wanted: dict[int, set[int]] = {}
         ranks: dict[int, set[int]] = {}
@@ -111,10 +101,7 @@ class LogReader:
     def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:
         """Return the messages from `from_offset` up to what is the end now (of a compacted topic: what is left).
 
-        Raises
-        ------
-        ServiceUnavailable
-            If the end is not reached within the deadline.
+        Raises `ServiceUnavailable` if the end is not reached within the deadline.
         """
         return list(self.each_of_tail(topic, partition, from_offset))
 
@@ -133,10 +120,7 @@ class LogReader:
 
         However many these are: the deadline is for each of them.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If none comes within the deadline.
+        Raises `ServiceUnavailable` if none comes within the deadline.
         """
         deadline = time.monotonic() + self._deadline_s
         low, high = self._bounds(topic, partition, deadline)
@@ -254,13 +238,7 @@ class LogReader:
 
 
 class ReadingThread:
-    """One reader with the thread that it belongs to: several may ask it, and are answered one after the other.
-
-    Parameters
-    ----------
-    name
-        Of the thread.
-    """
+    """One reader with the thread that it belongs to: several may ask it, and are answered one after the other."""
 
     def __init__(self, reader: LogReader, name: str) -> None:
         self.reader: Final = reader
@@ -281,17 +259,7 @@ _AGAIN_S: Final = 0.5
 
 
 class PatientReader:
-    """Reads spans of ``commops`` in the thread of the judges.
-
-    Parameters
-    ----------
-    reader
-        For this one alone.
-    topic
-        Full name.
-    patience_s
-        How long the broker may be away.
-    """
+    """Reads spans of ``commops`` in the thread of the judges."""
 
     def __init__(self, reader: LogReader, topic: str, patience_s: float) -> None:
         self._reader: Final = reader

@@ -42,10 +42,7 @@ class TokenSource:
 
     It is what librdkafka wants as ``oauth_cb``.
 
-    Parameters
-    ----------
-    fetch
-        `token_of_file` or `TokenEndpoint`.
+    `fetch`: `token_of_file` or `TokenEndpoint`.
 
     Attributes
     ----------
@@ -111,13 +108,7 @@ class TokenSource:
 
 
 def token_of_file(path: Path) -> Token:
-    """Read a token; a JWT says itself when it expires.
-
-    Raises
-    ------
-    InputError
-        If the file can't be read, or the token has expired.
-    """
+    """Read a token; a JWT says itself when it expires; raises `InputError`."""
     text = read_secret(path, "kafka_token_file")
     now_s = time.time()
     expires_s = _expiry(text) or now_s + _UNSTATED_S
@@ -142,10 +133,7 @@ class TokenEndpoint:
     ca_file
         Authority that is trusted beside the system's.
 
-    Raises
-    ------
-    InputError
-        If `ca_file` can't be read.
+    Raises `InputError` if `ca_file` can't be read.
     """
 
     def __init__(
@@ -169,15 +157,7 @@ class TokenEndpoint:
         self._opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
 
     def __call__(self) -> Token:
-        """Fetch a token.
-
-        Raises
-        ------
-        ServiceRefused
-            If the endpoint refuses the client.
-        ServiceUnavailable
-            If it does not answer within 10 s, or not with a token.
-        """
+        """Fetch a token; raises `ServiceRefused` or `ServiceUnavailable`."""
         begun_s = time.time()
         try:
             with self._opener.open(self._request, timeout=_ANSWER_S) as answer:

@@ -74,13 +74,6 @@ class Outbox:
     every message of it, and of those before, is acknowledged. One message that can't be delivered makes all barriers
     fail from then on: the worker must stop, and start again from its last snapshot. `give_up` forgets what is on its
     way; whoever waits for it learns so, and begins again from the last snapshot too.
-
-    Parameters
-    ----------
-    bootstrap, security
-        As in `kafka.broker.client_config`.
-    timeout_s
-        How long the broker has to take a message.
     """
 
     def __init__(self, bootstrap: str, security: Mapping[str, Any], timeout_s: float = 30.0) -> None:
@@ -109,17 +102,10 @@ class Outbox:
     ) -> None:
         """Hand over one message; waits only while the producer's buffer is full.
 
-        Parameters
-        ----------
-        partition
-            `None`: chosen by the key.
+        `partition`: `None`: chosen by the key.
 
-        Raises
-        ------
-        ServiceUnavailable, ServiceRefused
-            If this or an earlier message can't be delivered.
-        SendingGivenUp
-            If `give_up` was called meanwhile.
+        Raises `ServiceUnavailable` or `ServiceRefused` if this or an earlier message can't be delivered;
+        `SendingGivenUp` if `give_up` was called meanwhile.
         """
         with self._lock:
             line, span = self._line, self._span
@@ -141,12 +127,8 @@ class Outbox:
     async def barrier(self) -> None:
         """Wait until all that was sent before this call is acknowledged.
 
-        Raises
-        ------
-        ServiceUnavailable, ServiceRefused
-            If a message can't be delivered.
-        SendingGivenUp
-            If `give_up` was called meanwhile.
+        Raises `ServiceUnavailable` or `ServiceRefused` if a message can't be delivered; `SendingGivenUp` if `give_up`
+        was called meanwhile.
         """
         loop = asyncio.get_running_loop()
         with self._lock:

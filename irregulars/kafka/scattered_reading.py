@@ -33,10 +33,7 @@ class RecentMessages:
     They stand in a ring, which takes memory as it fills: as objects of their own, of some ten KiB each, they would
     leave holes all over the heap when they go. Threads may share one: a worker's reading adds, and its judge asks.
 
-    Parameters
-    ----------
-    most_bytes
-        Of all values together. 0 keeps nothing.
+    `most_bytes`: of all values together. 0 keeps nothing.
 
     Examples
     --------
@@ -125,10 +122,7 @@ class LogReading:
 class Cursor:
     """The offsets of one partition that are still to come, run by run.
 
-    Parameters
-    ----------
-    offsets
-        Ascending; at least one.
+    `offsets`: ascending; at least one.
     """
 
     def __init__(self, offsets: Sequence[int]) -> None:
@@ -196,13 +190,7 @@ class ScatteredReading:
     def read(
         self, topic: str, wanted: Mapping[int, Collection[int]], ranks: Mapping[int, Collection[int]]
     ) -> LogReading:
-        """Return the batches of some ranks at some offsets, both by partition.
-
-        Raises
-        ------
-        ServiceUnavailable
-            If they can't all be read within the deadline.
-        """
+        """Return the batches of some ranks at some offsets, both by partition; raises `ServiceUnavailable`."""
         self._ranks = ranks
         self._found = {partition: {} for partition in sorted(wanted)}
         for partition, offsets in wanted.items():
@@ -326,10 +314,7 @@ def bounds_of(
 ) -> tuple[int, int]:
     """Return the first offset of a partition that exists, and the one that the next message will get.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker does not say before `deadline`, by `time.monotonic`.
+    Raises `ServiceUnavailable` if the broker does not say before `deadline`, by `time.monotonic`.
     """
     began = time.monotonic()
     while True:

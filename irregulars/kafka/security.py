@@ -26,10 +26,7 @@ _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 class KafkaSecurity:
     """The settings whose names begin with ``kafka_``, without that; ``infra/docs/settings.md`` explains each.
 
-    Raises
-    ------
-    InputError
-        If they don't fit together.
+    Raises `InputError` if they don't fit together.
     """
 
     user: str | None = None
@@ -61,18 +58,11 @@ class KafkaSecurity:
 
         Secrets are read from their files now: an error in them shows at once.
 
-        Parameters
-        ----------
-        is_asking
-            Fetch a first token now as well. Who can wait for it fetches it later, by calling ``oauth_cb``; librdkafka
-            makes no client without one.
+        `is_asking`: fetch a first token now as well. Who can wait for it fetches it later, by calling ``oauth_cb``;
+        librdkafka makes no client without one.
 
-        Raises
-        ------
-        InputError
-            If a file of a secret can't be read.
-        ServiceRefused, ServiceUnavailable
-            If the token endpoint refuses us, or gives no token.
+        Raises `InputError` if a file of a secret can't be read; `ServiceRefused` or `ServiceUnavailable` if the token
+        endpoint refuses us, or gives no token.
         """
         has_login = self.user is not None or self._takes_tokens
         values: dict[str, Any] = {
@@ -154,17 +144,9 @@ class KafkaSecurity:
 
 
 def security_of_environment(environment: Mapping[str, str]) -> KafkaSecurity:
-    """Read the same values where no settings file is read: in a training process.
+    """Read the same values where no settings file is read: in a training process; raises `InputError`.
 
-    Parameters
-    ----------
-    environment
-        Variables; ``IRREGULARS_KAFKA_USER`` and so on count.
-
-    Raises
-    ------
-    InputError
-        If they don't fit together.
+    `environment`: variables; ``IRREGULARS_KAFKA_USER`` and so on count.
 
     >>> security_of_environment({"IRREGULARS_KAFKA_TLS": "true"}).client()
     {'security.protocol': 'ssl'}

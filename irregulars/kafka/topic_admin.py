@@ -64,17 +64,9 @@ def create_topics(
 
     Topics that exist are otherwise left as they are, and reported.
 
-    Parameters
-    ----------
-    extra_config
-        librdkafka's settings of protocol and credentials.
-
-    Raises
-    ------
-    TopicMismatch
-        If one is missing that would get other numbers of partitions than those that it must equal; nothing is made.
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer within `timeout_s`, or refuses us.
+    Raises `TopicMismatch` if one is missing that would get other numbers of partitions than those that it must equal;
+    nothing is made; `ServiceUnavailable` or `ServiceRefused` if the broker does not answer within `timeout_s`, or
+    refuses us.
     """
     admin, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
     missing = [name for name in TOPICS if settings.name(name) not in metadata.topics]
@@ -111,12 +103,8 @@ def partitions_there(
 ) -> dict[str, list[int]]:
     """Return the partitions of some topics, by name (without prefix).
 
-    Raises
-    ------
-    TopicMismatch
-        If one is missing, or we may not see it.
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer within `timeout_s`, or refuses us.
+    Raises `TopicMismatch` if one is missing, or we may not see it; `ServiceUnavailable` or `ServiceRefused` if the
+    broker does not answer within `timeout_s`, or refuses us.
     """
     _, metadata = open_admin(bootstrap, security, timeout_s)
     missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
@@ -135,18 +123,9 @@ def check_topics(
 ) -> dict[str, int]:
     """Return the number of partitions by name (without prefix), if the topics fit together.
 
-    Parameters
-    ----------
-    names
-        Topics that must be there.
-
-    Raises
-    ------
-    TopicMismatch
-        If a topic is missing, or the topics of the first hop, or ``evidence`` and ``job_snapshots``, differ in their
-        numbers of partitions: the messages of one rank or job would meet in no worker.
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer within `timeout_s`, or refuses us.
+    Raises `TopicMismatch` if a topic is missing, or the topics of the first hop, or ``evidence`` and
+    ``job_snapshots``, differ in their numbers of partitions: the messages of one rank or job would meet in no worker;
+    `ServiceUnavailable` or `ServiceRefused` if the broker does not answer within `timeout_s`, or refuses us.
     """
     _, metadata = open_admin(bootstrap, extra_config or {}, timeout_s)
     missing = [settings.name(name) for name in names if settings.name(name) not in metadata.topics]
@@ -172,23 +151,14 @@ def topics_there(
 ) -> tuple[str, ...]:
     """Return the full names of those of our topics that are there and that we may see.
 
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer within `timeout_s`, or refuses us.
+    Raises `ServiceUnavailable` or `ServiceRefused` if the broker does not answer within `timeout_s`, or refuses us.
     """
     _, metadata = open_admin(bootstrap, security, timeout_s)
     return tuple(settings.name(name) for name in TOPICS if settings.name(name) in metadata.topics)
 
 
 def delete_topics(bootstrap: str, names: Sequence[str], security: Mapping[str, Any], timeout_s: float = 30.0) -> None:
-    """Delete topics by their full names, with all that is in them.
-
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused
-        If the broker does not answer within `timeout_s`, or refuses us.
-    """
+    """Delete topics with all that is in them; raises `ServiceUnavailable` or `ServiceRefused`."""
     admin, _ = open_admin(bootstrap, security, timeout_s)
     for future in admin.delete_topics(list(names), operation_timeout=timeout_s).values() if names else ():
         with answering(bootstrap, timeout_s):
@@ -317,15 +287,7 @@ def what_to_do(topics: TopicSettings) -> str:
 
 
 class TopicIds:
-    """Asks the broker for the ids of a worker's topics. One thread at a time.
-
-    Parameters
-    ----------
-    bootstrap, security
-        As in `kafka.broker.client_config`.
-    timeout_s
-        How long the broker has to answer.
-    """
+    """Asks the broker for the ids of a worker's topics. One thread at a time."""
 
     def __init__(self, bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], timeout_s: float) -> None:
         self._bootstrap: Final = bootstrap
@@ -337,10 +299,7 @@ class TopicIds:
     def read(self) -> dict[str, str]:
         """Return the ids by topic (named without prefix), of those that are there; none from a broker without ids.
 
-        Raises
-        ------
-        ServiceUnavailable, ServiceRefused
-            If the broker does not answer, or refuses us.
+        Raises `ServiceUnavailable` or `ServiceRefused` if the broker does not answer, or refuses us.
         """
         admin, self._admin = self._admin, None
         if admin is None:

@@ -38,13 +38,7 @@ _BUFFER: Final = Struct("<qq")  # offset and length
 
 
 def require_bounded(value: bytes) -> None:
-    """Check that an Arrow stream declares a number of rows and bytes that a worker can hold.
-
-    Raises
-    ------
-    RecordError
-        If it does not, or if its metadata point outside of it.
-    """
+    """Check that an Arrow stream declares a number of rows and bytes that a worker can hold; raises `RecordError`."""
     size = 0
     try:
         for rows, expanded in _batches(value):

@@ -150,13 +150,7 @@ def encode_bundle(bundle: Bundle) -> bytes:
 
 
 def decode_rows(value: bytes | None, expected: str) -> Batch | Bundle:
-    """Decode one message of the topic of schema `expected`: a batch, or a bundle of batches.
-
-    Raises
-    ------
-    RecordError
-        As `messages.records.decode_batch` does; or if the lists of a bundle's header do not fit together.
-    """
+    """Decode one message of the topic of schema `expected`: a batch, or a bundle of batches; raises `RecordError`."""
     header, columns = decode_table(value, expected, _read_header)
     if isinstance(header, Header):
         return Batch(header, columns)

@@ -227,13 +227,7 @@ def encode_evidence(rows: Sequence[Evidence | Membership], job: str) -> list[byt
 
 
 def decode_evidence(value: bytes | None) -> list[Evidence | Membership]:
-    """Decode one message of the topic ``evidence``.
-
-    Raises
-    ------
-    RecordError
-        If it is neither of the two.
-    """
+    """Decode one message of the topic ``evidence``; raises `RecordError`."""
     if not value or value[:1] != b"{":
         return [_decode_rows(value or b"")]
     record = json_object(value, "membership")

@@ -163,13 +163,7 @@ def encode_verdict(verdict: Verdict) -> bytes:
 
 
 def decode_verdict(value: bytes | None, schema: str = "verdicts") -> Verdict:
-    """Decode a message of the topics ``verdicts`` or ``alerts``.
-
-    Raises
-    ------
-    RecordError
-        If the message does not follow its schema.
-    """
+    """Decode a message of the topics ``verdicts`` or ``alerts``; raises `RecordError`."""
     values = decode_json(value, schema)
     unknown: dict[str, Any] = {name: math.nan for name in _MAY_BE_UNKNOWN if values.get(name, 0) is None}
     found: Verdict = checked(values | dict.fromkeys(unknown, 0), Verdict, "", error=RecordError)

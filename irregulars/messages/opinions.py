@@ -21,11 +21,6 @@ class Opinion:
     """One person's opinion on one verdict; a later one of the same person on the same verdict replaces it.
 
     It repeats fields of the verdict, so that its readers need no other topic.
-
-    Parameters
-    ----------
-    who, note
-        The person, and a remark.
     """
 
     # verdict_id, job, kind: Of the verdict

@@ -75,14 +75,10 @@ class PlainColumns(Mapping[str, np.ndarray]):
 
     Parameters
     ----------
-    value
-        The message.
     places
         Where its columns stand: see ``irregulars/_kernel.c``.
     highest
         For each field the highest of its codes, -1 if it has none.
-    layout
-        Of its schema.
     """
 
     __slots__ = ("_found", "_highest", "_layout", "places", "rows", "value")

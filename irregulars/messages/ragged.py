@@ -15,10 +15,7 @@ from irregulars.dtypes import Column, Ints
 class Ragged:
     """Entries of many rows as columns: those of the first row, then those of the second, and so on.
 
-    Raises
-    ------
-    ValueError
-        If a column is longer or shorter than that.
+    Raises `ValueError` if a column is longer or shorter than that.
 
     Examples
     --------

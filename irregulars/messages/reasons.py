@@ -21,10 +21,7 @@ transfers of a rank that works long; work that takes all ranks longer by the sam
 class Step:
     """One part of the way from the symptom to the cause.
 
-    Parameters
-    ----------
-    rank, peer
-        Who worked, or in whose row the time passed; the other end of a send or recv.
+    `rank`, `peer`: who worked, or in whose row the time passed; the other end of a send or recv.
     """
 
     what: Name  # one of `STEPS`

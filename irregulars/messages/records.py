@@ -237,11 +237,8 @@ def to_record_batch(schema: str, columns: Mapping[str, np.ndarray]) -> pa.Record
 def decode_batch(value: bytes | None, expected: str) -> Batch:
     """Decode one message of the topic of schema `expected`.
 
-    Raises
-    ------
-    RecordError
-        If the bytes are no Arrow stream, declare more rows or bytes than a worker can hold, the schema or its version
-        is another, a header value is missing, or a code lies outside its dictionary.
+    Raises `RecordError` if the bytes are no Arrow stream, declare more rows or bytes than a worker can hold, the
+    schema or its version is another, a header value is missing, or a code lies outside its dictionary.
     """
     header, columns = decode_table(value, expected, read_header)
     return Batch(header, columns)
@@ -263,10 +260,7 @@ def decode_table(
 ) -> tuple[H, Mapping[str, np.ndarray]]:
     """Decode the header and the columns of a message; raises as `decode_batch` does.
 
-    Parameters
-    ----------
-    read
-        Makes the header of the metadata and the expected schema; raises `RecordError`.
+    `read`: makes the header of the metadata and the expected schema; raises `RecordError`.
     """
     if not value:
         raise RecordError(f"message must be an Arrow IPC stream; got {'no value' if value is None else 'zero bytes'}")
@@ -404,10 +398,7 @@ def _narrowed(column: np.ndarray, field: _Field) -> np.ndarray:
 def _to_numpy(column: pa.Array, field: _Field) -> np.ndarray:
     """Turn into numpy; from the buffers, and without copies where nothing is null, since this runs for every batch.
 
-    Raises
-    ------
-    RecordError
-        If a value is null that must be known.
+    Raises `RecordError` if a value is null that must be known.
     """
     nulls, count, first = column.null_count, len(column), column.offset
     if nulls and not field.is_nullable:
@@ -454,10 +445,7 @@ def encode_arrow(
 ) -> bytes:
     """Encode a batch of `schema` as an Arrow IPC stream, with the header as JSON in its metadata.
 
-    Parameters
-    ----------
-    options
-        `pyarrow.ipc.IpcWriteOptions`: compression, for example.
+    `options`: `pyarrow.ipc.IpcWriteOptions`: compression, for example.
     """
     batch = batch.replace_schema_metadata({"irregulars": encode_json(schema, header, version)})
     if options is None:  # these three messages are the whole stream, and pyarrow's writer takes twice as long

@@ -49,10 +49,7 @@ _AT_ONCE: Final = "silence_s"  # a job that is silent has no event time from whi
 class ThresholdChange:
     """Thresholds that one person changed at once. All of its values hold, or none.
 
-    Raises
-    ------
-    InputError
-        If it changes nothing, or something that must not change, or breaks a setting's rule.
+    Raises `InputError` if it changes nothing, or something that must not change, or breaks a setting's rule.
     """
 
     change_id: Words  # names it; key of its message
@@ -104,10 +101,7 @@ def require_live(name: str) -> None:
 def values_in_force(changes: Iterable[ThresholdChange], start_ns: int | None) -> dict[str, float]:
     """Return the changed thresholds of one job that hold for an iteration that starts at `start_ns`.
 
-    Parameters
-    ----------
-    changes
-        Those of this job and those of all, in the order of the topic: of several the last one counts.
+    `changes`: those of this job and those of all, in the order of the topic: of several the last one counts.
 
     Examples
     --------

@@ -29,12 +29,7 @@ _AT_ONCE: Final = 256
 class BlockFetcher:
     """Reads partitions on from given offsets.
 
-    Parameters
-    ----------
-    bootstrap, security
-        As in `kafka.broker.client_config`.
-    on_ready
-        Called from the fetching thread when there is something to take.
+    `on_ready`: called from the fetching thread when there is something to take.
     """
 
     def __init__(self, bootstrap: str, security: Mapping[str, Any], on_ready: Callable[[], None]) -> None:

@@ -61,18 +61,7 @@ class Listener(Protocol):
 
 
 class GroupMember:
-    """Keeps a worker in its consumer group.
-
-    Parameters
-    ----------
-    listener
-        Called in each rebalance.
-
-    Attributes
-    ----------
-    own
-        The partitions that are ours.
-    """
+    """Keeps a worker in its consumer group."""
 
     def __init__(self, settings: WorkerSettings, listener: Listener) -> None:
         self._settings: Final = settings
@@ -106,13 +95,7 @@ class GroupMember:
             self._work.append(lambda consumer: _store(consumer, own))
 
     async def offsets(self, places: Collection[TP], which: int) -> dict[TP, int]:
-        """Ask where partitions `BEGIN` or `END`.
-
-        Raises
-        ------
-        ServiceUnavailable, ServiceRefused
-            If the broker does not say.
-        """
+        """Ask where partitions `BEGIN` or `END`; raises `ServiceUnavailable` or `ServiceRefused`."""
         asked: Future[dict[TP, int]] = Future()
         self._work.append(lambda consumer: _answer(asked, lambda: self._ask(consumer, places, which)))
         return await asyncio.wrap_future(asked)

@@ -14,17 +14,7 @@ QUIET_S: Final = 5.0  # seconds without an answer after which the broker counts 
 
 
 class BrokerWatch:
-    """Follows answers of the broker.
-
-    Parameters
-    ----------
-    bootstrap
-        Its address, for the log.
-    most_s
-        How long it may be away.
-    now_s
-        A clock that never goes back.
-    """
+    """Follows answers of the broker."""
 
     def __init__(self, bootstrap: str, most_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._bootstrap: Final = bootstrap
@@ -40,17 +30,9 @@ class BrokerWatch:
         self.is_away, self._heard_s = False, self._now_s()
 
     def missed(self, refusal: str | None = None) -> None:
-        """Note that an answer did not come.
+        """Note that an answer did not come; raises `ServiceUnavailable`.
 
-        Parameters
-        ----------
-        refusal
-            Why, where the broker answers and does not let us in.
-
-        Raises
-        ------
-        ServiceUnavailable
-            If there was none for as long as the broker may be away.
+        `refusal`: why, where the broker answers and does not let us in.
         """
         silent_s = self._now_s() - self._heard_s
         if silent_s > self._most_s:

@@ -150,12 +150,8 @@ class Counters:
     def told(self, verdict: Verdict, iterations: Sequence[JudgedIteration], now_s: float) -> None:
         """Count a revision that was sent.
 
-        Parameters
-        ----------
-        iterations
-            Those that were judged with it: the one that opened it is among them, but for a hang, which has no end.
-        now_s
-            Since 1970.
+        `iterations`: those that were judged with it: the one that opened it is among them, but for a hang, which has
+        no end.
         """
         self._verdicts.labels(verdict.kind, verdict.event).inc()
         newest = verdict.iterations[1] - 1

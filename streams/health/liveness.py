@@ -50,10 +50,7 @@ class _Standing:
 class Health:
     """Liveness and readiness of a worker.
 
-    Parameters
-    ----------
-    now_s
-        Any clock that only goes forward, the same in all calls.
+    `now_s`: any clock that only goes forward, the same in all calls.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -73,21 +70,7 @@ class Health:
         is_sink_busy: bool,
         is_broker_away: bool = False,
     ) -> None:
-        """Note how far reading has come; called from the worker's event loop.
-
-        Parameters
-        ----------
-        readings
-            Of the partitions that the worker holds, as far as their ends are known.
-        is_restored
-            Whether all that was assigned is restored.
-        ends_at_s
-            When the broker last said where topics end; `None`: never yet.
-        is_sink_busy
-            Whether reading waits for the database.
-        is_broker_away
-            Whether the broker has not answered for some seconds: partitions are let go of then.
-        """
+        """Note how far reading has come; called from the worker's event loop."""
         self._observed_s, self._is_restored, self._ends_at_s = now_s, is_restored, ends_at_s
         self._is_broker_away = is_broker_away
         is_excused = is_sink_busy or self._is_broker_silent(now_s)
@@ -170,11 +153,6 @@ class _Since:
 
 class FlowWatch:
     """Follows the counts of one worker.
-
-    Parameters
-    ----------
-    grace_s
-        How long the worker waits for a source or a rank.
 
     Examples
     --------

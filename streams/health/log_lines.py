@@ -92,11 +92,8 @@ _QUIET_S: Final = 10.0
 def logging_config(level: str) -> dict[str, Any]:
     """Return a configuration for ``logging.config.dictConfig``.
 
-    Parameters
-    ----------
-    level
-        Of our own lines, one of `LEVELS`; those of Faust begin at a warning, or with ``debug`` at info. That one of
-        its timers was late, on which nothing depends, is shown with ``debug`` only.
+    `level`: of our own lines, one of `LEVELS`; those of Faust begin at a warning, or with ``debug`` at info. That one
+    of its timers was late, on which nothing depends, is shown with ``debug`` only.
     """
     others = "INFO" if level == "debug" else "WARNING"
     return {

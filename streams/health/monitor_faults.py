@@ -52,13 +52,7 @@ class Watched(Protocol):
 
 
 class MonitorFaults:
-    """Counts errors that monitors raise.
-
-    Parameters
-    ----------
-    fail
-        Ends the worker.
-    """
+    """Counts errors that monitors raise."""
 
     def __init__(self, fail: Callable[[BaseException], None]) -> None:
         self._fail: Final = fail

@@ -73,25 +73,7 @@ class Hop:
 
 
 class Observer:
-    """Metrics, health and readiness of a worker, from its stages.
-
-    Parameters
-    ----------
-    counters, outbox, dead_letters, topics, group
-        Of the worker.
-    hops
-        Its stages.
-    is_restored
-        Whether everything that was assigned to the worker is restored.
-    now_s
-        The worker's clock, since 1970.
-    grace_s
-        How long the worker waits for a source or a rank.
-    is_broker_away
-        Whether the broker has not answered for some seconds.
-    watchdog
-        Who looks at the work of monitors.
-    """
+    """Metrics, health and readiness of a worker, from its stages."""
 
     def __init__(
         self,
@@ -278,14 +260,9 @@ class Observer:
 
 
 def serve_pages(observer: Observer, listen: str) -> ExitStack:
-    """Serve the pages until the returned stack is closed; ``off`` serves none.
+    """Serve the pages until the returned stack is closed; ``off`` serves none; raises `InputError`.
 
     A port that is taken is no reason not to work: then it is any free one, and the log names it.
-
-    Raises
-    ------
-    InputError
-        If there is no such address here.
     """
     stack = ExitStack()
     address = parse_listen(listen)

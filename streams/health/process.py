@@ -68,11 +68,6 @@ class StopDeadline:
 
     It is never disarmed: what may hang includes the end of the interpreter, which waits for threads that wait for
     a database. Nothing is lost by it, since whatever is not stored is read again.
-
-    Parameters
-    ----------
-    within_s
-        Seconds from `arm` to the end.
     """
 
     def __init__(self, within_s: float) -> None:
@@ -129,14 +124,9 @@ def wait_for(
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return when each of them has answered once.
+    """Return when each of them has answered once; raises `ServiceUnavailable`.
 
     All are asked before any is waited for: a refusal by one shows at once though another is away.
-
-    Raises
-    ------
-    ServiceUnavailable
-        When the time of one is over, with its last error.
     """
     began_s, pause_s = now_s(), _FIRST_PAUSE_S
     away: set[str] = set()

@@ -19,11 +19,6 @@ from typing import Final, Generic, TypeVar
 class WaitedTime:
     """Adds up the seconds of each ``with`` block, the one that still runs included.
 
-    Parameters
-    ----------
-    now_s
-        A clock that never goes back.
-
     Examples
     --------
     >>> times = iter([0.0, 2.0, 10.0, 11.0, 15.0])
@@ -73,10 +68,7 @@ class _Stall:
 class ReadingWatch(Generic[Place]):
     """Follows how far partitions have been read, and how far they could be.
 
-    Parameters
-    ----------
-    stall_s
-        Idle seconds without progress after which a partition counts as stalled.
+    `stall_s`: idle seconds without progress after which a partition counts as stalled.
 
     Examples
     --------
@@ -97,15 +89,7 @@ class ReadingWatch(Generic[Place]):
     def look(
         self, positions: Mapping[Place, int], ends: Mapping[Place, int], waited_s: float, *, is_idle: bool
     ) -> list[Place]:
-        """Note where reading is and could be; return the partitions that have just become stalled.
-
-        Parameters
-        ----------
-        waited_s
-            How long the consumer has waited for messages so far, seconds; it never falls.
-        is_idle
-            Whether all stages wait for messages.
-        """
+        """Note where reading is and could be; return the partitions that have just become stalled."""
         passed_s = waited_s - self._waited_s if self._waited_s is not None and is_idle else 0.0
         passed_s = min(passed_s, _MOST_BETWEEN_LOOKS * self._stall_s)
         self._waited_s = waited_s

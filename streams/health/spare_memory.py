@@ -29,17 +29,7 @@ def share_few_heaps() -> None:
 
 
 class SpareMemory:
-    """Gives memory back while the process has little to do.
-
-    Parameters
-    ----------
-    clock_s
-        Seconds of a clock that never goes back.
-    cpu_s
-        Processor seconds that the process has taken.
-    trim
-        Gives the memory back.
-    """
+    """Gives memory back while the process has little to do."""
 
     def __init__(
         self,

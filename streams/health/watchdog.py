@@ -41,10 +41,7 @@ class CrashMarks:
     A worker that finds the same place in it at several starts in a row knows that the message ends workers, and gives
     up on it instead.
 
-    Parameters
-    ----------
-    directory
-        Where the file is; workers may share it.
+    `directory`: where the file is; workers may share it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -182,10 +179,7 @@ class Guard:
     ) -> T:
         """Do work for the monitor of `key`, on the message at `offset`; raises `WorkGivenUp`.
 
-        Parameters
-        ----------
-        on_lost
-            Called in the watchdog's thread when this one is lost.
+        `on_lost`: called in the watchdog's thread when this one is lost.
         """
         if self._marks is not None and self._marks.begin(self._slot, self._hop, key, offset):
             raise WorkGivenUp(f"no worker may end at it; {MOST_CRASHES} ended in a row", is_fatal=True)
@@ -238,10 +232,7 @@ class Guard:
 class Watchdog:
     """Looks at the work of all guards, in a ``with`` block.
 
-    Parameters
-    ----------
-    directory
-        Where marks are kept of the messages at which the worker was when it ended; None: nowhere.
+    `directory`: where marks are kept of the messages at which the worker was when it ended; None: nowhere.
     """
 
     def __init__(self, limits: Limits | None = None, directory: Path | None = None) -> None:

@@ -76,11 +76,6 @@ class JobClock:
     A job stands still while its messages only tell of operators that do not end. These come when the first hop falls
     silent itself, and so has waited for the silence before: a grace is enough then.
 
-    Parameters
-    ----------
-    silence_s, grace_s
-        As in `irregulars.settings.JudgeSettings`.
-
     Attributes
     ----------
     silence_s
@@ -88,8 +83,6 @@ class JobClock:
     still_s
         For how long the job has not moved, s; None before the first message. It survives a restart of the worker, the
         other times begin anew: a duration, as the next worker's clock may be another host's.
-    presence
-        Whether the job was heard of lately.
     is_rank_overdue
         Whether the oldest iteration that waits for ranks has waited for a grace.
     is_attempt_overdue
@@ -131,10 +124,7 @@ class JobClock:
     def hear(self, *, is_moving: bool) -> None:
         """Take in that a message came.
 
-        Parameters
-        ----------
-        is_moving
-            False if it tells of operators that do not end.
+        `is_moving`: false if it tells of operators that do not end.
         """
         self._messages += 1
         self._has_moved = self._has_moved or is_moving
@@ -161,15 +151,9 @@ class JobClock:
         now_s, until_s
             The present, and until when everything that ranks sent has been read. A new value begins in the present,
             since it may have been sent just now; it has lasted only as far as was read.
-        oldest
-            The oldest iteration that waits for ranks.
         is_stuck
             Whether the newest evidence tells of operators that never ended; asked only if it matters, as the answer
             takes a look at all evidence that waits.
-        has_later
-            Whether messages of the next attempt are there.
-        is_hanging
-            Whether a verdict on a hang of the job is open.
         """
         self._ticked_s = now_s
         if self._restored_still_s is not None:

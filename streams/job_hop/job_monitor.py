@@ -72,15 +72,7 @@ class JobMonitorState:
 
 
 class JobMonitor:
-    """Judge one job's iterations in their order, each once all of its ranks have delivered it.
-
-    Parameters
-    ----------
-    job
-        The job's name.
-    settings
-        δ, window, how long to wait for ranks, and the detectors of ranks.
-    """
+    """Judge one job's iterations in their order, each once all of its ranks have delivered it."""
 
     def __init__(self, job: str, settings: JudgeSettings) -> None:
         self.job = job
@@ -147,10 +139,7 @@ class JobMonitor:
 
         They are not part of the state: the stage calls this again after a restore.
 
-        Parameters
-        ----------
-        changes
-            All that concern this job, in the order of their topic.
+        `changes`: all that concern this job, in the order of their topic.
         """
         if changes is not self._changes:
             self._changes = changes
@@ -170,11 +159,8 @@ class JobMonitor:
         One that hangs is waited for a day longer: a job that hung in the evening may be started again in the morning.
         Its verdict closes when it is forgotten, at the latest.
 
-        Parameters
-        ----------
-        now_s, until_s
-            The present, and until when everything that ranks sent has been read (None: until now). A silence counts
-            from the present, and only as far as was read: the lag of a worker is not the job's silence.
+        `now_s`, `until_s`: the present, and until when everything that ranks sent has been read (None: until now). A
+        silence counts from the present, and only as far as was read: the lag of a worker is not the job's silence.
         """
         until_s = now_s if until_s is None else until_s
         oldest = min(self._pending, default=None)

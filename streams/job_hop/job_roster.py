@@ -106,10 +106,8 @@ class JobRoster:
     def hold(self, rank: Ints, end_ns: Ints) -> bool:
         """Let the places count that ranks had in an iteration; return whether they had others in the one before.
 
-        Parameters
-        ----------
-        rank, end_ns
-            Of each row: its iteration's end by the clock of the rank's own host, as that of `Announcement.since_ns`.
+        `rank`, `end_ns`: of each row: its iteration's end by the clock of the rank's own host, as that of
+        `Announcement.since_ns`.
         """
         if not self._moved:
             return False
@@ -165,10 +163,8 @@ class JobRoster:
         The first hop refuses leaps itself, so that one here comes of a damaged or foreign message. A second one after
         it is believed.
 
-        Parameters
-        ----------
-        rank, iteration
-            int64, of each row. Of several rows of one rank those count that are newer than all before them.
+        `rank`, `iteration`: int64, of each row. Of several rows of one rank those count that are newer than all
+        before them.
         """
         if not len(rank):
             return np.zeros(0, dtype=bool)

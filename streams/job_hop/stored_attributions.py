@@ -44,13 +44,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredAttributions:
-    """Attributions, and where in a judge's state they belong.
-
-    Raises
-    ------
-    ValueError
-        If a number is none of an attribution or lane.
-    """
+    """Attributions, and where in a judge's state they belong; raises `ValueError`."""
 
     heads: tuple[Head, ...]  # one for each attribution
     lanes: tuple[Lane, ...]  # all lanes that occur; tables name them by their place here

@@ -36,14 +36,7 @@ class GroupMonitorState:
 class GroupMonitor:
     """Follow the ranks of one group, or a single rank that has none.
 
-    Parameters
-    ----------
-    job
-        Whose ranks these are.
-    settings
-        Of the ranks' monitors.
-    partition
-        Of ``commops``; goes into the evidence with the offsets.
+    `partition`: of ``commops``; goes into the evidence with the offsets.
     """
 
     def __init__(self, job: str, settings: JudgeSettings, *, partition: int = 0) -> None:

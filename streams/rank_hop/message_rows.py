@@ -53,12 +53,7 @@ class RowSummary(NamedTuple):
 def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int]) -> list[RowSummary]:
     """Look at the rows of several ranks.
 
-    Parameters
-    ----------
-    schema, columns
-        Of the message, rows of one rank after those of another.
-    counts
-        How many rows each of them has, at least one.
+    `counts`: how many rows each of them has, at least one.
     """
     if schema == "commops" and KERNEL is not None and isinstance(columns, PlainColumns):
         return _look_compiled(KERNEL, columns, counts)

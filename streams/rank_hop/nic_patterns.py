@@ -112,11 +112,6 @@ def sampled_blocks(placed: Placed, start_ns: Ints, elapsed_ns: Ints) -> Sampled:
     """Bring placed samples in order of block and time, and cut each off at the borders of its block.
 
     Those of a rank whose intervals can't be of one counter are left out.
-
-    Parameters
-    ----------
-    start_ns, elapsed_ns
-        Of all blocks.
     """
     is_sane = (start_ns != UNKNOWN) & (elapsed_ns > 0) & (elapsed_ns < _LONGEST_NS)
     kept = np.flatnonzero(is_sane[placed.block])

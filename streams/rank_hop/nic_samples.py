@@ -137,10 +137,7 @@ class NicSamplesState:
 class NicSamples:
     """Gathers the samples of a rank's NIC; each is the mean rate since the device's sample before it.
 
-    Parameters
-    ----------
-    device
-        The rank's NIC. None: the rank did not announce it, and samples of any NIC are taken.
+    `device`: the rank's NIC. None: the rank did not announce it, and samples of any NIC are taken.
     """
 
     def __init__(self, device: str | None) -> None:

@@ -36,13 +36,7 @@ class ArrivalsState:
 
 
 class SourceArrivals:
-    """Rows received and watermark of each source of one rank in one attempt.
-
-    Parameters
-    ----------
-    lost_rows
-        Rows that the producer lost before they could be sent.
-    """
+    """Rows received and watermark of each source of one rank in one attempt."""
 
     def __init__(self, lost_rows: int = 0) -> None:
         self.lost_rows = lost_rows
@@ -54,10 +48,7 @@ class SourceArrivals:
 
         Of 30 rows before them, 20 have arrived: 10 are lost. Messages come in their order, so that these never will.
 
-        Raises
-        ------
-        RecordError
-            If more were published than can be. Nothing is changed then.
+        Raises `RecordError` if more were published than can be. Nothing is changed then.
         """
         received = self._rows.get(schema, 0)
         if rows_before - received > MOST_LOST_ROWS:
@@ -126,11 +117,6 @@ class PlausibleProgress:
     A message is refused if it runs ahead by more than the thresholds allow (`streams.rank_hop.thresholds`). If the
     next one does as well, the rank has indeed moved there: that one is believed. So an honest leap costs one batch. A
     watermark alone is never believed, if no row is as new.
-
-    Parameters
-    ----------
-    newest_ns, newest_iteration
-        How far the rank had come, where that is known.
     """
 
     def __init__(self, newest_ns: int | None = None, newest_iteration: int | None = None) -> None:
@@ -170,10 +156,7 @@ class PlausibleProgress:
     def admit(self, batch: Batch) -> tuple[Batch, Flags | None]:
         """Return a batch with a watermark that can be, and which of its rows can be (None: all).
 
-        Raises
-        ------
-        RecordError
-            If the message must be refused. Nothing is changed then.
+        Raises `RecordError` if the message must be refused. Nothing is changed then.
         """
         columns = batch.columns
         is_wrong = self._early(columns)

@@ -57,17 +57,7 @@ class AttemptState:
 
 
 class RankAttempt:
-    """Gathers rows until their iterations are complete, and closes these.
-
-    Parameters
-    ----------
-    announcement
-        The rank's announcement; it names the sources to wait for.
-    partition
-        Of ``commops``; goes into the evidence with the offsets.
-    settings
-        How long to wait, and the detectors of operators.
-    """
+    """Gathers rows until their iterations are complete, and closes these."""
 
     def __init__(self, announcement: Announcement, partition: int, settings: JudgeSettings) -> None:
         self.announcement = announcement
@@ -98,10 +88,7 @@ class RankAttempt:
     def add(self, part: Part) -> None:
         """Take in rows of this attempt.
 
-        Raises
-        ------
-        RecordError
-            If they can't be true. Nothing is taken in then.
+        Raises `RecordError` if they can't be true. Nothing is taken in then.
         """
         if self.is_ended:
             return

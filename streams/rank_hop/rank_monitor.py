@@ -140,14 +140,7 @@ class RankMonitor:
     place of the rank (`Announcement.since_ns`) follows the one before it as another start would: another process
     counts its rows from 0.
 
-    Parameters
-    ----------
-    job, rank
-        Whose rows these are.
-    settings
-        How long to wait, and the detectors of operators.
-    partition
-        Of ``commops``; goes into the evidence with the offsets.
+    `partition`: of ``commops``; goes into the evidence with the offsets.
 
     Notes
     -----
@@ -204,23 +197,14 @@ class RankMonitor:
                 self._closed.append(self._came(announcement))
 
     def add(self, batch: Batch, offset: int, summary: RowSummary | None = None) -> None:
-        """Take in a batch, as `add_part` does.
-
-        Parameters
-        ----------
-        summary
-            Of its rows; None: it is made here.
-        """
+        """Take in a batch, as `add_part` does."""
         if len(batch):
             self.add_part(part_of(batch, offset, summary))
 
     def add_part(self, part: Part) -> None:
         """Take in rows of a message; those of a start that was not announced yet are held.
 
-        Raises
-        ------
-        RecordError
-            If they can't be true (`streams.rank_hop.plausible_progress`). Nothing is taken in then.
+        Raises `RecordError` if they can't be true (`streams.rank_hop.plausible_progress`). Nothing is taken in then.
         """
         if self._attempt is None or self._is_later(part):
             self._held.add(part.batch(), part.offset)
@@ -254,11 +238,9 @@ class RankMonitor:
     def tick(self, now_s: float, until_s: float | None = None) -> None:
         """Close iterations that have waited for longer than the grace.
 
-        Parameters
-        ----------
-        now_s, until_s
-            The present, and until when everything that was sent has been read (None: until now). A silence counts
-            from the present, and only as far as was read: neither our lag nor another worker's is the rank's silence.
+        `now_s`, `until_s`: the present, and until when everything that was sent has been read (None: until now). A
+        silence counts from the present, and only as far as was read: neither our lag nor another worker's is the
+        rank's silence.
         """
         until_s = now_s if until_s is None else until_s
         is_over = self._succession.is_over(self._successor is not None, now_s, until_s)

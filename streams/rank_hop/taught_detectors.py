@@ -68,13 +68,6 @@ class TaughtState:
 class TaughtDetectors:
     """Detectors of one rank's operators.
 
-    Parameters
-    ----------
-    makers
-        Make them.
-    delta, window
-        Those of the judgement.
-
     Attributes
     ----------
     columns

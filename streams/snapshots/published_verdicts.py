@@ -64,12 +64,7 @@ class Told:
 class PublishedVerdicts:
     """Verdicts on the result topics, of the jobs of one partition.
 
-    Parameters
-    ----------
-    told
-        From the partition's snapshot.
-    restored
-        Keys of the jobs whose states are in it.
+    `restored`: keys of the jobs whose states are in it.
     """
 
     def __init__(self, told: Told, restored: Set[bytes] = frozenset()) -> None:

@@ -143,13 +143,7 @@ def is_piece(key: bytes) -> bool:
 
 
 def assemble(record: MonitorRecord, pieces: Mapping[bytes, bytes]) -> EncodedState:
-    """Put a state together again.
-
-    Raises
-    ------
-    RecordError
-        If a piece is missing, or damaged.
-    """
+    """Put a state together again; raises `RecordError`."""
     root = record.state or _joined(record.root, pieces)
     return EncodedState(root, tuple(_joined(part, pieces) for part in record.parts))
 

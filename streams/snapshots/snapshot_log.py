@@ -38,12 +38,7 @@ _PROGRESS_S: Final = 5.0  # seconds between two lines that tell how far reading 
 class SnapshotLog:
     """One snapshot topic.
 
-    Parameters
-    ----------
-    topic
-        Full name.
-    reader
-        Used by `read` alone, in one thread.
+    `reader`: used by `read` alone, in one thread.
     """
 
     def __init__(self, topic: str, reader: LogReader, outbox: Outbox) -> None:
@@ -58,12 +53,8 @@ class SnapshotLog:
     def read(self, partition: int) -> StoredPartition:
         """Read what counts of a partition. Waits for the broker: call it in a thread.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If the broker sends nothing for the reader's deadline.
-        TopicMismatch
-            If the topic was made anew while a worker wrote to it.
+        Raises `ServiceUnavailable` if the broker sends nothing for the reader's deadline; `TopicMismatch` if the
+        topic was made anew while a worker wrote to it.
         """
         low, high = self._reader.bounds(self._topic, partition)
         newest = self._newest_position(partition, low, high)

@@ -58,14 +58,7 @@ class _Written:
 class SnapshotWriter:
     """The snapshots of one partition, as its owner writes them.
 
-    Parameters
-    ----------
-    topic, partition
-        Where.
-    epoch
-        Ours, above that of all owners before.
-    stored
-        The partition as it was read.
+    `epoch`: ours, above that of all owners before.
     """
 
     def __init__(self, topic: str, partition: int, epoch: int, outbox: Outbox, stored: StoredPartition) -> None:

@@ -73,12 +73,7 @@ class StoredPartition:
 def newest_records(messages: Iterable[Message], where: str, newest: PositionRecord | None = None) -> StoredPartition:
     """Keep the records that count: of each key the last one, but none that follows one of a higher epoch.
 
-    Parameters
-    ----------
-    where
-        Topic and partition, for error texts.
-    newest
-        The newest position record; its owner may have claimed the partition before the first of `messages`.
+    `newest`: the newest position record; its owner may have claimed the partition before the first of `messages`.
     """
     reading = _Reading(where, newest or PositionRecord())
     for message in messages:

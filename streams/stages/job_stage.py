@@ -57,16 +57,7 @@ _EVIDENCE_KEPT_S: Final = TOPICS[EVIDENCE].retention_ms / 1000
 class JobStage(Stage[JobMonitorLike]):
     """Decode, queue for the job's monitor, judge in a thread, publish each revision once.
 
-    Parameters
-    ----------
-    make, restore
-        Make a new monitor of a job, and one from a state.
-    alert_of
-        Encoded alert of a verdict's revision; `None` where the policy keeps quiet.
-    clocks
-        Until when everything that ranks sent has been read.
-    changed
-        The thresholds that people have changed; None: none.
+    `alert_of`: encoded alert of a verdict's revision; `None` where the policy keeps quiet.
     """
 
     hop = "job"

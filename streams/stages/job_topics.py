@@ -32,13 +32,7 @@ more."""
 
 
 class JobTopics:
-    """Reads for the partitions of ``evidence``.
-
-    Parameters
-    ----------
-    reader
-        Used here alone, in one thread.
-    """
+    """Reads for the partitions of ``evidence``."""
 
     def __init__(self, reader: LogReader, topics: TopicSettings) -> None:
         self._reader: Final = reader

@@ -51,14 +51,10 @@ class PartitionState(Generic[M]):
 
     Parameters
     ----------
-    partition
-        Number, the same in all co-partitioned topics and in the snapshot topic.
     generation
         Of the consumer group: messages that were fetched in another one are not for this state.
     epoch
         Grows with every assignment of the partition to any worker; see `streams.snapshots.snapshot_log`.
-    positions
-        Where to go on reading, by topic; a topic that is missing begins at its start.
     """
 
     def __init__(self, partition: int, generation: int, epoch: int, positions: Mapping[str, int]) -> None:
@@ -142,11 +138,6 @@ class Continuity:
     would store a position behind others that no monitor has seen. So a message that is not the next one is not taken
     unless the log says that nothing stands in between (a transaction's marker, messages that were compacted or
     deleted); otherwise reading goes back to where it was. Messages that come a second time are skipped.
-
-    Parameters
-    ----------
-    first_offset, go_back
-        Ask the log, and seek.
     """
 
     def __init__(self, first_offset: FirstOffset, go_back: GoBack) -> None:

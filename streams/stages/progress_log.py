@@ -16,15 +16,7 @@ from irregulars.version import VERSION
 
 
 class ProgressLog:
-    """Writes what this worker has read, and follows what all have.
-
-    Parameters
-    ----------
-    topic
-        Full name.
-    reading
-        Follows the topic.
-    """
+    """Writes what this worker has read, and follows what all have."""
 
     def __init__(self, topic: str, reading: ReadingThread, outbox: Outbox) -> None:
         self._topic: Final = topic

@@ -17,13 +17,7 @@ Record = Announcement | Batch | Bundle | Heartbeat
 
 
 def decode(topic: str, key: bytes | None, value: bytes | None) -> Record:
-    """Decode a message of an input topic of the first hop.
-
-    Raises
-    ------
-    RecordError
-        If it can't be decoded, or its key is not that of the rank or the group inside.
-    """
+    """Decode a message of an input topic of the first hop; raises `RecordError`."""
     record: Record
     if topic == "jobs":
         record = decode_announcement(value)
@@ -100,10 +94,7 @@ def read_samples(
 ) -> tuple[list[Batch], int]:
     """Read the samples of these messages again; return them, and how many messages are there no more.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker does not give them within the reader's deadline.
+    Raises `ServiceUnavailable` if the broker does not give them within the reader's deadline.
     """
     wanted = set(offsets)
     found: Mapping[int, Sequence[Batch]] = {

@@ -62,12 +62,7 @@ MakeRankMonitor = Callable[[str, int], RankMonitorLike]  # job, partition
 class RankStage(Stage[RankMonitorLike]):
     """Decode, feed the rank's monitor, send what it drained, keyed by job.
 
-    Parameters
-    ----------
-    make, restore
-        Make a new monitor, and one from a state.
-    changed
-        The thresholds that people have changed; None: none. Of them this hop follows the silence alone.
+    `changed`: the thresholds that people have changed; None: none. Of them this hop follows the silence alone.
     """
 
     hop = "rank"

@@ -35,15 +35,7 @@ class ParkedMessage(KeptMessage):
 
 
 class ParkingLot:
-    """Keeps messages by key, oldest first.
-
-    Parameters
-    ----------
-    limit_bytes
-        Of all keys and values together.
-    limit_s
-        How long a message may stay.
-    """
+    """Keeps messages by key, oldest first."""
 
     def __init__(self, limit_bytes: int, limit_s: float) -> None:
         self._limit_bytes: Final = limit_bytes
@@ -160,8 +152,6 @@ class RankDrain:
 
     Parameters
     ----------
-    hop
-        Name under which faults are logged.
     guarded
         Does a monitor's work in bounds; raises `WorkGivenUp`.
     gave_up

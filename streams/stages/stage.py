@@ -179,15 +179,7 @@ class Stage(ABC, Generic[M]):
     ) -> None:
         """Read the state of newly assigned partitions, and claim them. What was held before is forgotten.
 
-        Parameters
-        ----------
-        topic_ids
-            Kafka's ids of the topics, as far as they are known.
-
-        Raises
-        ------
-        TopicMismatch
-            If a stored state is of another topic of the same name.
+        Raises `TopicMismatch` if a stored state is of another topic of the same name.
         """
         self.drop()
         self._ids = {topic: known for topic, known in (topic_ids or {}).items() if topic in self.rests_on}

@@ -90,17 +90,7 @@ AskEnds = Callable[[Collection[str]], Awaitable[Mapping[int, Offsets]]]
 
 
 class StreamTime:
-    """The clocks of one worker.
-
-    Parameters
-    ----------
-    rank_topics, evidence
-        The topics of each hop, named without prefix.
-    ask_ends
-        Asks the broker; may fail, and then nothing is known of this moment.
-    progress
-        How far the workers have read, as they publish it.
-    """
+    """The clocks of one worker."""
 
     def __init__(self, rank_topics: Collection[str], evidence: str, ask_ends: AskEnds, progress: Progress) -> None:
         self._rank_topics: Final = rank_topics

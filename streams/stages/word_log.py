@@ -51,12 +51,8 @@ class WordLog(Generic[W]):
 
     Parameters
     ----------
-    topic
-        Full name.
     name
         Without the prefix; names the line of the log that says why nothing is read.
-    reading
-        Reads the topic.
     decode
         Makes a word of a message's value; raises `RecordError`.
 
@@ -77,10 +73,8 @@ class WordLog(Generic[W]):
     async def read(self) -> tuple[W, ...]:
         """Read the words that are new, and return them. Without the topic there are none; a line of the log says so.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If the broker does not send it: then the thresholds by which to judge are not known.
+        Raises `ServiceUnavailable` if the broker does not send it: then the thresholds by which to judge are not
+        known.
         """
         before = len(self.known.words)
         self.known = await self._reading.run(self._follow)

@@ -23,13 +23,7 @@ _LOOKS: Final = 3
 
 
 class LogGaps:
-    """Lets partitions move on over what holds no message.
-
-    Parameters
-    ----------
-    reading
-        Asks the log.
-    """
+    """Lets partitions move on over what holds no message."""
 
     def __init__(self, reading: ReadingThread, topics: TopicSettings) -> None:
         self._reading: Final = reading
@@ -54,10 +48,7 @@ class LogGaps:
     async def first_offset(self, topic: str, partition: int, at: int) -> int:
         """Return the offset of the first message at or behind `at`; if there is none, where the next may come.
 
-        Raises
-        ------
-        ServiceError
-            If the broker does not say.
+        Raises `ServiceError` if the broker does not say.
         """
         return await self._reading.run(self._reading.reader.next_offset, self._name(topic), partition, at)
 

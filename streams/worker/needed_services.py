@@ -23,12 +23,9 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
 
     A database that is away is told and not waited for: alerts need none, and rows wait in memory (`SinkWriter`).
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker, or the OAuth server that has tokens for it, is away for ``broker_away_s``.
-    ServiceRefused, TopicMismatch
-        If one of them refuses us, or the topics do not fit together: that does not mend itself.
+    Raises `ServiceUnavailable` if the broker, or the OAuth server that has tokens for it, is away for
+    ``broker_away_s``; `ServiceRefused` or `TopicMismatch` if one of them refuses us, or the topics do not fit
+    together: that does not mend itself.
     """
     try:
         with stopping.raises():

@@ -36,20 +36,7 @@ _GARBAGE: Final = (20_000, 20, 20)
 
 
 def make_app(settings: WorkerSettings, sink: Sink | None = None, monitors: Monitors | None = None) -> WorkerApp:
-    """Build the Faust app of one worker.
-
-    Parameters
-    ----------
-    sink
-        Where rows go; `None` keeps none.
-    monitors
-        How monitors are made; `None`: the real ones, as `settings` say.
-
-    Raises
-    ------
-    InputError
-        If a setting is unusable.
-    """
+    """Build the Faust app of one worker; raises `InputError`."""
     app = WorkerApp(settings, sink, monitors or make_monitors(settings))
     add_agents(app, settings.topics, app.rank_stage, app.job_stage)
     # Faust's annotation asks for a handler that takes any positional arguments; it gives two.
@@ -110,20 +97,11 @@ def run_worker(settings: WorkerSettings, sink: Sink | None = None, monitors: Mon
 
     This owns the process: once stopping has begun, the process has ``stop_s`` to end, whoever called this included.
 
-    Parameters
-    ----------
-    sink
-        Where rows go; it is opened here, and the caller closes it.
-    monitors
-        As for `make_app`.
+    `sink`: where rows go; it is opened here, and the caller closes it.
 
-    Raises
-    ------
-    ServiceUnavailable, ServiceRefused, TopicMismatch
-        If the broker or the sink's database can't be used, or the topics do not fit together: before anything is
-        started. One that is away is waited for first.
-    InputError
-        If a setting is unusable.
+    Raises `ServiceUnavailable` or `ServiceRefused` or `TopicMismatch` if the broker or the sink's database can't be
+    used, or the topics do not fit together: before anything is started. One that is away is waited for first;
+    `InputError` if a setting is unusable.
     """
     share_few_heaps()
     share_the_interpreter()

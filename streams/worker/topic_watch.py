@@ -34,19 +34,12 @@ its end."""
 class TopicWatch:
     """Holds the topics against what is known of them.
 
-    Parameters
-    ----------
-    reading
-        Asks the log.
-    settings
-        ``broker_away_s`` is how long a topic may be missing, as long as the broker may be away.
+    `settings`: ``broker_away_s`` is how long a topic may be missing, as long as the broker may be away.
 
     Attributes
     ----------
     ids
         Kafka's ids of the topics, as they were found first; of those that are away when a worker starts, later.
-    every_s
-        Seconds between two looks for missing topics.
     """
 
     def __init__(self, settings: WorkerSettings, reading: ReadingThread) -> None:
@@ -63,10 +56,7 @@ class TopicWatch:
     async def look_for_missing(self) -> None:
         """Look whether all topics are there: without ``evidence`` a worker is given no partitions.
 
-        Raises
-        ------
-        TopicMismatch
-            If they have been missing, or have not fitted together, for too long.
+        Raises `TopicMismatch` if they have been missing, or have not fitted together, for too long.
         """
         try:
             await asyncio.get_running_loop().run_in_executor(None, partial(require_topics, self._settings))
@@ -90,17 +80,9 @@ class TopicWatch:
     async def require_same(self, read_to: Iterable[tuple[int, Offsets]], ends: Mapping[int, Offsets]) -> None:
         """Require that no topic was made anew, and that none ends before what was read of it.
 
-        Parameters
-        ----------
-        read_to, ends
-            How far partitions were read by topic (without prefix), and where they ended then or later.
+        `read_to`, `ends`: how far partitions were read by topic (without prefix), and where they ended then or later.
 
-        Raises
-        ------
-        TopicMismatch
-            If so; the text names the topic.
-        ServiceUnavailable
-            If the broker does not answer.
+        Raises `TopicMismatch` if so; the text names the topic; `ServiceUnavailable` if the broker does not answer.
         """
         topics = self._settings.topics
         found = await self._reading.run(self._asked.read)
