@@ -147,7 +147,10 @@ def describe(kind: Any, value: Any = None) -> str:
     if isinstance(info, inspect.IntType | inspect.FloatType):
         return _number(info, value)
     if isinstance(info, inspect.StrType):
-        return _text(info, value)
+        is_overlong = isinstance(value, str) and len(value) > (info.max_length or len(value))
+        if info.max_length is not None and (is_overlong or info.max_length < MAX_NAME_CHARACTERS):
+            return f"text of {info.min_length or 0} to {info.max_length} characters"
+        return "text that is not empty" if info.min_length else "text"
     if isinstance(info, inspect.LiteralType):
         return f"one of {', '.join(map(str, info.values))}"
     if isinstance(info, inspect.CustomType):
@@ -205,13 +208,6 @@ def _written(bound: float) -> str:
 
 def _is_beyond(value: Any, bound: float) -> bool:
     return isinstance(value, int | float) and abs(value) > bound
-
-
-def _text(info: inspect.StrType, value: Any) -> str:
-    is_overlong = isinstance(value, str) and len(value) > (info.max_length or len(value))
-    if info.max_length is not None and (is_overlong or info.max_length < MAX_NAME_CHARACTERS):
-        return f"text of {info.min_length or 0} to {info.max_length} characters"
-    return "text that is not empty" if info.min_length else "text"
 
 
 def _culprit(value: Any, kind: Any, what: str) -> tuple[str, str, Any]:

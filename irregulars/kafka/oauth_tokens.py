@@ -64,7 +64,15 @@ class TokenSource:
         with self._lock:
             now_s = time.time()
             if self._token is None or now_s >= self._renew_s:
-                self._token = self._ask()
+                try:
+                    token = self._fetch()
+                except IrregularsError as error:
+                    self.trouble = error
+                    if isinstance(error, ServiceUnavailable):
+                        self._missed_s = time.monotonic()
+                    raise
+                self.trouble = None
+                self._token = token
                 self._renew_s = now_s + _USED_SHARE * (self._token.expires_s - now_s)
             return self._token.text, self._token.expires_s
 
@@ -94,17 +102,6 @@ class TokenSource:
         """Whether the token endpoint did not answer, now or just before: a log-in that fails then is no refusal."""
         is_lately = time.monotonic() - self._missed_s < _TOLD_LATE_S
         return is_lately or isinstance(self.trouble, ServiceUnavailable)
-
-    def _ask(self) -> Token:
-        try:
-            token = self._fetch()
-        except IrregularsError as error:
-            self.trouble = error
-            if isinstance(error, ServiceUnavailable):
-                self._missed_s = time.monotonic()
-            raise
-        self.trouble = None
-        return token
 
 
 def token_of_file(path: Path) -> Token:

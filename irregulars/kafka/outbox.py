@@ -191,19 +191,16 @@ class Outbox:
                 del self._open[span]
             self._failure = self._failure or error
             if message is not None and error is None:
-                self._note_end(message)
+                # A message that was sent again, and that the broker already had, counts as delivered; librdkafka
+                # does not know its offset. Then the end stays lower, and a reader from there reads a little more.
+                topic, partition, offset = message.topic(), message.partition(), message.offset()
+                if topic is not None and partition is not None and offset is not None:
+                    self._ends[topic, partition] = offset + 1
             wake: list[Callable[[], object]] = []
             if span not in self._open or error is not None:
                 wake, self._waiting = self._waiting, []
         for call in wake:
             call()
-
-    def _note_end(self, message: Message) -> None:
-        # A message that was sent again, and that the broker already had, counts as delivered; at which offset it
-        # stands librdkafka does not know. Then the end stays lower, and a reader from there reads a little more.
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        if topic is not None and partition is not None and offset is not None:
-            self._ends[topic, partition] = offset + 1
 
     def _require(self, line: _Line) -> None:
         if line is not self._line:

@@ -149,7 +149,9 @@ class BlockFetcher:
             place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
             error = message.error()
             if error is None:
-                found.setdefault(place, deque()).append(_record(message, place, offset))
+                found.setdefault(place, deque()).append(
+                    Record(*place, offset, (message.timestamp()[1] or 0) / 1000, message.key(), message.value())
+                )
             elif error.code() == KafkaError._PARTITION_EOF:
                 passed[place] = offset
             else:
@@ -177,10 +179,6 @@ class BlockFetcher:
             self._ready[place] = own
         else:
             known.extend(own)
-
-
-def _record(message: Message, place: Place, offset: int) -> Record:
-    return Record(*place, offset, (message.timestamp()[1] or 0) / 1000, message.key(), message.value())
 
 
 def _consumer_config(bootstrap: str, security: Mapping[str, Any]) -> dict[str, Any]:

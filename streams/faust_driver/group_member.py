@@ -28,7 +28,6 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
-    KafkaError,
     KafkaException,
     TopicPartition,
 )
@@ -66,7 +65,22 @@ class GroupMember:
     def __init__(self, settings: WorkerSettings, listener: Listener) -> None:
         self._settings: Final = settings
         self._listener: Final = listener
-        self._config: Final = _member_config(settings)
+        session_ms = int(settings.session_s * 1000)
+        self._config: Final = client_config(settings.bootstrap, settings.security) | {
+            "group.id": settings.group,
+            "session.timeout.ms": session_ms,
+            "heartbeat.interval.ms": session_ms // 10,
+            # Also how long others wait in a rebalance for a member that does not come.
+            "max.poll.interval.ms": max(int(_REBALANCE_S * 1000), session_ms),
+            "partition.assignment.strategy": "range",
+            "enable.auto.commit": True,  # of what was stored by `commit`, and of nothing else
+            "enable.auto.offset.store": False,
+            "auto.commit.interval.ms": int(min(settings.snapshot_s, 2.8) * 1000),
+            "auto.offset.reset": "latest",
+            "isolation.level": "read_uncommitted",  # as `BlockFetcher` reads: it decides where partitions end
+            "reconnect.backoff.max.ms": 1000,
+            "topic.metadata.refresh.interval.ms": 30_000,
+        }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: Final = deque[Callable[[Consumer], None]]()  # what only the thread may do
         self._topics: list[str] = []
@@ -117,7 +131,11 @@ class GroupMember:
                 self._serve(consumer)
                 message = consumer.poll(_POLL_S)
                 if message is not None and (error := message.error()) is not None:
-                    self._note(error)
+                    if is_refusal(error, self._settings.security):
+                        refusal = service_error(error, self._settings.bootstrap, security=self._settings.security)
+                        assert self._loop is not None
+                        self._loop.call_soon_threadsafe(self._listener.refused, refusal)
+                    LOG.debug("event=group_trouble reason=%r", error.str())
             except Exception as error:  # no token to log in with, for example: it is tried again
                 LOG.debug("event=group_again error=%s reason=%r", type(error).__name__, str(error))
                 self._is_closed.wait(_AGAIN_S)
@@ -173,13 +191,6 @@ class GroupMember:
                     continue
             return
 
-    def _note(self, error: KafkaError) -> None:
-        if is_refusal(error, self._settings.security):
-            refusal = service_error(error, self._settings.bootstrap, security=self._settings.security)
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._listener.refused, refusal)
-        LOG.debug("event=group_trouble reason=%r", error.str())
-
     def _ask(self, consumer: Consumer, places: Collection[TP], which: int) -> dict[TP, int]:
         settings = self._settings
         try:
@@ -213,22 +224,3 @@ def _store(consumer: Consumer, offsets: list[TopicPartition]) -> None:
         consumer.store_offsets(offsets=offsets)
     except KafkaException as error:  # some are not ours any more
         LOG.debug("event=not_committed reason=%r", str(error))
-
-
-def _member_config(settings: WorkerSettings) -> dict[str, Any]:
-    session_ms = int(settings.session_s * 1000)
-    return client_config(settings.bootstrap, settings.security) | {
-        "group.id": settings.group,
-        "session.timeout.ms": session_ms,
-        "heartbeat.interval.ms": session_ms // 10,
-        # Also how long others wait in a rebalance for a member that does not come.
-        "max.poll.interval.ms": max(int(_REBALANCE_S * 1000), session_ms),
-        "partition.assignment.strategy": "range",
-        "enable.auto.commit": True,  # of what was stored by `commit`, and of nothing else
-        "enable.auto.offset.store": False,
-        "auto.commit.interval.ms": int(min(settings.snapshot_s, 2.8) * 1000),
-        "auto.offset.reset": "latest",
-        "isolation.level": "read_uncommitted",  # as `BlockFetcher` reads: it decides where partitions end
-        "reconnect.backoff.max.ms": 1000,
-        "topic.metadata.refresh.interval.ms": 30_000,
-    }

@@ -129,7 +129,15 @@ class JobMonitor:
         for row in rows:
             if isinstance(row, Membership):
                 self._clock.hear(is_moving=True)
-                self._add_member(row)
+                if self._attempt is None and row.announcement is not None:
+                    self._begin(row.attempt)
+                if self._is_of_later(row.attempt):
+                    self._later.append(row)
+                elif row.attempt == self._attempt:
+                    if row.announcement is not None and self._roster.announce(row.announcement):
+                        self._announced.append(row.announcement)
+                    if row.reason is not None:
+                        self._roster.end(row.rank, row.reason, row.since_ns)
             else:
                 self._clock.hear(is_moving=not row.columns["unended"].any())
                 self._add_evidence(row)
@@ -186,7 +194,18 @@ class JobMonitor:
             self._begin(min(attempts))
             self._add_numbered(later)
             parts += self._advance_attempt(read_back)
-        return _joined(self.job, parts)
+        if len(parts) == 1:
+            return parts[0]
+        return Judgements(
+            job=self.job,
+            announcements=[one for part in parts for one in part.announcements],
+            iterations=[one for part in parts for one in part.iterations],
+            rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
+            detector_scores=concatenate_columns([p.detector_scores for p in parts if p.detector_scores]),
+            operators=concatenate_columns([p.operators for p in parts if p.operators]),
+            patterns=concatenate_columns([p.patterns for p in parts if p.patterns]),
+            verdicts=[one for part in parts for one in part.verdicts],
+        )
 
     def _advance_attempt(self, read_back: ReadBack) -> list[Judgements]:
         reason, parts = self._reason_to_end(), []
@@ -245,17 +264,6 @@ class JobMonitor:
         self._pending, self._announced = {}, []
         self._is_ended = False
         self._clock.begin()
-
-    def _add_member(self, member: Membership) -> None:
-        if self._attempt is None and member.announcement is not None:
-            self._begin(member.attempt)
-        if self._is_of_later(member.attempt):
-            self._later.append(member)
-        elif member.attempt == self._attempt:
-            if member.announcement is not None and self._roster.announce(member.announcement):
-                self._announced.append(member.announcement)
-            if member.reason is not None:
-                self._roster.end(member.rank, member.reason, member.since_ns)
 
     def _is_of_later(self, attempt: int) -> bool:
         return self._attempt is not None and attempt > self._attempt
@@ -319,18 +327,3 @@ def _without(attempts: Sequence[int], rows: Sequence[Evidence | Membership]) -> 
         row.take(~np.isin(row.columns["attempt"], attempts)) if isinstance(row, Evidence) else row for row in rows
     ]
     return [row for row in left if (len(row) if isinstance(row, Evidence) else row.attempt not in attempts)]
-
-
-def _joined(job: str, parts: Sequence[Judgements]) -> Judgements:
-    if len(parts) == 1:
-        return parts[0]
-    return Judgements(
-        job=job,
-        announcements=[one for part in parts for one in part.announcements],
-        iterations=[one for part in parts for one in part.iterations],
-        rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
-        detector_scores=concatenate_columns([p.detector_scores for p in parts if p.detector_scores]),
-        operators=concatenate_columns([p.operators for p in parts if p.operators]),
-        patterns=concatenate_columns([p.patterns for p in parts if p.patterns]),
-        verdicts=[one for part in parts for one in part.verdicts],
-    )

@@ -216,7 +216,18 @@ def _work_on(closings: Sequence[Closing]) -> _Work:
 
 
 def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
-    times = _times(work.blocks, reduction)
+    # The times of an iteration are those of its own row, where there is one, and else of its operators.
+    start_ns, elapsed_ns = work.blocks.joined("start_ns", np.int64), work.blocks.joined("elapsed_ns", np.int64)
+    has_row = start_ns != UNKNOWN
+    start_ns = np.where(has_row, start_ns, reduction.first_start_ns)
+    elapsed_ns = np.where(has_row, elapsed_ns, reduction.last_end_ns - reduction.first_start_ns)
+    entry_ns = work.blocks.at_firsts("entry_ns", UNKNOWN)
+    nexts = np.flatnonzero(work.blocks.is_next)
+    entry_ns[nexts] = reduction.last_end_ns[nexts - 1]
+    # Operators without start times have no gaps between them: then work is what they leave of the iteration.
+    is_untimed = has_row & (reduction.first_start_ns == UNKNOWN)
+    left_ns = np.maximum(elapsed_ns - reduction.communication_ns, 0.0)
+    times = _Times(start_ns, elapsed_ns, entry_ns, np.where(is_untimed, left_ns, reduction.work_ns))
     parts = work.blocks.sampled()
     placed, patterns = None, no_patterns(len(work.blocks))
     if parts:
@@ -319,21 +330,6 @@ class _Times(NamedTuple):
     elapsed_ns: Ints
     entry_ns: Ints
     work_ns: Floats
-
-
-def _times(blocks: _Blocks, reduction: Reduction) -> _Times:
-    """Take the times of an iteration from its own row, where there is one, and else from its operators."""
-    start_ns, elapsed_ns = blocks.joined("start_ns", np.int64), blocks.joined("elapsed_ns", np.int64)
-    has_row = start_ns != UNKNOWN
-    start_ns = np.where(has_row, start_ns, reduction.first_start_ns)
-    elapsed_ns = np.where(has_row, elapsed_ns, reduction.last_end_ns - reduction.first_start_ns)
-    entry_ns = blocks.at_firsts("entry_ns", UNKNOWN)
-    nexts = np.flatnonzero(blocks.is_next)
-    entry_ns[nexts] = reduction.last_end_ns[nexts - 1]
-    # Operators without start times have no gaps between them: then work is what they leave of the iteration.
-    is_untimed = has_row & (reduction.first_start_ns == UNKNOWN)
-    left_ns = np.maximum(elapsed_ns - reduction.communication_ns, 0.0)
-    return _Times(start_ns, elapsed_ns, entry_ns, np.where(is_untimed, left_ns, reduction.work_ns))
 
 
 def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Placed | None) -> dict[str, Column]:

@@ -85,22 +85,18 @@ def joined_samples(pieces: Sequence[Piece]) -> Samples:
         return Samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
     cuts = [piece for piece in pieces if isinstance(piece, SampleCut)]
     if len(cuts) == len(pieces):
-        return _gathered(cuts)
+        # The rows of all cuts are taken from their messages at once: numpy's cost is per call, and cuts are short.
+        if len(cuts) == 1:
+            return _intervals_of(cuts[0])
+        sources = list({id(cut.source): cut.source for cut in cuts}.values())
+        lengths = np.array([len(source.columns["time_ns"]) for source in sources])
+        base = {id(source): first for source, first in zip(sources, starts_of(lengths).tolist(), strict=True)}
+        counts = np.array([past - first for _, first, past, _ in cuts])
+        rows = np.repeat([base[id(source)] + first for source, first, _, _ in cuts], counts) + places_in_runs(counts)
+        end_ns, tx, rx = (np.concatenate([source.columns[name] for source in sources])[rows] for name in _READ)
+        return Samples(_begins(end_ns, starts_of(counts), [cut.before_ns for cut in cuts]), end_ns, tx, rx)
     own = [_intervals_of(piece) if isinstance(piece, SampleCut) else piece for piece in pieces]
     return Samples(*(np.concatenate(columns) for columns in zip(*own, strict=True)))
-
-
-def _gathered(cuts: Sequence[SampleCut]) -> Samples:
-    """Take the rows of all cuts from their messages at once: numpy's cost is per call, and cuts are short."""
-    if len(cuts) == 1:
-        return _intervals_of(cuts[0])
-    sources = list({id(cut.source): cut.source for cut in cuts}.values())
-    lengths = np.array([len(source.columns["time_ns"]) for source in sources])
-    base = {id(source): first for source, first in zip(sources, starts_of(lengths).tolist(), strict=True)}
-    counts = np.array([past - first for _, first, past, _ in cuts])
-    rows = np.repeat([base[id(source)] + first for source, first, _, _ in cuts], counts) + places_in_runs(counts)
-    end_ns, tx, rx = (np.concatenate([source.columns[name] for source in sources])[rows] for name in _READ)
-    return Samples(_begins(end_ns, starts_of(counts), [cut.before_ns for cut in cuts]), end_ns, tx, rx)
 
 
 def _intervals_of(cut: SampleCut) -> Samples:

@@ -156,7 +156,17 @@ class WorkerApp(faust.App):
             return {}
         if self._generation != generation:
             await self._restore_stages(assignment, generation)
-        return await self._positions(assignment)
+        earliest = await self.consumer.earliest_offsets(*assignment)
+        begin = {TP(tp.topic, tp.partition): offset for tp, offset in earliest.items()}
+        positions = {}
+        for topic in (*RANK_TOPICS, EVIDENCE):
+            stage: RankStage | JobStage = self.job_stage if topic == EVIDENCE else self.rank_stage
+            for partition, state in stage.states.items():
+                place = TP(self.settings.topics.name(topic), partition)
+                # Retention may have deleted what was still to be read.
+                positions[place] = max(state.stored_position.get(topic, 0), begin.get(place, 0))
+                state.begin_at(topic, positions[place])
+        return positions
 
     async def open_sink(self) -> None:
         """Open the sink, though no row is there yet, if it was away when the worker started."""
@@ -281,7 +291,10 @@ class WorkerApp(faust.App):
         if self._generation is None or self.broker.is_away:
             self._reading.forget()
             return
-        positions = self._read_to()
+        name = self.settings.topics.name
+        positions = {
+            TP(name(topic), state.partition): at for state in self._states for topic, at in state.read_to().items()
+        }
         consumer = self.reader
         try:
             ends = await consumer.highwaters(*positions)
@@ -313,12 +326,6 @@ class WorkerApp(faust.App):
     def _states(self) -> list[PartitionState[Any]]:
         """What this worker has of both hops."""
         return [*self.rank_stage.states.values(), *self.job_stage.states.values()]
-
-    def _read_to(self) -> dict[TP, int]:
-        name = self.settings.topics.name
-        return {
-            TP(name(topic), state.partition): at for state in self._states for topic, at in state.read_to().items()
-        }
 
     async def _ends(self, topics: Collection[str]) -> Mapping[int, Offsets]:
         """Ask the broker where all partitions of some topics end, whichever worker has them."""
@@ -397,19 +404,6 @@ class WorkerApp(faust.App):
     def _partitions(self, assignment: set[TP], topic: str) -> set[int]:
         name = self.settings.topics.name(topic)
         return {tp.partition for tp in assignment if tp.topic == name}
-
-    async def _positions(self, assignment: set[TP]) -> dict[TP, int]:
-        earliest = await self.consumer.earliest_offsets(*assignment)
-        begin = {TP(tp.topic, tp.partition): offset for tp, offset in earliest.items()}
-        positions = {}
-        for topic in (*RANK_TOPICS, EVIDENCE):
-            stage: RankStage | JobStage = self.job_stage if topic == EVIDENCE else self.rank_stage
-            for partition, state in stage.states.items():
-                place = TP(self.settings.topics.name(topic), partition)
-                # Retention may have deleted what was still to be read.
-                positions[place] = max(state.stored_position.get(topic, 0), begin.get(place, 0))
-                state.begin_at(topic, positions[place])
-        return positions
 
 
 def _word_log(

@@ -49,7 +49,11 @@ class Monitors:
 def make_monitors(settings: WorkerSettings) -> Monitors:
     """Return the real monitors, as `settings` say."""
     own = settings.judge
-    _tell_of_states(own)
+    # Say once, when the worker starts, which detectors begin cold after each restart.
+    for make in (*own.operator_detectors, *own.rank_detectors):
+        detector = make()
+        if not has_state(detector) and not isinstance(getattr(detector, "detector", None), PeerDeviation):
+            LOG.warning("event=detector_without_state detector=%s begins=cold", name_of(detector))
     return Monitors(
         make_rank=lambda job, partition: GroupMonitor(job, own, partition=partition),
         restore_rank=lambda value: GroupMonitor.from_state(decode_monitor(value, GroupMonitorState), own),
@@ -57,14 +61,6 @@ def make_monitors(settings: WorkerSettings) -> Monitors:
         restore_job=lambda value: _restored_job(decode_monitor(value, JobMonitorState), own),
         alert_of=partial(alert_of, least_severity=settings.alert_least_severity),
     )
-
-
-def _tell_of_states(settings: JudgeSettings) -> None:
-    """Say once, when the worker starts, which detectors begin cold after each restart."""
-    for make in (*settings.operator_detectors, *settings.rank_detectors):
-        detector = make()
-        if not has_state(detector) and not isinstance(getattr(detector, "detector", None), PeerDeviation):
-            LOG.warning("event=detector_without_state detector=%s begins=cold", name_of(detector))
 
 
 def _restored_job(state: JobMonitorState, settings: JudgeSettings) -> JobMonitor:

@@ -30,22 +30,22 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
     try:
         with stopping.raises():
             if sink is not None:
-                _open(sink)
+                try:
+                    ask_in_thread(sink.open)
+                except ServiceUnavailable as error:
+                    LOG.warning(
+                        "event=database_away reason=%r "
+                        "do='judging and alerts go on, and rows wait in memory until it is there'",
+                        str(error),
+                    )
             wait_for(_needs(settings))
     except stopping.StopAsked:
-        _stop(StopDeadline(settings.stop_s))
+        deadline = StopDeadline(settings.stop_s)
+        deadline.leave_with(0)
+        deadline.arm()  # a question that nobody has answered yet holds the sink's lock
+        LOG.info("event=stop status=0")
         return False
     return True
-
-
-def _open(sink: Sink) -> None:
-    try:
-        ask_in_thread(sink.open)
-    except ServiceUnavailable as error:
-        LOG.warning(
-            "event=database_away do='judging and alerts go on, and rows wait in memory until it is there' reason=%r",
-            str(error),
-        )
 
 
 def _needs(settings: WorkerSettings) -> list[Need]:
@@ -59,9 +59,3 @@ def require_topics(settings: WorkerSettings) -> None:
     """Ask, within some seconds, for a worker's topics; raises as `check_topics` does."""
     within_s = min(settings.broker_timeout_s, QUIET_S)
     check_topics(settings.bootstrap, settings.topics, settings.security, within_s, WORKER_TOPICS)
-
-
-def _stop(deadline: StopDeadline) -> None:
-    deadline.leave_with(0)
-    deadline.arm()  # a question that nobody has answered yet holds the sink's lock
-    LOG.info("event=stop status=0")

@@ -61,21 +61,18 @@ class TopicWatch:
         try:
             await asyncio.get_running_loop().run_in_executor(None, partial(require_topics, self._settings))
         except TopicMismatch as error:
-            self._note_missing(error)
+            now_s, most_s = time.monotonic(), self._settings.broker_away_s
+            if not self._missed:
+                self._since_s = now_s
+            self._missed += 1
+            if self._missed == _LOOKS:
+                LOG.error("event=topics_missing waits_s=%g reason=%r", most_s, str(error))
+            if self._missed > _LOOKS and now_s - self._since_s > most_s:
+                raise error
         except ServiceError:  # the broker's watch tells of that; what is connected stays connected
             return
         else:
             self._missed = 0
-
-    def _note_missing(self, error: TopicMismatch) -> None:
-        now_s, most_s = time.monotonic(), self._settings.broker_away_s
-        if not self._missed:
-            self._since_s = now_s
-        self._missed += 1
-        if self._missed == _LOOKS:
-            LOG.error("event=topics_missing waits_s=%g reason=%r", most_s, str(error))
-        if self._missed > _LOOKS and now_s - self._since_s > most_s:
-            raise error
 
     async def require_same(self, read_to: Iterable[tuple[int, Offsets]], ends: Mapping[int, Offsets]) -> None:
         """Require that no topic was made anew, and that none ends before what was read of it.
