@@ -226,13 +226,11 @@ def _with_alone(name: str) -> typer.Typer:
     Typer makes every command that is registered, of which one runs: that takes longer than to import them all.
     """
     alone = copy.copy(app)
-    alone.registered_commands = [one for one in app.registered_commands if _name(one) == name]
+    alone.registered_commands = [
+        one for one in app.registered_commands if str(one.name or one.callback.__name__) == name
+    ]
     alone.registered_groups = [one for one in app.registered_groups if one.name == name]
     return alone if alone.registered_commands or alone.registered_groups else app
-
-
-def _name(command: Any) -> str:
-    return str(command.name or command.callback.__name__)
 
 
 def main() -> None:

@@ -115,7 +115,14 @@ def migrate(client: Client, migrations: Sequence[Migration] | None = None) -> li
             )
     missing = [migration for migration in wanted if migration.version not in applied]
     for migration in missing:
-        _apply(client, migration, is_replicated)
+        for statement in migration.statements():
+            client.command(for_replicas(statement) if is_replicated else statement)
+        client.insert(
+            "schema_migrations",
+            [[migration.version, migration.name, migration.checksum]],
+            column_names=["version", "name", "checksum"],
+            settings={"async_insert": 0},
+        )
     return [migration.version for migration in missing]
 
 
@@ -128,17 +135,6 @@ def for_replicas(statement: str) -> str:
     'CREATE TABLE t (a Int8) ENGINE = ReplicatedReplacingMergeTree(a) ORDER BY a'
     """
     return _ENGINE.sub("ENGINE = ReplicatedReplacingMergeTree", statement)
-
-
-def _apply(client: Client, migration: Migration, is_replicated: bool) -> None:
-    for statement in migration.statements():
-        client.command(for_replicas(statement) if is_replicated else statement)
-    client.insert(
-        "schema_migrations",
-        [[migration.version, migration.name, migration.checksum]],
-        column_names=["version", "name", "checksum"],
-        settings={"async_insert": 0},
-    )
 
 
 # The sum of ``stored_at`` and many more days passes 2106, where ClickHouse's DateTime begins anew: rows would go at

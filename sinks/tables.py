@@ -230,19 +230,18 @@ def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
     if name == "bandwidth":
         values["path"] = _decoded(values["path"], PATHS)
     else:
-        values["throttle_reasons"] = _reasons(values["throttle_reasons"])
+        # The names of each mask's bits, as ``power_cap, thermal``; empty: none; None: not known.
+        masks = values["throttle_reasons"]
+        words = {
+            mask: ", ".join(reason for bit, reason in enumerate(THROTTLE_REASONS) if mask >> bit & 1)
+            for mask in np.unique(masks).tolist()
+        }
+        values["throttle_reasons"] = np.array(
+            [None if mask == UNKNOWN else words[mask] for mask in masks.tolist()], dtype=object
+        )
     return pa.Table.from_arrays(
         [_array(name, field, values) for field in TABLES[name].schema], schema=TABLES[name].schema
     )
-
-
-def _reasons(masks: np.ndarray) -> np.ndarray:
-    """Return the names of each mask's bits, as ``power_cap, thermal``; empty: none; None: not known."""
-    words = {
-        mask: ", ".join(reason for bit, reason in enumerate(THROTTLE_REASONS) if mask >> bit & 1)
-        for mask in np.unique(masks).tolist()
-    }
-    return np.array([None if mask == UNKNOWN else words[mask] for mask in masks.tolist()], dtype=object)
 
 
 def conform(rows: Mapping[str, pa.Table]) -> dict[str, pa.Table]:

@@ -67,7 +67,21 @@ def backtest(
         require_writable("plot", plot)
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
     results = _results(settings, detector, recordings or [], job, is_alone=is_alone)
-    _show(results, job, plot, json=json)
+    from irregulars.infra.backtesting.backtest import draw, text_table
+
+    if plot is not None:
+        write_file("plot", plot, draw(results, f"Backtest on {job or 'recordings'}"))
+    if json:
+        print_json({"truth": "verdicts" if job else "labels", "results": [one.to_json() for one in results]})
+        return
+    print(printable_lines(text_table(results)))
+    counts = results[0].counts
+    truth = f"{counted(counts.iterations, 'iteration')}, {counted(counts.faults, 'fault')}"
+    print(f"\n{truth}. Alarm: 1 or more in 4 of 6 iterations.")
+    if job:
+        print(f"Truth: what Irregulars judged of {printable(job)}, right or wrong; not what was true.")
+    if plot is not None:
+        print(f"Picture: {printable(str(plot))}")
 
 
 def _results(
@@ -106,21 +120,3 @@ def _stored(settings: Settings, job: str, level: Level) -> Iterator[JobFrames]:
     target = database_settings(settings, is_reading=True)
     with connected(target) as client:
         yield read_stored_job(client, job)
-
-
-def _show(results: list[Result], job: str | None, plot: Path | None, *, json: bool) -> None:
-    from irregulars.infra.backtesting.backtest import draw, text_table
-
-    if plot is not None:
-        write_file("plot", plot, draw(results, f"Backtest on {job or 'recordings'}"))
-    if json:
-        print_json({"truth": "verdicts" if job else "labels", "results": [one.to_json() for one in results]})
-        return
-    print(printable_lines(text_table(results)))
-    counts = results[0].counts
-    truth = f"{counted(counts.iterations, 'iteration')}, {counted(counts.faults, 'fault')}"
-    print(f"\n{truth}. Alarm: 1 or more in 4 of 6 iterations.")
-    if job:
-        print(f"Truth: what Irregulars judged of {printable(job)}, right or wrong; not what was true.")
-    if plot is not None:
-        print(f"Picture: {printable(str(plot))}")

@@ -90,14 +90,6 @@ def console(
         console_feedback=takes_feedback, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix,
         clickhouse_url=clickhouse_url, clickhouse_database=database,
     )  # fmt: skip
-    _serve(settings, reads_kafka)
-
-
-def _tuple(given: list[str] | None) -> tuple[str, ...] | None:
-    return tuple(given) if given else None
-
-
-def _serve(settings: Settings, reads_kafka: bool) -> None:
     from irregulars.infra.console.server import (
         address_of,
         certificate_of,
@@ -118,6 +110,10 @@ def _serve(settings: Settings, reads_kafka: bool) -> None:
         _print_address(listening, policy, settings)
         serve(config, listening)
     print("irregulars: console ended", file=sys.stderr)
+
+
+def _tuple(given: list[str] | None) -> tuple[str, ...] | None:
+    return tuple(given) if given else None
 
 
 def _print_address(listening: socket.socket, policy: AccessPolicy, settings: Settings) -> None:

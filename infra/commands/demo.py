@@ -296,19 +296,7 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
     for line in lines:
         console.print(broken(printable(line), sys.stdout, _BEHIND_LABELS), markup=False, soft_wrap=True)
     console.print()
-    _show_stored(console, services, verdict)
-
-
-def _cost(verdict: Verdict) -> str:
-    """Return cost and severity of a verdict; the loss of a hang is not counted."""
-    if verdict.kind == "hang":
-        return f"it never ended, and all {verdict.world_size:,} GPUs wait ({verdict.severity})"
-    times = f"{verdict.delta:.2f} times the usual time, " if math.isfinite(verdict.delta) else ""
-    return f"{times}{verdict.lost_s:.1f} s lost ({verdict.severity})"
-
-
-def _show_stored(console: Console, services: LocalServices, verdict: Verdict) -> None:
-    """Print commands that ask ClickHouse for more, each with its answer."""
+    # Print commands that ask ClickHouse for more, each with its answer.
     from irregulars.infra.commands.answers import show_answer
     from irregulars.infra.configuration.wiring import database_settings
     from irregulars.infra.showing.from_database import found_in_database
@@ -326,6 +314,14 @@ def _show_stored(console: Console, services: LocalServices, verdict: Verdict) ->
         console.print(f"\n$ {program()} sql time_lost_by_device", style="bold")
         show_answer(run(client, "time_lost_by_device"))
     console.print(f"\nMore questions: {program()} sql --list")
+
+
+def _cost(verdict: Verdict) -> str:
+    """Return cost and severity of a verdict; the loss of a hang is not counted."""
+    if verdict.kind == "hang":
+        return f"it never ended, and all {verdict.world_size:,} GPUs wait ({verdict.severity})"
+    times = f"{verdict.delta:.2f} times the usual time, " if math.isfinite(verdict.delta) else ""
+    return f"{times}{verdict.lost_s:.1f} s lost ({verdict.severity})"
 
 
 def _wait_until_stored(client: Client, verdict: Verdict) -> None:

@@ -179,15 +179,11 @@ def _open_plugin(table: SourceTable) -> Source:
     module, _, name = table.kind.partition(":")
     try:
         source: Source = getattr(importlib.import_module(module), name)(**table.options)
-        _require_source(source)
+        missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(source, name)]
+        if missing:
+            raise TypeError(f"a {type(source).__name__} without {', '.join(missing)} is no source")
     except (Exception, SystemExit) as error:  # whatever a stranger's code raises, it can't be used
         found = " ".join(f"{type(error).__name__}: {error}".split())
         text = f"kind must be one that can be imported and called with its options; got {found} ({table.where})"
         raise PluginError(text) from error
     return source
-
-
-def _require_source(made: object) -> None:
-    missing = [name for name in ("poll", "position", "is_exhausted", "close") if not hasattr(made, name)]
-    if missing:
-        raise TypeError(f"a {type(made).__name__} without {', '.join(missing)} is no source")

@@ -126,10 +126,7 @@ class Settings:
         _JUDGE.delta, "An iteration is irregular above delta times the mean of its window, and above its noise"
     )
     window: Annotated[int, Meta(ge=10)] = _setting(_JUDGE.window, "Iterations in that window")
-    grace_s: Seconds = _setting(
-        _JUDGE.grace_s,
-        "Seconds to wait for a source or a rank that others have left behind",
-    )
+    grace_s: Seconds = _setting(_JUDGE.grace_s, "Seconds to wait for a source or a rank that others have left behind")
     silence_s: PositiveSeconds = _setting(
         _JUDGE.silence_s,
         "Seconds without operators or iterations after which a job's verdicts close, and whether it hangs is asked",
@@ -149,8 +146,7 @@ class Settings:
         "Seconds that a worker may take to stop, or it ends with status 1; notify waits so long for its tries",
     )
     forget_s: PositiveSeconds = _setting(
-        _WORKER.forget_s,
-        "Seconds without a message until the state of a rank, or of its group, is forgotten",
+        _WORKER.forget_s, "Seconds without a message until the state of a rank, or of its group, is forgotten"
     )
     recent_mib: MebiBytes = _setting(_WORKER.recent_mib, "MiB of newest operators that a worker keeps in memory")
     unstored_mib: Annotated[int, Meta(ge=1, le=1 << 20)] = _setting(
@@ -188,8 +184,7 @@ class Settings:
         _JUDGE.severity.page_after_s, "A page: seconds of the job's time for which it has gone on"
     )
     runbook_url: Url | None = _setting(
-        None,
-        "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it",
+        None, "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it"
     )
     notify_hold_s: Seconds = _setting(60.0, "Seconds for which a page is told as a ticket first")
     notify_least_gpu_hours: NotNegative = _setting(
@@ -273,7 +268,11 @@ class Settings:
     def to_environment(self) -> dict[str, str]:
         """Return the variables that give another process just these settings; holds the passwords."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        given = {f"{PREFIX}{name.upper()}": _to_text(value) for name, value in values.items() if value is not None}
+        given = {
+            f"{PREFIX}{name.upper()}": (",".join(value) if isinstance(value, tuple) else str(value))
+            for name, value in values.items()
+            if value is not None
+        }
         return {CONFIG_VARIABLE: os.devnull, **given}
 
 
@@ -410,10 +409,6 @@ def _check(name: str, value: object, where: str) -> Any:
         if not FIELDS[name].metadata["is_secret"]:
             raise
         raise InputError(f"{name} must be {describe(_KINDS[name])}; got a hidden value ({where})") from None
-
-
-def _to_text(value: object) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _parse_bool(text: str) -> bool:

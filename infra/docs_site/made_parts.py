@@ -276,15 +276,20 @@ def thresholds() -> str:
     """Return the thresholds of all rooms, a table for each."""
     parts = []
     for room in rooms():
-        rows = [(one.name, _number(one.value), one.unit, one.meaning, _origin(one.source)) for one in room.thresholds]
+        # A paper, or how a value was found; the reason is written beside it in the code.
+        rows = [
+            (
+                one.name,
+                _number(one.value),
+                one.unit,
+                one.meaning,
+                next((how for how in _ORIGINS if one.source.startswith(how)), one.source),
+            )
+            for one in room.thresholds
+        ]
         cells = [(row[0], *(cell.replace("|", "\\|") for cell in row[1:])) for row in rows]
         parts.append(f"## {room.folder}\n\n" + table(("name", "value", "unit", "meaning", "source"), cells))
     return "\n".join(parts)
-
-
-def _origin(source: str) -> str:
-    """Return a paper, or how a value was found; the reason is written beside it in the code."""
-    return next((how for how in _ORIGINS if source.startswith(how)), source)
 
 
 def _number(value: object) -> str:

@@ -79,23 +79,21 @@ def install(into: Path, extras: Sequence[str], checkout: Path = ROOT) -> None:
     if into.exists():
         raise SystemExit(f"the folder must be new; got {str(into)!r}. Install beside it, and change the link then")
     try:
-        _install(into, extras, checkout)
+        lock = (checkout / "requirements.lock").read_text("utf-8")
+        _run(sys.executable, "-I", "-m", "venv", str(into))
+        python = str(into / "bin" / "python")
+        with tempfile.TemporaryDirectory(prefix="irregulars-install-") as scratch:
+            wheel = _wheel(Path(scratch), python, lock, checkout)
+            _install_locked(
+                Path(scratch), python, chosen_lock(lock, _needed(Path(scratch), python, wheel, extras, lock))
+            )
+            _pip(python, "install", "--no-deps", "--no-index", str(wheel))
+        _pip(python, "check")
+        check_compiled(python)
+        _pip(python, "uninstall", "--yes", *LATER)
     except BaseException:  # Ctrl-C too: what is half there would stand in the way of the next try
         shutil.rmtree(into, ignore_errors=True)
         raise
-
-
-def _install(into: Path, extras: Sequence[str], checkout: Path) -> None:
-    lock = (checkout / "requirements.lock").read_text("utf-8")
-    _run(sys.executable, "-I", "-m", "venv", str(into))
-    python = str(into / "bin" / "python")
-    with tempfile.TemporaryDirectory(prefix="irregulars-install-") as scratch:
-        wheel = _wheel(Path(scratch), python, lock, checkout)
-        _install_locked(Path(scratch), python, chosen_lock(lock, _needed(Path(scratch), python, wheel, extras, lock)))
-        _pip(python, "install", "--no-deps", "--no-index", str(wheel))
-    _pip(python, "check")
-    check_compiled(python)
-    _pip(python, "uninstall", "--yes", *LATER)
 
 
 def check_compiled(python: str) -> None:
@@ -110,21 +108,19 @@ def check_compiled(python: str) -> None:
 def _wheel(scratch: Path, python: str, lock: str, checkout: Path) -> Path:
     """Build the wheel in a copy: setuptools leaves its folders beside the sources."""
     for name in SOURCES:
-        _copy(checkout / name, scratch / "source" / name)
+        source = checkout / name
+        target = scratch / "source" / name
+        target.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.so", "target", "*.egg-info")
+            shutil.copytree(source, target, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(source, target)
     _install_locked(scratch, python, chosen_lock(lock, ["setuptools"]))
     made = ("--wheel-dir", str(scratch / "wheel"), str(scratch / "source"))
     _pip(python, "wheel", "--no-deps", "--no-build-isolation", "--no-index", *made)
     (wheel,) = (scratch / "wheel").glob("*.whl")
     return wheel
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(exist_ok=True)
-    if source.is_dir():
-        ignored = shutil.ignore_patterns("__pycache__", "*.so", "target", "*.egg-info")
-        shutil.copytree(source, target, symlinks=True, ignore=ignored)
-    else:
-        shutil.copy(source, target)
 
 
 def _needed(scratch: Path, python: str, wheel: Path, extras: Sequence[str], lock: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, TopicPartition
 
 from irregulars.errors import ServiceUnavailable
 from irregulars.kafka.broker import client_config, service_error
@@ -54,22 +54,17 @@ def follow_alerts(
     try:
         start = OFFSET_BEGINNING if is_from_start else _OFFSET_TAIL - newest if newest else OFFSET_END
         consumer.assign([TopicPartition(topics.name("alerts"), partition, start) for partition in partitions])
-        yield from _read(consumer, set(partitions), bootstrap, is_ending, is_over)
+        unread = set(partitions)
+        while (unread or not is_ending) and not is_over():
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                yield message.value() or b""
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unread.discard(message.partition() or 0)
+            elif error.fatal() or not error.retriable():
+                raise service_error(error, bootstrap) or ServiceUnavailable(str(error))
     finally:
         consumer.close()
-
-
-def _read(
-    consumer: Consumer, unread: set[int], bootstrap: str, is_ending: bool, is_over: Callable[[], bool]
-) -> Iterator[bytes]:
-    while (unread or not is_ending) and not is_over():
-        message = consumer.poll(_POLL_S)
-        if message is None:
-            continue
-        error = message.error()
-        if error is None:
-            yield message.value() or b""
-        elif error.code() == KafkaError._PARTITION_EOF:
-            unread.discard(message.partition() or 0)
-        elif error.fatal() or not error.retriable():
-            raise service_error(error, bootstrap) or ServiceUnavailable(str(error))

@@ -155,9 +155,6 @@ class LocalServices(Service):
         worker = ChildProcess("worker", arguments, self.worker_log, environment=self.settings.to_environment())
         self._stack.callback(worker.stop, _STOP_S)
         self._worker = worker
-        self._wait_for_worker()
-
-    def _wait_for_worker(self) -> None:
         from confluent_kafka.admin import AdminClient
 
         from irregulars.kafka.broker import client_config

@@ -39,25 +39,21 @@ class ActionsChannel:
         """Publish; returns the reference for the incident's next notice. Raises `SinkBusy` and `SinkRejected`."""
         actions, value = written(lambda one: (found := actions_of(one), encode_actions(one, found)), notice)
         if actions or notice.event != "opened" or notice.is_doubtful:  # an earlier proposal may stand unbeknown to us
-            self._send(notice, value)
+            record = Record(self._topic, notice.incident.encode(), value)
+            try:
+                if self._producer is None:
+                    self._producer = LastingProducer(self._config)
+                error = self._producer.deliver([record])  # ends: message.timeout.ms
+            except KafkaException as none_made:
+                error = none_made.args[0]
+            if error is not None:
+                told = f"{error.name()}: {error.str()} (Kafka at {self._brokers})"
+                reason = f"topic {self._topic} must take actions; got {told}"
+                if error.code() in _NEVER:
+                    raise SinkRejected(reason, (notice,))
+                raise SinkBusy(reason, _RETRY_S)
         return remember(actions)
 
     def close(self) -> None:
         """Let go of the producer; nothing is on its way."""
         self._producer = None
-
-    def _send(self, notice: Notice, value: bytes) -> None:
-        record = Record(self._topic, notice.incident.encode(), value)
-        try:
-            if self._producer is None:
-                self._producer = LastingProducer(self._config)
-            error = self._producer.deliver([record])  # ends: message.timeout.ms
-        except KafkaException as none_made:
-            error = none_made.args[0]
-        if error is not None:
-            reason = (
-                f"topic {self._topic} must take actions; got {error.name()}: {error.str()} (Kafka at {self._brokers})"
-            )
-            if error.code() in _NEVER:
-                raise SinkRejected(reason, (notice,))
-            raise SinkBusy(reason, _RETRY_S)

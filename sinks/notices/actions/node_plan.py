@@ -90,7 +90,11 @@ def plan_nodes(
         first_of_host.setdefault(one.host, one)
     free = max(limits.most_nodes - len(marks) + len(release), 0)
     left = tuple((one, why) for one, why in judged if why is not None)
-    accused = {one.host: one for one in standing if _accuses(one, limits)}
+    accused = {
+        one.host: one
+        for one in standing
+        if (is_usable_host(one.host) and one.action.suspect.probability >= limits.least_probability)
+    }
     return NodePlan(tuple(first_of_host.values()), free, release, left, accused)
 
 
@@ -123,10 +127,6 @@ def _why_release(action_id: str, by_tag: Mapping[str, ActionsMessage]) -> str | 
         return None
     reasons = [one.reason for one in message.actions if one.action_id == action_id]
     return reasons[0] if reasons else "its incident does not propose it any more"
-
-
-def _accuses(one: Proposal, limits: ActingLimits) -> bool:
-    return is_usable_host(one.host) and one.action.suspect.probability >= limits.least_probability
 
 
 def _worth(one: Proposal) -> tuple[float, str]:

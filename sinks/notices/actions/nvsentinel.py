@@ -56,7 +56,9 @@ def _event(
     message: ActionsMessage, one: Action, host: str, cluster: str, now_ns: int, is_executed: bool
 ) -> dict[str, Any]:
     is_healthy = one.state == "withdrawn"
-    at = _timestamp(now_ns if message.time_ns is None else message.time_ns)
+    time_ns = now_ns if message.time_ns is None else message.time_ns
+    whole_s, rest_ns = divmod(time_ns, 10**9)
+    at = f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
     code = f"IRREGULARS_{message.kind.upper()}"
     action = "NONE" if is_healthy else _TESTS.get(one.suspect.device, "CONTACT_SUPPORT")
     event = {
@@ -93,11 +95,6 @@ def _metadata(message: ActionsMessage, one: Action) -> dict[str, str]:
     if one.gpu_hours_lost is not None:
         found["gpu_hours_lost"] = f"{one.gpu_hours_lost:.6g}"
     return found
-
-
-def _timestamp(time_ns: int) -> str:
-    whole_s, rest_ns = divmod(time_ns, 10**9)
-    return f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
 
 
 # Returns when all events are where they belong; raises `ServiceUnavailable` or `ServiceRefused`

@@ -116,7 +116,18 @@ class HttpPost:
             text = f"{self._host(url)} must answer; got {_kind_of(error)}"
             kind = NotArrived if isinstance(error, _NOT_SENT) else SinkBusy
             raise kind(text, AWAY_S) from None  # the error's own text quotes the URL
-        return self._judged(found, answer.headers.get("Retry-After"), url)
+        retry_after = answer.headers.get("Retry-After")
+        if 200 <= found.status < 300:
+            return found
+        reason = self.rejection(f"{self._host(url)} must accept; got status {found.status}", found.body)
+        if found.status in _CREDENTIALS:
+            raise NotArrived(reason, max(_CREDENTIALS_S, retry_after_s(retry_after)))
+        wait_s = max(retry_after_s(retry_after), AWAY_S if found.status in _AWAY else 0.0)
+        if found.status in _PASSING:
+            raise NotArrived(reason, wait_s)
+        if found.status >= 500:  # 503: it says so itself; a gateway knows nothing of what became of it
+            raise (NotArrived if found.status == 503 else SinkBusy)(reason, wait_s)
+        raise SinkRejected(reason)
 
     def rejection(self, what: str, said: bytes | str) -> str:
         """Return a reason that quotes the answer, without secrets."""
@@ -129,19 +140,6 @@ class HttpPost:
     def close(self) -> None:
         """Let go of the connections."""
         self._pool.clear()
-
-    def _judged(self, answer: HttpAnswer, retry_after: str | None, url: str) -> HttpAnswer:
-        if 200 <= answer.status < 300:
-            return answer
-        reason = self.rejection(f"{self._host(url)} must accept; got status {answer.status}", answer.body)
-        if answer.status in _CREDENTIALS:
-            raise NotArrived(reason, max(_CREDENTIALS_S, retry_after_s(retry_after)))
-        wait_s = max(retry_after_s(retry_after), AWAY_S if answer.status in _AWAY else 0.0)
-        if answer.status in _PASSING:
-            raise NotArrived(reason, wait_s)
-        if answer.status >= 500:  # 503: it says so itself; a gateway knows nothing of what became of it
-            raise (NotArrived if answer.status == 503 else SinkBusy)(reason, wait_s)
-        raise SinkRejected(reason)
 
     def _checked_url(self) -> str:
         url = self._url()

@@ -67,7 +67,7 @@ def test_with_a_certificate_and_a_token_file_it_speaks_https_and_shows_no_token(
                  "--token-file", str(file)) as (process, line):  # fmt: skip
         url = line.removeprefix("irregulars: console at ").strip()
         assert url.startswith("https://127.0.0.1:")
-        with httpx.Client(base_url=url, verify=_trusting(authority.certificate)) as client:
+        with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=authority.certificate)) as client:
             answer = client.post("/login", data={"token": "a token that nobody guesses"})
             assert "Secure" in answer.headers["set-cookie"].split("; ")
             assert client.get("/questions").status_code == 200
@@ -91,10 +91,6 @@ def test_it_says_who_may_be_anybody_where_the_proxy_is_on_this_machine(tmp_path:
         assert (process.returncode, complaints.splitlines()[-1]) == (0, "irregulars: console ended")
         assert ("console_proxy_secret_file" in complaints) is is_told, complaints
         assert "a secret of proxies" not in line + complaints
-
-
-def _trusting(certificate: Path) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=certificate)
 
 
 @pytest.mark.parametrize(("arguments", "told"), [

@@ -13,8 +13,7 @@ PATIENCE = "silence_s must be 60 or more, since jobs pause for a checkpoint; got
 
 
 @pytest.mark.parametrize(
-    ("assignment", "complaint"),
-    [("silence_s=1", PATIENCE), ("window=5", "window"), ("delta=0.9", "delta must be")],
+    ("assignment", "complaint"), [("silence_s=1", PATIENCE), ("window=5", "window"), ("delta=0.9", "delta must be")]
 )
 def test_what_would_report_every_job_or_cannot_change_is_refused(run: Run, assignment: str, complaint: str) -> None:
     status, _, said = run("thresholds", "set", assignment, *NOWHERE)

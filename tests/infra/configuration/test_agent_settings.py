@@ -73,10 +73,7 @@ def test_general_settings_and_tables_stand_in_one_file(path: Path) -> None:
             "[nics]\nperiod_ms = 0x1" + "f" * 5000,
             r"period_ms must be a number from 1 to 60000; got a number of thousands of digits",
         ),
-        (
-            "[nics]\nperiod_ms = '" + "x" * 9999 + "'",
-            r"period_ms must be a number .*; got 'x{75} \.\.\. \(",
-        ),
+        ("[nics]\nperiod_ms = '" + "x" * 9999 + "'", r"period_ms must be a number .*; got 'x{75} \.\.\. \("),
         ("[spool]\ndirectory = 'a\0b'", r"agent's file must be TOML; got Found invalid"),
         (
             '[spool]\ndirectory = "a\\u0000b"',

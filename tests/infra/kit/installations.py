@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import distribution
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,7 +29,12 @@ def install_extras(folder: Path, extras: Iterable[str]) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     for name in {"irregulars", *needed_distributions(extras)}:
-        _link(distribution(name), packages)
+        # Link the packages and modules of a distribution; files that only pip or a shell reads are left out.
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            place = packages / top
+            if not top.endswith(".pth") and not top.startswith("__editable__") and not place.exists():
+                place.symlink_to(Path(str(found.locate_file(top))))
     link = packages / "irregulars"
     link.unlink(missing_ok=True)
     link.symlink_to(ROOT / "irregulars")  # ours is an editable installation, which has none
@@ -60,14 +65,6 @@ def _required(name: str, extras: frozenset[str]) -> list[tuple[str, frozenset[st
         (canonical(one.name), frozenset(one.extras)) for one in wanted
         if one.marker is None or any(one.marker.evaluate(environment) for environment in asked)
     ]  # fmt: skip
-
-
-def _link(found: Distribution, packages: Path) -> None:
-    """Link the packages and modules of a distribution; files that only pip or a shell reads are left out."""
-    for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
-        place = packages / top
-        if not top.endswith(".pth") and not top.startswith("__editable__") and not place.exists():
-            place.symlink_to(Path(str(found.locate_file(top))))
 
 
 def extras_of(words: Iterable[str]) -> tuple[str, ...]:

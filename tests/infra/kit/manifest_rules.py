@@ -106,12 +106,10 @@ def no_secret_in_text(documents: Sequence[Document]) -> Iterator[str]:
             yield f"Secret {one['metadata']['name']}: must not be part of the manifests"
     for name, _, one in containers(documents):
         for variable in one.get("env", ()):
-            if _SECRET.search(variable["name"].removesuffix("_FILE")) and not _is_reference(variable):
+            if _SECRET.search(variable["name"].removesuffix("_FILE")) and not (
+                variable["name"].endswith("_FILE") or "secretKeyRef" in variable.get("valueFrom", {})
+            ):
                 yield f"{name}: {variable['name']} must be a reference"
-
-
-def _is_reference(variable: Document) -> bool:
-    return variable["name"].endswith("_FILE") or "secretKeyRef" in variable.get("valueFrom", {})
 
 
 def selectors_select(documents: Sequence[Document]) -> Iterator[str]:

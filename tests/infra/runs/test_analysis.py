@@ -371,30 +371,17 @@ def test_a_job_with_a_verdict_was_judged() -> None:
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 training iteration is"), (5, "5 training iterations are")])
 def test_too_few_iterations_can_not_be_judged(count: int, said: str) -> None:
-    trace = replace(
-        clean(),
-        commops=cut(clean().commops, count),
-        iterations=cut(clean().iterations, count),
-    )
+    trace = replace(clean(), commops=cut(clean().commops, count), iterations=cut(clean().iterations, count))
     assert reason_of(trace).startswith(f"{said} too few: what is usual is known after 10")
 
 
 def test_operators_without_a_period_can_not_be_judged() -> None:
-    trace = replace(
-        clean(),
-        commops=with_column(clean().commops, "iteration", UNKNOWN),
-        iterations={},
-        bandwidth={},
-    )
+    trace = replace(clean(), commops=with_column(clean().commops, "iteration", UNKNOWN), iterations={}, bandwidth={})
     assert "no iterations are marked" in reason_of(trace)
 
 
 def test_without_start_times_nobody_knows_how_long_an_iteration_took() -> None:
-    trace = replace(
-        clean(),
-        commops=with_column(clean().commops, "start_ns", UNKNOWN),
-        iterations={},
-    )
+    trace = replace(clean(), commops=with_column(clean().commops, "start_ns", UNKNOWN), iterations={})
     assert "its operators have no start times, and no times of iterations are logged" in reason_of(trace)
 
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -48,7 +47,22 @@ class SlurmCluster:
         key = self._folder / "munge" / "key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        self._write_config(free_ports(2 + len(self.names)))
+        ports = free_ports(2 + len(self.names))
+        host, user = socket.gethostname().split(".")[0], "root" if os.getuid() == 0 else os.environ.get("USER", "")
+        place = self._folder
+        lines = [
+            "ClusterName=test", f"SlurmctldHost={host}(127.0.0.1)", f"SlurmUser={user}", f"SlurmdUser={user}",
+            f"AuthInfo=socket={place / 'munge' / 's'}", f"SlurmctldPort={ports[0]}", f"SlurmdPort={ports[1]}",
+            f"SlurmctldPidFile={place / 'ctld.pid'}", f"SlurmdPidFile={place / 'slurmd-%n.pid'}",
+            f"StateSaveLocation={place / 'state'}", f"SlurmdSpoolDir={place / 'spool-%n'}",
+            f"SlurmctldLogFile={place / 'ctld.log'}", f"SlurmdLogFile={place / 'slurmd-%n.log'}",
+            "ProctrackType=proctrack/pgid", "TaskPlugin=task/none", "SelectType=select/linear", "MpiDefault=none",
+            "SlurmdTimeout=300", "ReturnToService=2",
+            *(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
+              for name, port in zip(self.names, ports[2:], strict=True)),
+            "PartitionName=main Nodes=ALL Default=YES State=UP", "PartitionName=other Nodes=ALL State=UP",
+        ]  # fmt: skip
+        self.config.write_text("\n".join(lines) + "\n")
         self._start_munged()
         self._start("slurmctld", "-D", "-f", str(self.config))
         for name in self.names:
@@ -118,23 +132,6 @@ class SlurmCluster:
         self._processes.append(
             subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log, start_new_session=True)
         )
-
-    def _write_config(self, ports: Sequence[int]) -> None:
-        host, user = socket.gethostname().split(".")[0], "root" if os.getuid() == 0 else os.environ.get("USER", "")
-        place = self._folder
-        lines = [
-            "ClusterName=test", f"SlurmctldHost={host}(127.0.0.1)", f"SlurmUser={user}", f"SlurmdUser={user}",
-            f"AuthInfo=socket={place / 'munge' / 's'}", f"SlurmctldPort={ports[0]}", f"SlurmdPort={ports[1]}",
-            f"SlurmctldPidFile={place / 'ctld.pid'}", f"SlurmdPidFile={place / 'slurmd-%n.pid'}",
-            f"StateSaveLocation={place / 'state'}", f"SlurmdSpoolDir={place / 'spool-%n'}",
-            f"SlurmctldLogFile={place / 'ctld.log'}", f"SlurmdLogFile={place / 'slurmd-%n.log'}",
-            "ProctrackType=proctrack/pgid", "TaskPlugin=task/none", "SelectType=select/linear", "MpiDefault=none",
-            "SlurmdTimeout=300", "ReturnToService=2",
-            *(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
-              for name, port in zip(self.names, ports[2:], strict=True)),
-            "PartitionName=main Nodes=ALL Default=YES State=UP", "PartitionName=other Nodes=ALL State=UP",
-        ]  # fmt: skip
-        self.config.write_text("\n".join(lines) + "\n")
 
 
 def free_ports(count: int) -> list[int]:
