@@ -15,33 +15,21 @@ from typer.core import TyperCommand, TyperGroup
 
 from irregulars import stopping
 from irregulars.errors import IrregularsError, how_to_install
-from irregulars.infra.commands.act import act
-from irregulars.infra.commands.agent import agent
+from irregulars.infra.commands.act import act, node_check
 from irregulars.infra.commands.alerts import alerts
-from irregulars.infra.commands.analyze import analyze
-from irregulars.infra.commands.backtest import backtest
+from irregulars.infra.commands.analyze import analyze, explain
 from irregulars.infra.commands.console import console
-from irregulars.infra.commands.deadletter import deadletter
-from irregulars.infra.commands.demo import demo
-from irregulars.infra.commands.doctor import doctor
-from irregulars.infra.commands.explain import explain
-from irregulars.infra.commands.feedback import feedback
-from irregulars.infra.commands.import_trace import import_trace
-from irregulars.infra.commands.kit import kit
-from irregulars.infra.commands.mutes import mutes
-from irregulars.infra.commands.node_check import node_check
-from irregulars.infra.commands.notify import notify
+from irregulars.infra.commands.demo import demo, up
+from irregulars.infra.commands.doctor import doctor, kit, show_settings
+from irregulars.infra.commands.mutes import feedback, mutes
 from irregulars.infra.commands.options import Invocation, spare_models
-from irregulars.infra.commands.plugins import plugins
-from irregulars.infra.commands.replay import replay
+from irregulars.infra.commands.plugins import backtest, plugins
+from irregulars.infra.commands.processes import agent, notify, worker
 from irregulars.infra.commands.show import show
-from irregulars.infra.commands.show_settings import show_settings
-from irregulars.infra.commands.simulate import print_keys, simulate
 from irregulars.infra.commands.sql import sql
 from irregulars.infra.commands.thresholds import thresholds
-from irregulars.infra.commands.topics import topics
-from irregulars.infra.commands.up import up
-from irregulars.infra.commands.worker import worker
+from irregulars.infra.commands.topics import deadletter, topics
+from irregulars.infra.commands.traces import import_trace, print_keys, replay, simulate
 from irregulars.printing import printable, say
 
 _WHOLE = 1000  # letters of a command's summary that are shown
@@ -227,7 +215,7 @@ def _with_alone(name: str) -> typer.Typer:
     """
     alone = copy.copy(app)
     alone.registered_commands = [
-        one for one in app.registered_commands if str(one.name or one.callback.__name__) == name
+        one for one in app.registered_commands if (one.name or getattr(one.callback, "__name__", "")) == name
     ]
     alone.registered_groups = [one for one in app.registered_groups if one.name == name]
     return alone if alone.registered_commands or alone.registered_groups else app

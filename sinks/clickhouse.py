@@ -44,20 +44,11 @@ class ClickHouseSink:
     """Buffers rows per table, and stores them as Arrow inserts. Usable from several threads.
 
     Inserts are not transactions over several tables: a reader may see a verdict before its iterations. Since rows
-    replace rows of equal keys, an insert that failed half-way is simply repeated.
-
-    Parameters
-    ----------
-    buffer_rows
-        A write that finds this many rows buffered stores them first, and no insert has more: bounds the memory here
-        and in the database, and makes inserts large.
-    buffer_s
-        A write that finds rows which have waited for this long stores them first, so that snapshots that come seldom
-        do not hold rows back.
-    keep_days
-        Days that a table keeps its rows, by table; see `sinks.migrate.keep`.
-    clock
-        Seconds that only grow; tests pass one of their own.
+    replace rows of equal keys, an insert that failed half-way is simply repeated. `buffer_rows`: a write that finds
+    this many rows buffered stores them first, and no insert has more: bounds the memory here and in the database, and
+    makes inserts large. `buffer_s`: a write that finds rows which have waited for this long stores them first, so
+    that snapshots that come seldom do not hold rows back. `keep_days`: Days that a table keeps its rows, by table;
+    see `sinks.migrate.keep`. `clock`: Seconds that only grow; tests pass one of their own.
     """
 
     def __init__(
@@ -84,14 +75,8 @@ class ClickHouseSink:
     def open(self) -> None:
         """Wait for the database, create it if it is missing, and apply migrations.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If it does not answer within ``settings.wait_s``.
-        ServiceRefused
-            If it refuses us.
-        InputError
-            If an applied migration was edited.
+        Raises `ServiceUnavailable` if it does not answer within ``settings.wait_s``; `ServiceRefused` if it refuses
+        us; `InputError` if an applied migration was edited.
         """
         with self._lock:
             if self._client is not None:

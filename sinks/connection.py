@@ -212,14 +212,9 @@ def connected(settings: DatabaseSettings, *, is_creating: bool = False) -> Itera
 def translated(settings: DatabaseSettings) -> Iterator[None]:
     """Turn the client library's errors into ours.
 
-    Raises
-    ------
-    ServiceRefused
-        For wrong credentials, missing rights and unknown databases.
-    InputError
-        For a query that the database does not understand, and one that writes where we only read.
-    ServiceUnavailable
-        For a quota that is spent, and everything else that goes wrong between us and the database.
+    Raises `ServiceRefused` for wrong credentials, missing rights and unknown databases; `InputError` for a query that
+    the database does not understand, and one that writes where we only read; `ServiceUnavailable` for a quota that is
+    spent, and everything else that goes wrong between us and the database.
     """
     from clickhouse_connect.driver.exceptions import ClickHouseError
 

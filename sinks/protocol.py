@@ -56,13 +56,9 @@ _ROWS_CHECKED: Final = 12
 def check_sink(make: MakeSink) -> None:
     """Raise `PluginError` unless the sink that `make` builds keeps the promises of `Sink`.
 
-    Raises `PluginError` (the text names the promise and the numbers).
-
-    Parameters
-    ----------
-    make
-        Called once per check; returns an unopened sink on an empty store and a function that reads a table back by
-        its name: the stored rows, with at least the columns of `sinks.tables.TABLES`, in any order.
+    Raises `PluginError` (the text names the promise and the numbers). `make`: Called once per check; returns an
+    unopened sink on an empty store and a function that reads a table back by its name: the stored rows, with at least
+    the columns of `sinks.tables.TABLES`, in any order.
     """
     for check in (
         _check_flush_stores, _check_close_stores, _check_twice_is_once, _check_other_batches, _check_nothing_written,

@@ -15,8 +15,8 @@ import hypothesis
 import pytest
 
 from irregulars.errors import IrregularsError
-from irregulars.infra.services import loopback
-from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.runs import child_process as loopback
+from irregulars.infra.runs.demo_database import DemoDatabase
 from tests.apache_kafka.broker import KafkaBroker
 from tests.services import SCRATCH, SharedBroker
 

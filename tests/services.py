@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.runs.demo_database import DemoDatabase
 from tests.apache_kafka.broker import KafkaBroker
 
 SCRATCH = ("irregulars_", "sinks_", "test_")

@@ -109,7 +109,7 @@ def test_errors_tables_and_alerts_show_any_name(name: str) -> None:
 import sys
 from irregulars.infra.cli import main
 from irregulars.infra.commands.alerts import shown_alert
-from irregulars.infra.commands.answers import show_answer, write_csv
+from irregulars.infra.commands.sql import show_answer, write_csv
 from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.investigations import Answer
 from irregulars.messages.judgements import Suspect, Verdict

@@ -1,4 +1,4 @@
-"""``irregulars act``: consumers of the topic ``actions``, one for each orchestrator."""
+"""``irregulars act``: consumers of the topic ``actions``; ``node-check``: a plug-in of node-problem-detector."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from irregulars.infra.commands.options import Bootstrap, TopicPrefix, kafka_of, 
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
-    from irregulars.sinks.notices.actions.actor import Nodes
+    from irregulars.sinks.notices.actions.actor import ActingLimits, Nodes
     from irregulars.sinks.notices.actions.feed import ActionFeed
-    from irregulars.sinks.notices.actions.node_plan import ActingLimits
+
+
+import socket
+import time
 
 act = typer.Typer(
     help="Cordon the nodes that verdicts accuse, and give them back; without --do-it no node is touched."
@@ -57,7 +60,7 @@ def slurm(
 
     Example: irregulars act slurm --do-it --most-nodes 2
     """
-    from irregulars.sinks.notices.actions.node_plan import ActingLimits
+    from irregulars.sinks.notices.actions.actor import ActingLimits
     from irregulars.sinks.notices.actions.slurm import SlurmNodes
 
     feed = _open(context, bootstrap, topic_prefix, group, "slurm", is_acting)
@@ -89,8 +92,8 @@ def kubernetes(
 
     Example: irregulars act kubernetes --do-it
     """
+    from irregulars.sinks.notices.actions.actor import ActingLimits
     from irregulars.sinks.notices.actions.kubernetes import KubernetesApi, KubernetesNodes, api_access
-    from irregulars.sinks.notices.actions.node_plan import ActingLimits
 
     access = api_access(os.environ, server, token_file, ca_file)
     feed = _open(context, bootstrap, topic_prefix, group, "kubernetes", is_acting)
@@ -162,3 +165,36 @@ def _warn(line: str) -> None:
 
 def _say(line: str) -> None:
     print(printable(line), flush=True)
+
+
+def node_check(
+    context: typer.Context,
+    host: Annotated[
+        str | None, typer.Option(help="The host, as verdicts name it; default: NODE_NAME, else the machine's name.")
+    ] = None,
+    within_s: Annotated[float, typer.Option(min=0.1, max=60.0, help="Seconds that it may take.")] = 5.0,
+    days: Annotated[float, typer.Option(min=0.01, max=36_500, help="Alerts of so many days are read.")] = 7.0,
+    bootstrap: Bootstrap = None,
+    topic_prefix: TopicPrefix = None,
+) -> None:
+    """Check whether an open verdict accuses this host, in the form that node-problem-detector reads.
+
+    One line of at most 80 characters. Status 0: none does; 1: one is sure enough to cordon it; 2: nobody knows.
+
+    Example: irregulars node-check --host node-3
+    """
+    from irregulars.errors import IrregularsError
+    from irregulars.sinks.notices.actions.feed import UNKNOWN, check_host, recent_verdicts, short_line
+
+    name = host or os.environ.get("NODE_NAME") or socket.gethostname()
+    try:
+        settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
+        since_ns = time.time_ns() - int(days * 86_400 * 10**9)
+        found = recent_verdicts(*kafka_of(settings), since_ns, within_s)
+        status, line = check_host(found, name)
+    except IrregularsError as error:
+        status, line = UNKNOWN, short_line(f"not known: {error}")
+    except Exception as error:  # a traceback ends with status 1, by which the monitor would set its condition
+        status, line = UNKNOWN, short_line(f"not known: {type(error).__name__}: {error}")
+    print(line)
+    raise typer.Exit(status)

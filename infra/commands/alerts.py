@@ -37,7 +37,7 @@ def alerts(
     Example: irregulars alerts --from-start --end --json | jq .summary
     """
     from irregulars.errors import RecordError
-    from irregulars.infra.runs.alert_feed import follow_alerts
+    from irregulars.infra.runs.dead_letters import follow_alerts
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
     feed = follow_alerts(*kafka_of(settings),

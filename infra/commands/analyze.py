@@ -1,4 +1,4 @@
-"""``irregulars analyze``: judge a recorded job."""
+"""``irregulars analyze`` and ``explain``: judge a recorded job, and show why an iteration was judged so."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from irregulars.infra.runs.analysis import Analysis
     from irregulars.messages.judgements import Verdict
     from irregulars.producers.trace.directory import Trace
+
+
+import shutil
+import textwrap
 
 _SUSPECTS_SHOWN = 3
 
@@ -169,3 +173,33 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
         console.print(f"  {percent(suspect.probability):>4}  {plain(name_device(suspect))}")
     console.print(f"  {printable(verdict.evidence)}", markup=False)
+
+
+def explain(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="DIR", help="A trace directory: job.json and commops.*.")],
+    iteration: Annotated[int, typer.Option(help="Which iteration, in the job's own numbering.")],
+    rank: Annotated[int | None, typer.Option(min=0, help="Also what this rank did in it.")] = None,
+    json: Json = False,
+) -> None:
+    """Explain why one iteration was judged as it was: its time, where that went, and the verdicts that hold it.
+
+    The recording is judged as analyze does; all that is printed is what the judge knew.
+
+    Example: irregulars explain tests/recordings/gloo-slow-nic --iteration 70 --rank 1
+    """
+    from irregulars.infra.commands.analyze import read_and_report
+    from irregulars.infra.configuration.wiring import monitor_settings
+    from irregulars.infra.runs.analysis import explain_iteration, explanation_lines
+
+    settings = monitor_settings(settings_of(context), has_detectors=False)
+    explained = explain_iteration(read_and_report(source), iteration, rank, settings)
+    if json:
+        print_json(explained.to_json())
+        return
+    width = shutil.get_terminal_size().columns
+    for line in explanation_lines(explained):
+        indent = " " * (len(line) - len(line.lstrip()))
+        text = textwrap.fill(printable(line.strip()), width, initial_indent=indent, subsequent_indent=f"{indent}  ",
+                             break_on_hyphens=False)  # fmt: skip
+        print(text)

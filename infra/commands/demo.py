@@ -1,4 +1,4 @@
-"""``irregulars demo``: the main job in under a minute, on simulated GPUs."""
+"""``irregulars demo`` and ``up``: everything on one machine, with a job that turns slow, or until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import typer
 from irregulars import stopping
 from irregulars.errors import InputError, how_to_install
 from irregulars.infra.commands.options import kafka_of, open_console, program, settings_of
-from irregulars.infra.commands.up import show_addresses
 from irregulars.printing import broken, printable, say
 
 if TYPE_CHECKING:
@@ -29,6 +28,15 @@ if TYPE_CHECKING:
     from irregulars.messages.judgements import Verdict
     from irregulars.producers.publishing.agent import AgentSettings
     from irregulars.producers.simulator.settings import SimulatorSettings
+
+
+from typing import TYPE_CHECKING
+
+from irregulars.infra.commands.options import Json, plain, print_json
+
+if TYPE_CHECKING:
+    from irregulars.infra.runs.local_services import LocalServices
+
 
 JOB: Final = "demo"
 FAULT: Final = "slow_nic:rank=17,from=60,factor=12"
@@ -157,8 +165,7 @@ def require_possible(job: SimulatorSettings) -> None:
 def _live_scene() -> _Scene:
     if find_spec("torch") is None:  # before services are started for nothing
         raise InputError(f"torch must be installed for --live; got none. {how_to_install('torch')}")
-    from irregulars.infra.runs.live_training import RANKS, LivePlan
-    from irregulars.infra.runs.published_run import LiveRun
+    from irregulars.infra.runs.published_run import RANKS, LivePlan, LiveRun
 
     plan = LivePlan()
     title = f"{RANKS} processes train with torch and gloo"
@@ -191,7 +198,7 @@ class _Alerts:
         return lines
 
     def _follow(self) -> None:
-        from irregulars.infra.runs.alert_feed import follow_alerts
+        from irregulars.infra.runs.dead_letters import follow_alerts
 
         try:
             for message in follow_alerts(*kafka_of(self._settings), is_from_start=True):
@@ -297,10 +304,10 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
         console.print(broken(printable(line), sys.stdout, _BEHIND_LABELS), markup=False, soft_wrap=True)
     console.print()
     # Print commands that ask ClickHouse for more, each with its answer.
-    from irregulars.infra.commands.answers import show_answer
+    from irregulars.infra.commands.sql import show_answer
     from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.infra.showing.found import gather
     from irregulars.infra.showing.from_database import found_in_database
-    from irregulars.infra.showing.screen import gather
     from irregulars.infra.showing.text_page import lines_of
     from irregulars.sinks.connection import connected
     from irregulars.sinks.investigations import run
@@ -335,3 +342,72 @@ def _wait_until_stored(client: Client, verdict: Verdict) -> None:
             return
         stopping.pause(_LOOK_S)
     say(f"after {_STORED_S:g} s not everything is stored: what follows may lack rows")
+
+
+def up(
+    context: typer.Context,
+    is_kept: Annotated[
+        bool, typer.Option("--keep-data", help="Keep the database in data_dir for the next time.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Start a broker, a database and a worker on this machine, print their addresses, run until Ctrl-C.
+
+    For first steps, not for production: the broker keeps its topics in memory.
+
+    Example: irregulars up --keep-data
+    """
+    from irregulars.infra.doctor.diagnosis import watch
+    from irregulars.infra.runs.local_services import GROUP, LocalServices
+
+    console = open_console(is_error=True)
+    services = LocalServices(
+        settings_of(context), is_kept=is_kept, on_step=lambda step: console.print(step, style="dim")
+    )
+    try:
+        with stopping.held(), services:
+            if json:
+                print_json(addresses(services))
+            else:
+                show_addresses(services)
+            with watch(services.settings, GROUP, lambda line: console.print(plain(line), style="bold red")):
+                while True:
+                    services.require_running()
+                    stopping.pause(_LOOK_S)
+    except stopping.StopAsked:
+        console.print("stopped", style="dim")
+
+
+def addresses(services: LocalServices) -> dict[str, str]:
+    """Where everything is; the password stands in the file ``config`` only."""
+    settings = services.settings
+    return {
+        "kafka": settings.kafka_bootstrap,
+        "clickhouse": settings.clickhouse_url,
+        "clickhouse_user": settings.clickhouse_user,
+        "clickhouse_database": settings.clickhouse_database,
+        "metrics": f"http://{settings.metrics_listen}/metrics",
+        "worker_log": str(services.worker_log),
+        "config": str(services.config_file),
+    }
+
+
+def show_addresses(services: LocalServices) -> None:
+    """Print all addresses, and commands that use them."""
+    found = addresses(services)
+    print(
+        f"""
+Kafka       {found["kafka"]}   in memory: what it holds is gone when this ends
+ClickHouse  {found["clickhouse"]}   user {found["clickhouse_user"]}, database {found["clickhouse_database"]}
+worker      {found["metrics"]}   log {found["worker_log"]}
+
+In another terminal:
+  export IRREGULARS_CONFIG={found["config"]}
+  {program()} alerts
+  {program()} replay DIR --speed 10
+  {program()} show
+  {program()} sql blamed
+
+Ctrl-C stops everything.""",
+        flush=True,
+    )

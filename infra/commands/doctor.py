@@ -1,4 +1,4 @@
-"""``irregulars doctor``: faults of an installation, a line each, and their repair."""
+"""``irregulars doctor``, ``settings`` and ``kit``: faults of an installation, its settings, and its files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,16 @@ from irregulars.infra.commands.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from irregulars.infra.configuration.lenient import LenientSettings
+    from irregulars.infra.configuration.settings import LenientSettings
     from irregulars.infra.doctor.findings import Question
+
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from irregulars.infra.commands.options import settings_of
 
 
 def doctor(
@@ -84,9 +92,47 @@ def _question(only: Sequence[str], group: str, role: str | None, within_s: float
 
 def _settings(context: typer.Context, role: str | None, **flags: str | None) -> LenientSettings:
     from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES
-    from irregulars.infra.configuration.lenient import load_leniently
+    from irregulars.infra.configuration.settings import load_leniently
 
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
     others = (*TABLES, *ARRAYS) if role == "agent" else ()  # of the agent's own file
     return load_leniently({**invocation.assignments, **given}, invocation.config, others=others)
+
+
+def show_settings(context: typer.Context, json: Json = False) -> None:
+    """Print the settings in force, from defaults, file, environment and --set; passwords stay hidden.
+
+    Example: irregulars --set delta=1.2 settings
+    """
+    settings = settings_of(context)
+    values = {one.name: _shown(one, getattr(settings, one.name)) for one in dataclasses.fields(settings)}
+    if json:
+        print_json(values)
+        return
+    for one in dataclasses.fields(settings):
+        print(f"{one.name:<22} {values[one.name]}")
+
+
+def _shown(one: dataclasses.Field[Any], value: Any) -> Any:
+    if one.metadata["is_secret"]:
+        return "hidden" if value else None
+    return str(value) if isinstance(value, Path) else value
+
+
+def kit(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; made where it is missing.")],
+) -> None:
+    """Write out the files for Kubernetes, systemd, Prometheus and Grafana, as they lie in a checkout.
+
+    The commands of infra/docs/install.md work from within that directory; images are built from a checkout.
+
+    Example: irregulars kit kit && kubectl kustomize kit/infra/kit/kubernetes/overlays/small
+    """
+    from irregulars.infra.kit.shipped_files import FOLDERS, write_kit
+
+    written = [path.relative_to(directory).as_posix() for path in write_kit(directory)]
+    folders = Counter(next(one for one in FOLDERS if path.startswith(f"infra/{one}/")) for path in written)
+    console = open_console()
+    for folder, count in folders.items():
+        console.print(f"{count:>3} files  {directory}/infra/{folder}", markup=False, soft_wrap=True)

@@ -60,7 +60,7 @@ def show(
         if html is not None:
             say(f"{html} not written: there is no verdict")
         return
-    from irregulars.infra.showing.screen import gather
+    from irregulars.infra.showing.found import gather
 
     screen = gather(found, settings.runbook_url)
     if html is not None:
@@ -96,7 +96,7 @@ def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, i
     from irregulars.infra.commands.analyze import read_and_report, show_analysis
     from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.analysis import analysis_of, judge_trace
-    from irregulars.infra.showing.from_recording import found_in_recording
+    from irregulars.infra.showing.from_database import found_in_recording
 
     trace = read_and_report(directory)
     judgements, refused_rows = judge_trace(trace, monitor_settings(settings, has_detectors=False))

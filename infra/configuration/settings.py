@@ -75,10 +75,7 @@ def _setting(default: Any, about: str, *, is_secret: bool = False) -> Any:
 class Settings:
     """All that can be set; ``infra/docs/settings.md`` lists names, defaults and meanings, made from this class.
 
-    Raises
-    ------
-    InputError
-        If a value breaks its rule.
+    Raises `InputError` if a value breaks its rule.
     """
 
     kafka_bootstrap: Servers = _setting("127.0.0.1:9092", "Kafka brokers to ask first")
@@ -255,10 +252,7 @@ class Settings:
     def clickhouse_login(self, *, is_reading: bool = False) -> tuple[str, str]:
         """Return user and password of ClickHouse: of who writes, or, where there is one, of who only reads.
 
-        Raises
-        ------
-        InputError
-            If the file of the password can't be read.
+        Raises `InputError` if the file of the password can't be read.
         """
         name = "clickhouse_reader" if is_reading and self.clickhouse_reader_user is not None else "clickhouse"
         path = getattr(self, f"{name}_password_file")
@@ -288,6 +282,8 @@ def load_settings(
 ) -> Settings:
     """Read the settings from all sources.
 
+    Raises `InputError` if a file can't be read, a name is unknown, or a value has the wrong type or breaks its rule.
+
     Parameters
     ----------
     flags
@@ -298,11 +294,6 @@ def load_settings(
         Variables; those that begin with ``IRREGULARS_`` count.
     others
         Names in the file that are no settings: somebody else reads them.
-
-    Raises
-    ------
-    InputError
-        If a file can't be read, a name is unknown, or a value has the wrong type or breaks its rule.
     """
     values = (
         _from_file(settings_file(config, environment), others)
@@ -332,10 +323,7 @@ def check_flags(flags: Mapping[str, object]) -> None:
 def single_faults(values: Mapping[str, Any], file: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
     """Return what is wrong with values of a file and of the environment, each for itself, by key or variable.
 
-    Parameters
-    ----------
-    values
-        What stands in `file`.
+    `values`: What stands in `file`.
     """
     given = [(name, name, value, f"{file}, key {name}") for name, value in values.items()]
     own = [name for name in environment if name.startswith(PREFIX) and name != CONFIG_VARIABLE]
@@ -442,3 +430,52 @@ def _shown_default(one: Field[Any]) -> str:
     if isinstance(one.default, bool):
         return f"`{str(one.default).lower()}`"
     return f"`{', '.join(one.default) if isinstance(one.default, tuple) else one.default}`"
+
+
+@dataclass(frozen=True, slots=True)
+class LenientSettings:
+    """What came of it."""
+
+    settings: Settings | None  # those in force without what is refused; None: the rest does not fit together either
+    refused: tuple[str, ...] = ()  # what is wrong, one text each
+    file: Path | None = None  # the file in force; None: there is none
+    names: tuple[str, ...] = ()  # what stands in it
+
+
+def load_leniently(
+    flags: Mapping[str, object],
+    config: Path | None,
+    environment: Mapping[str, str] = os.environ,
+    others: Collection[str] = (),
+) -> LenientSettings:
+    """Read the settings as `load_settings` does, without those of file and environment that it would refuse.
+
+    Raises `InputError` if the call is wrong: a flag, or a file that it names and that can't be read.
+
+    Parameters
+    ----------
+    others
+        Names in the file that are no settings: somebody else reads them.
+    """
+    check_flags(flags)
+    file = settings_file(config, environment)
+    values: dict[str, Any] = {}
+    unreadable: list[str] = []
+    if file is not None:
+        try:
+            values = read_toml(file, "settings file")
+        except InputError as error:
+            if config is not None:
+                raise
+            unreadable.append(str(error))
+    faults = single_faults({name: value for name, value in values.items() if name not in others}, file, environment)
+    usable = {name: text for name, text in environment.items() if name not in faults}
+    if unreadable:
+        usable[CONFIG_VARIABLE] = os.devnull
+    refused = (*unreadable, *faults.values())
+    try:
+        left_out = (*others, *(name for name in faults if name in values))
+        settings = load_settings(flags, config, usable, left_out)
+    except InputError as error:  # each for itself is right, and they don't fit together
+        return LenientSettings(None, (*refused, str(error)), file, tuple(values))
+    return LenientSettings(settings, refused, file, tuple(values))

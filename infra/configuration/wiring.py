@@ -66,15 +66,8 @@ def keep_days(settings: Settings) -> dict[str, int]:
 def monitor_settings(settings: Settings, *, has_detectors: bool = True) -> JudgeSettings:
     """Return what the monitors need.
 
-    Parameters
-    ----------
-    has_detectors
-        Whether detectors score anything. If not, those that nobody chose are not even looked for.
-
-    Raises
-    ------
-    PluginError
-        If a detector can't be used.
+    `has_detectors`: whether detectors score anything. If not, those that nobody chose are not even looked for. Raises
+    `PluginError` if a detector can't be used.
     """
     from irregulars.settings import JudgeSettings
 

@@ -1,1 +1,1 @@
-"""The web console: the database and the topic of alerts as pages. Start with `database.py`; `serving` joins all."""
+"""The web console: the database and the topic of alerts as pages. Start at `server.py`, then `database.py`."""

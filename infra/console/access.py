@@ -98,6 +98,8 @@ def make_policy(
 ) -> AccessPolicy:
     """Return the policy for the settings.
 
+    Raises `InputError` if the settings would admit others than the intended users, or send secrets unencrypted.
+
     Parameters
     ----------
     listen
@@ -106,11 +108,6 @@ def make_policy(
         Holds the token; None: a random one, unless a proxy names people.
     takes_plain
         Others may reach us unencrypted.
-
-    Raises
-    ------
-    InputError
-        If the settings would admit others than the intended users, or send secrets unencrypted.
     """
     networks = parse_networks(proxies)
     if not networks and (user_header is not None or proxy_secret_file is not None):
@@ -154,10 +151,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     >>> parse_networks(["10.0.0.7", "fd00::/8"])
     (IPv4Network('10.0.0.7/32'), IPv6Network('fd00::/8'))
 
-    Raises
-    ------
-    InputError
-        If one is neither, or has bits behind its prefix, or is everybody.
+    Raises `InputError` if one is neither, or has bits behind its prefix, or is everybody.
     """
     try:
         networks = tuple(ip_network(text) for text in texts)

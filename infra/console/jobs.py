@@ -19,8 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import ServiceError
-from irregulars.infra.console.cells import NAME, table_of
-from irregulars.infra.console.rendering import Console, console_of, is_part, render
+from irregulars.infra.console.rendering import NAME, Console, console_of, is_part, render, table_of
 from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
 from irregulars.infra.showing.html_page import extremes_of, heat_map, small_line, times_chart
 from irregulars.sinks.investigations import Answer, run

@@ -8,21 +8,35 @@ element of that name, if it changed; everything between them stays, as charts do
 from __future__ import annotations
 
 import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
 
-from irregulars.infra.console.access import Visitor, path_of, same_word
-from irregulars.infra.console.cells import device_path, host_path, incident_path, job_path
-from irregulars.infra.console.database import ConsoleDatabase, SharedAnswers
-from irregulars.infra.console.kafka import KafkaAddress, RecentAlerts
+from irregulars.infra.console.access import (
+    SESSION_S,
+    AccessPolicy,
+    Sessions,
+    Visitor,
+    address_of,
+    own_path,
+    path_of,
+    same_word,
+)
+from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
 from irregulars.printing import printable
-from irregulars.words import age, amount, duration, moment, name_kind, span
+from irregulars.sinks.investigations import Answer
+from irregulars.words import age, amount, duration, moment, name_kind, percent, span
 
 LIVE_S: Final = 2  # seconds between two looks of a page that is open
 
@@ -116,3 +130,261 @@ async def read_own_form(request: Request) -> dict[str, str]:
     if visitor is None or not same_word(fields.get("csrf", ""), visitor.csrf):
         raise HTTPException(403, "This form is not one that was made for you. Load its page again, and send it anew.")
     return fields
+
+
+NAME: Final = "irregulars_name"
+"""In a route, ``{job:irregulars_name}``: a name that `piece_of` wrote, slashes and line breaks included."""
+
+_DOTS: Final = (".", "..")
+
+
+def piece_of(name: str) -> str:
+    """Return a name as one piece of an address.
+
+    Browsers take a piece ``.`` or ``..`` for a step up, encoded or not, so these get a slash, which the route drops.
+
+    >>> piece_of("a/b"), piece_of("..")
+    ('a%2Fb', '..%2F')
+    """
+    return quote(f"{name}/" if name in _DOTS else name, safe="")
+
+
+class _Name(PathConvertor):
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value[:-1] if value[:-1] in _DOTS and value[-1] == "/" else value
+
+
+register_url_convertor(NAME, _Name())
+
+
+NONE: Final = "–"
+
+_LABELS: Final[Mapping[str, str]] = {
+    "world_size": "GPUs", "hosts": "Hosts", "last_seen_at": "Last seen", "recent_iteration_s": "Iteration, s",
+    "irregular_iterations": "Irregular", "open_verdicts": "Open", "gpu_hours_lost": "GPU-hours lost",
+    "gpu_hours_per_hour": "GPU-hours an hour", "verdict_id": "Verdict", "times_usual": "× usual", "delta": "× usual",
+    "expected_gpu_hours_lost": "GPU-hours lost", "expected_lost_s": "Seconds lost", "probability": "How sure",
+    "some_jobs": "Some jobs", "gpu": "GPU", "nic": "NIC", "xids": "Xids", "newest_at": "Newest iteration",
+    "newest_stored_at": "Stored", "behind_s": "Behind, s", "iterations_without_all_ranks": "Lack ranks",
+    "rows_lost_by_exporters": "Rows lost", "elapsed_s": "Took, s", "usual_s": "Usual, s", "verdict_ids": "Verdicts",
+    "ranks_reported": "Ranks", "recovers_ratio": "Would come back", "started_at": "Began", "lost_s": "Seconds lost",
+    "past_last_iteration": "Past last", "first_iteration": "First iteration", "begun_at": "Began", "seen_at": "Seen",
+    "newest_iteration_of_job": "Job is at", "last_iteration": "Last iteration",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a table."""
+
+    text: str  # what people read
+    href: str | None = None  # where it leads; None: nowhere
+    kind: str = ""  # a class of the style sheet, for severities and states; empty: none
+    time_s: float | None = None  # seconds since the epoch where it is a moment: pages then say how long ago it was
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a column: its name in the answer, its label, and whether its values are numbers."""
+
+    name: str
+    label: str
+    is_number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An answer to be shown; ``empty`` explains an answer without rows."""
+
+    heads: Sequence[Head]
+    rows: Sequence[Sequence[Cell]]
+    empty: str
+
+
+def table_of(answer: Answer, columns: Sequence[str] | None = None) -> Table:
+    """Return an answer as a table.
+
+    Parameters
+    ----------
+    columns
+        Which columns, in which order; None: all of them.
+    """
+    places = [answer.columns.index(one) for one in columns or answer.columns if one in answer.columns]
+    heads = []
+    for at in places:
+        kinds = {type(row[at]) for row in answer.rows if row[at] is not None}
+        is_number = bool(kinds) and all(issubclass(kind, int | float) and kind is not bool for kind in kinds)
+        heads.append(Head(answer.columns[at], label_of(answer.columns[at]), is_number))
+    named = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    rows = [[cell_of(head.name, row[head.name], row) for head in heads] for row in named]
+    return Table(heads, rows, answer.empty)
+
+
+def label_of(name: str) -> str:
+    """Return what people call a column.
+
+    >>> label_of("gpu_hours_lost"), label_of("close_reason")
+    ('GPU-hours lost', 'Close reason')
+    """
+    text = name.replace("_", " ")
+    return _LABELS.get(name, text[:1].upper() + text[1:])
+
+
+def cell_of(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
+    """Return the cell of one value; its link follows from the other values of the row.
+
+    >>> cell_of("probability", 0.914, {}).text, cell_of("job", "a b", {}).href, cell_of("nic", None, {}).text
+    ('91%', '/jobs/a%20b', '–')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)) or value == [] or value == ():
+        return Cell(NONE)
+    if isinstance(value, datetime):
+        time_s = value.replace(tzinfo=value.tzinfo or UTC).timestamp()
+        return Cell(moment(int(time_s) * 10**9), time_s=time_s)
+    text = _TEXTS.get(name, _plain_text)(value)
+    return Cell(text, _link(name, value, row), _KINDS.get(name, lambda value: "")(value))
+
+
+def job_path(job: str, attempt: int | None = None) -> str:
+    """Return the address of a job's page."""
+    return f"/jobs/{piece_of(job)}{'' if attempt is None else f'?attempt={attempt}'}"
+
+
+def incident_path(verdict_id: str) -> str:
+    """Return the address of an incident's page."""
+    return f"/incidents/{piece_of(verdict_id)}"
+
+
+def host_path(host: str) -> str:
+    """Return the address of a host's history."""
+    return f"/hosts/{piece_of(host)}"
+
+
+def device_path(row: Mapping[str, Any]) -> str | None:
+    """Return the address of a device's history; None: it can't be told from others.
+
+    >>> device_path({"device": "nic", "host": "node-3", "nic": "mlx5_1"})
+    '/devices/history?host=node-3&nic=mlx5_1'
+    """
+    kind, names = row.get("device"), ("host", "gpu", "nic", "switch")
+    given = {name: row[name] for name in names if row.get(name) is not None}
+    if kind == "switch":
+        given = {name: value for name, value in given.items() if name == "switch"}
+    if not given or (kind != "switch" and "host" not in given):
+        return None
+    if kind == "host":
+        return host_path(str(given["host"]))
+    wanted = {"gpu": ("host", "gpu"), "nic": ("host", "nic"), "link": ("host", "nic"), "switch": ("switch",)}
+    told = [f"{name}={quote(str(given[name]), safe='')}" for name in wanted.get(str(kind), ()) if name in given]
+    return f"/devices/history?{'&'.join(told)}" if told else None
+
+
+def _link(name: str, value: Any, row: Mapping[str, Any]) -> str | None:
+    if name == "job":
+        return job_path(str(value))
+    if name == "verdict_id":
+        return incident_path(str(value))
+    if name == "host":
+        return host_path(str(value))
+    if name == "device":
+        return device_path(row)
+    return None
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain_text(one) for one in value)
+    return printable(value)
+
+
+def _share(value: Any) -> str:
+    return f"{float(value):.0%}"
+
+
+_TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "probability": lambda value: percent(float(value)),
+    "highest_probability": lambda value: percent(float(value)),
+    "told_probability": lambda value: percent(float(value)),
+    "recovers_ratio": _share,
+    "right_share": _share,
+    "kind": lambda value: name_kind(printable(value)),
+    "gpu_hours_lost": lambda value: amount(float(value)),
+    "gpu_hours_per_hour": lambda value: amount(float(value)),
+    "expected_gpu_hours_lost": lambda value: amount(float(value)),
+    "attempt": str,
+    "rank": str,
+    "iteration": str,
+    "gpu": str,
+    "xids": lambda value: ", ".join(map(str, value)),
+}
+_KINDS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "severity": lambda value: f"badge {value}" if value in ("page", "ticket", "note") else "",
+    "state": lambda value: f"badge {value}" if value in ("open", "closed") else "",
+    "verdict_id": lambda value: "code",
+}
+
+
+class Login:
+    """The pages ``/login`` and ``/logout``."""
+
+    def __init__(self, policy: AccessPolicy, sessions: Sessions, note_wrong: Callable[[], None]) -> None:
+        self._policy = policy
+        self._sessions = sessions
+        self._note_wrong = note_wrong
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [
+            Route("/login", self.page, name="login"),
+            Route("/login", self.enter, methods=["POST"]),
+            Route("/session", self.session, name="session"),
+            Route("/logout", self.leave, methods=["POST"], name="logout"),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        """Show the form."""
+        return self._form(request, wanted=request.query_params.get("next", "/"))
+
+    async def session(self, request: Request) -> Response:
+        """Answer 204 to a logged-in visitor. A link from another site comes without the cookie, this call with it."""
+        return Response(status_code=204)
+
+    async def enter(self, request: Request) -> Response:
+        """Log a visitor in who has the token."""
+        fields = await read_form(request)
+        if self._policy.token is None or not self._sessions.lets_in(fields.get("token", "").strip()):
+            # No pause before the answer: requests that wait would leave no room for others.
+            self._note_wrong()
+            wrong = "That is not the token. It stands in the console's own output, or in console_token_file."
+            return self._form(request, 403, wrong=wrong, wanted=fields.get("next", "/"))
+        answer = RedirectResponse(own_path(fields.get("next", "/")), 303)
+        cookie = self._sessions.cookie(fields.get("name", "").strip(), time.time())
+        # Any proxy's header sets `secure`, also where a token lets people in and no proxy is believed: no site can
+        # make a browser send it, and a client that forges it only gets a cookie that travels less.
+        answer.set_cookie(
+            self._policy.cookie, cookie, max_age=SESSION_S, httponly=True, samesite="strict",
+            secure=self._policy.is_encrypted or request.headers.get("x-forwarded-proto") == "https",
+        )  # fmt: skip
+        return answer
+
+    async def leave(self, request: Request) -> Response:
+        """Log a visitor out."""
+        await read_own_form(request)
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(self._policy.cookie, httponly=True, samesite="strict")
+        return answer
+
+    def _form(self, request: Request, status: int = 200, *, wrong: str | None = None, wanted: str = "/") -> Response:
+        return render(
+            request, "login.html", status, wrong=wrong, wanted=own_path(wanted),
+            has_token=self._policy.token is not None, header=self._policy.user_header, address=address_of(request),
+            has_secret=self._policy.proxy_secret is not None,
+        )  # fmt: skip

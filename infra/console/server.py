@@ -38,14 +38,17 @@ from irregulars.errors import InputError, IrregularsError, ServiceRefused
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import database_settings, kafka_security
 from irregulars.infra.console.access import AccessPolicy, Gate, Sessions, make_policy, path_of
-from irregulars.infra.console.database import ConsoleDatabase, SharedAnswers
-from irregulars.infra.console.heat_map.routes import heat_map_routes
-from irregulars.infra.console.incident import feedback_routes, incident_routes
+from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
+from irregulars.infra.console.heat_routes import heat_map_routes
 from irregulars.infra.console.jobs import job_routes, jobs_now_routes
-from irregulars.infra.console.kafka import KafkaAddress, RecentAlerts
-from irregulars.infra.console.login import Login
-from irregulars.infra.console.rendering import Console, make_templates, render
-from irregulars.infra.console.tables import device_routes, pipeline_routes, question_routes
+from irregulars.infra.console.rendering import Console, Login, make_templates, render
+from irregulars.infra.console.tables import (
+    device_routes,
+    feedback_routes,
+    incident_routes,
+    pipeline_routes,
+    question_routes,
+)
 from irregulars.infra.showing.html_page import themed
 from irregulars.printing import printable
 from irregulars.sinks.connection import DatabaseSettings
@@ -324,13 +327,7 @@ class Certificate:
 
 
 def listen_on(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0: any free one.
-
-    Raises
-    ------
-    InputError
-        If the address can't be listened on.
-    """
+    """Return a socket that listens; port 0: any free one. Raises `InputError` if the address can't be listened on."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         found = socket.socket(family, socket.SOCK_STREAM)
@@ -352,10 +349,7 @@ def listen_on(host: str, port: int) -> socket.socket:
 def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.Config:
     """Return how we serve, with the certificate read: a fault in it shows before we print where we are.
 
-    Raises
-    ------
-    InputError
-        If the certificate or its key can't be used.
+    Raises `InputError` if the certificate or its key can't be used.
     """
     config = uvicorn.Config(
         app, http="h11", loop="asyncio", ws="none", lifespan="on", log_config=None, access_log=False,

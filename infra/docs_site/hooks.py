@@ -46,12 +46,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def site_link(found: re.Match[str], pages: set[str], repository: str | None) -> str:
     """Return one link as the site has it.
 
-    Parameters
-    ----------
-    pages
-        All pages and pictures of the site, by their names in `DOCS`.
-    repository
-        Where files that are no pages can be looked at; None: nowhere.
+    `pages`: All pages and pictures of the site, by their names in `DOCS`. `repository`: where files that are no pages
+    can be looked at; None: nowhere.
     """
     mark, text, target = found.groups()
     path, anchor, name = target.partition("#")

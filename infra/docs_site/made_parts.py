@@ -249,10 +249,7 @@ class Room(NamedTuple):
 def rooms() -> tuple[Room, ...]:
     """Find the rooms with a ``thresholds.py`` or ``likelihoods.py``, by folder.
 
-    Raises
-    ------
-    ValueError
-        If one of them holds no set of thresholds, or several.
+    Raises `ValueError` if one of them holds no set of thresholds, or several.
     """
     paths = [
         path for top in ("detectors", "streams") for name in _THRESHOLD_FILES for path in (ROOT / top).rglob(name)

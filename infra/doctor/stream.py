@@ -59,12 +59,7 @@ class Tails:
     def read(self, stretches: Mapping[Place, tuple[int, int]], deadline: Deadline) -> Iterator[Message]:
         """Yield the messages of each stretch, from its first offset to before its last, as far as they exist.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If not all came in time.
-        ServiceRefused
-            If we may not read one of the topics.
+        Raises `ServiceUnavailable` if not all came in time; `ServiceRefused` if we may not read one of the topics.
         """
         ends = {place: end for place, (begin, end) in stretches.items() if begin < end}
         if not ends:
@@ -375,14 +370,8 @@ def host_clocks(beats: Sequence[Beat], hosts: Mapping[tuple[str, int], str], now
 
     A message bears its sender's time, and the log its order. A clock is behind by as much as each of its host's
     messages is older than one that came before it; it is ahead of ours by as much as its newest one lies in the
-    future, and its messages count as that much older.
-
-    Parameters
-    ----------
-    beats
-        Of each partition in the order of the log.
-    hosts
-        By job and rank.
+    future, and its messages count as that much older. `beats`: of each partition in the order of the log; `hosts`: By
+    job and rank.
 
     Examples
     --------

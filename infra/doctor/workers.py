@@ -1,15 +1,16 @@
-"""Checks of the workers: does one read, how far is it behind, do all run the same release."""
+"""Checks of workers, producers and jobs, of dead letters, alerts and notify."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import urllib3
 
 from irregulars.errors import InputError
-from irregulars.infra.doctor.facts import KafkaFacts, WorkerPage
+from irregulars.infra.doctor.broker import CLOCK_S, clock_finding
+from irregulars.infra.doctor.facts import JobFacts, KafkaFacts, TopicFacts, WorkerPage
 from irregulars.infra.doctor.findings import (
     Finding,
     Level,
@@ -23,6 +24,7 @@ from irregulars.infra.doctor.findings import (
     unseen,
     why_not,
 )
+from irregulars.infra.doctor.topics import RECENT_S
 from irregulars.pages import parse_listen
 
 _ANSWER_S: Final = 2.0
@@ -216,3 +218,224 @@ def _store(page: WorkerPage) -> Iterator[Finding]:
     full = f"; the memory for what waits is {ratio:.0%} full, at 100% alerts stop" if ratio is not None else ""
     text = f"what was judged for {span(page.unstored_s)} is not in the database{full} ({page.url}/metrics)"
     yield finding("problem", GROUP, "storing", text, "not_stored")
+
+
+SILENT_S: Final = 60.0
+"""A rank of a default agent is heard every ten seconds at least (``heartbeat_s``); six of these are no accident."""
+
+ANNOUNCED_S: Final = 60.0  # ranks of a job start within this time of one another, else the others wait for the rest
+FIRST_CLOSING_S: Final = 120.0
+CLOSING_S: Final = 300.0
+"""Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint may take
+some minutes, and so may the first iterations, which compile: sooner it is a warning."""
+
+_MOST_JOBS: Final = 8
+ALL_LOST: Final = 0.9  # share of messages in the dead letters from which on nothing gets through
+
+
+def check_jobs(seen: KafkaFacts, grace_s: float) -> Iterator[Finding]:
+    """Yield the findings on producers and jobs; `grace_s` is how long a worker waits for a rank."""
+    topics = [seen.topics[name] for name in ("jobs", "heartbeats") if name in seen.topics]
+    lacking = [topic for topic in topics if topic.error]
+    if lacking:
+        yield unseen("jobs", "jobs", lacking[0])
+        return
+    unread_topics = [name for name in ("jobs", "heartbeats") if name in seen.stream.unread]
+    if unread_topics:
+        yield unread("jobs", "jobs", seen.stream.unread[unread_topics[0]])
+    else:
+        running = [job for job in seen.stream.jobs if not is_over(job)]
+        yield from _heard(seen, running)
+        for job in running[:_MOST_JOBS]:
+            yield from _job(seen, job, grace_s)
+        if len(running) > _MOST_JOBS:
+            yield ok("jobs", "jobs", f"{len(running) - _MOST_JOBS} more are not looked at one by one")
+        off = {host: off_s for host, off_s in seen.stream.host_clocks_s.items() if abs(off_s) > CLOCK_S}
+        for host in sorted(off, key=lambda one: -abs(off[one]))[:_MOST_JOBS]:
+            yield clock_finding("jobs", f"the clock of {host}", off[host])
+        if len(off) > _MOST_JOBS:
+            text = f"clocks of {len(off) - _MOST_JOBS} more hosts are off"
+            yield finding("warning", "jobs", "clock", text, "clock_off")
+        if seen.stream.host_clocks_s and not off:
+            text = f"clocks of {count(len(seen.stream.host_clocks_s), 'host')} are not seen to be off by more than "
+            yield ok("jobs", "clock", text + span(CLOCK_S))
+    yield from _letters(seen)
+
+
+def is_over(job: JobFacts) -> bool:
+    """Whether every rank that announced itself has said that it ended."""
+    return bool(job.ended) and job.announced <= job.ended
+
+
+def _heard(seen: KafkaFacts, running: Sequence[JobFacts]) -> Iterator[Finding]:
+    over = len(seen.stream.jobs) - len(running)
+    ended = f"; {over} ended" if over else ""
+    within = span(seen.now_s - seen.stream.heard_since_s)
+    if not running:
+        yield ok("jobs", "jobs", f"none is running; what was sent in the last {within} was looked at{ended}")
+        return
+    hosts = {host for job in running for host in job.hosts.values()}
+    ranks = sum(len(job.announced) for job in running)
+    yield ok(
+        "jobs", "jobs", f"{count(len(running), 'job')}, {count(ranks, 'rank')} on {count(len(hosts), 'host')}{ended}"
+    )
+
+
+def _job(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
+    if job.beside:
+        hosts = names(sorted(job.beside | set(job.hosts.values())))
+        yield finding("problem", "jobs", f"job {job.job}", f"two jobs send under this name: {hosts}", "two_jobs")
+    elif job.contradicts is not None:
+        text = f"announcements of one rank differ in {job.contradicts}: no device of the job can be named"
+        yield finding("problem", "jobs", f"job {job.job}", text, "job_contradicts")
+    yield from _unannounced(seen, job)
+    yield from _silent(seen, job)
+    lost = {source: rows for source, rows in job.lost_rows.items() if rows}
+    if lost:
+        told = ", ".join(f"{count(rows, 'row')} of {source}" for source, rows in sorted(lost.items()))
+        yield finding("warning", "jobs", f"job {job.job}", f"lost before Kafka: {told}", "rows_lost")
+    yield from _closing(seen, job, grace_s)
+    if job.unsampled and len(job.unsampled) == len(job.announced):
+        text = "no rank samples its NIC: a slow NIC in a ring, and one that was always slow, are not told apart"
+        yield finding("warning", "jobs", f"job {job.job}", text, "no_samples")
+    elif job.unsampled:
+        text = f"{count(len(job.unsampled), 'rank')} do not sample their NIC: {numbers(job.unsampled)}"
+        yield finding("warning", "jobs", f"job {job.job}", text, "no_samples")
+    if "per_host" in job.clocks and len(set(job.hosts.values())) > 1:
+        yield ok("jobs", f"job {job.job}", "clocks are each host's own: durations count, and order within a host")
+
+
+def _unannounced(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
+    lacking = job.logged_ranks - len(job.announced)
+    if lacking <= 0 or seen.now_s - job.announced_s < ANNOUNCED_S:
+        return
+    heard = f"; heard and not announced: {numbers(job.heard_s.keys() - job.announced)}"
+    more = heard if job.heard_s.keys() - job.announced else ""
+    text = f"{lacking} of {job.logged_ranks} ranks are not announced, and an iteration waits for all{more}"
+    yield finding("problem", "jobs", f"job {job.job}", text, "not_announced")
+
+
+def _silent(seen: KafkaFacts, job: JobFacts) -> Iterator[Finding]:
+    since_s = seen.now_s - SILENT_S
+    living = job.announced - job.ended
+    silent = {rank for rank in living if max(job.heard_s.get(rank, 0.0), job.announced_s) < since_s}
+    if not silent:
+        yield ok("jobs", f"job {job.job}", f"attempt {job.attempt}: all of {count(len(living), 'rank')} are heard")
+    elif silent == living:
+        for_s = span(seen.now_s - max((*job.heard_s.values(), job.announced_s)))
+        text = f"attempt {job.attempt}: no rank heard for {for_s}, and it did not say that it ended"
+        yield finding("warning", "jobs", f"job {job.job}", text, "job_silent")
+    else:
+        hosts = sorted({job.hosts[rank] for rank in silent if rank in job.hosts})
+        where = f" on {names(hosts)}" if hosts else ""
+        heard = [job.heard_s[rank] for rank in silent if rank in job.heard_s]
+        for_s = f" for {span(seen.now_s - max(heard))}" if heard else ""
+        text = f"{len(silent)} of {len(living)} ranks silent{for_s}: {numbers(silent)}{where}"
+        yield finding("problem", "jobs", f"job {job.job}", text, "ranks_silent")
+
+
+def _closing(seen: KafkaFacts, job: JobFacts, grace_s: float) -> Iterator[Finding]:
+    """Yield whether iterations close; nothing where no worker reads, or all is refused, since that explains it."""
+    if "evidence" in seen.stream.unread or not is_read(seen) or "commops" not in seen.topics:
+        return
+    if job.evidence_s is not None and seen.now_s - job.evidence_s < CLOSING_S + grace_s:
+        yield ok(
+            "jobs", f"job {job.job}", f"its newest iteration closed {span(max(seen.now_s - job.evidence_s, 0))} ago"
+        )
+        return
+    is_heard = max(job.heard_s.values(), default=0.0) > seen.now_s - SILENT_S
+    waited_s = seen.now_s - job.announced_s - grace_s
+    if not is_heard or waited_s < FIRST_CLOSING_S or not seen.topics["commops"].recent:
+        return
+    if job.evidence_s is None and not seen.stream.is_evidence_whole:
+        return
+    since = f"none for {span(seen.now_s - job.evidence_s)}" if job.evidence_s else "none so far"
+    why = ", and no rank marks iterations" if job.without_marks == job.announced else ""
+    code = "no_marks" if why else "none_closes"
+    level: Level = "problem" if waited_s > CLOSING_S else "warning"
+    yield finding(level, "jobs", f"job {job.job}", f"is heard, and no iteration closes ({since}){why}", code)
+
+
+def _letters(seen: KafkaFacts) -> Iterator[Finding]:
+    topic = seen.topics.get("deadletter")
+    if topic is None or topic.error is not None:
+        return
+    if "deadletter" in seen.stream.unread:
+        text = f"{count(topic.messages, 'message')} kept; we may not read why: {seen.stream.unread['deadletter']}"
+        yield ok("jobs", "dead letters", text) if not topic.recent else unread("jobs", "dead letters", text)
+        return
+    recent = [one for one in seen.stream.letters if one.time_s > seen.now_s - RECENT_S]
+    if not seen.stream.letters:
+        yield ok("jobs", "dead letters", "none")
+        return
+    newest = max(seen.stream.letters, key=lambda one: one.time_s)
+    ago = span(max(seen.now_s - newest.time_s, 0.0))
+    if not recent:
+        yield ok(
+            "jobs", "dead letters", f"{count(topic.messages, 'message')} kept; none is new, the last was {ago} ago"
+        )
+        return
+    sent = seen.topics["commops"].recent if "commops" in seen.topics else 0
+    # Only the newest letters were read: the share of operators among them stands for all recent ones.
+    share = sum(one.topic.endswith("commops") for one in recent) / len(recent)
+    if 0 < ALL_LOST * sent <= share * topic.recent:
+        text = f"nothing gets through of what was sent in the last {span(RECENT_S)}: {newest.reason}"
+        yield finding("problem", "jobs", "dead letters", text, "all_refused")
+        return
+    where = newest.topic or "nowhere"
+    text = f"{topic.recent} in the last {span(RECENT_S)}; the last, {ago} ago, from {where}: {newest.reason}"
+    yield finding("warning", "jobs", "dead letters", text, "dead_letters")
+
+
+def check_alerts(seen: KafkaFacts, least_severity: str) -> Iterator[Finding]:
+    """Yield the findings on alerts and on notify; `least_severity` is the setting."""
+    alerts = seen.topics.get("alerts")
+    if alerts is not None and alerts.error is None:
+        verdicts = seen.topics.get("verdicts")
+        if alerts.messages:
+            ago = (
+                "" if alerts.newest_s is None else f", the newest {span(max(seen.now_s - alerts.newest_s, 0.0))} ago"
+            )
+            text = f"{count(alerts.messages, 'alert')} kept{ago}"
+        elif verdicts is not None and verdicts.error is None and verdicts.messages > 0:
+            text = f"none yet, and {verdicts.messages:,} revisions of verdicts below {least_severity}"
+        else:
+            text = "none yet"
+        yield ok("alerts", "alerts", text)
+    yield from _notify(seen, alerts)
+    for channel, text in sorted(seen.stream.troubled.items()):
+        yield finding("warning", "alerts", f"channel {channel}", text, "channel_fails")
+    failing = [one for one in seen.stream.letters if one.channel]
+    if failing:
+        text = f"{count(len(failing), 'notice')} given up, the last of {failing[-1].channel}: {failing[-1].reason}"
+        yield finding("warning", "alerts", "notices", text, "channel_fails")
+    mutes = seen.topics.get("mutes")
+    if mutes is None or mutes.error is not None:
+        return
+    if "mutes" in seen.stream.unread:
+        yield unread("alerts", "mutes", seen.stream.unread["mutes"])
+    elif seen.stream.mutes:
+        yield ok("alerts", "mutes", f"{count(len(seen.stream.mutes), 'mute')} in force: {names(seen.stream.mutes)}")
+    else:
+        yield ok("alerts", "mutes", "none in force")
+
+
+def _notify(seen: KafkaFacts, alerts: TopicFacts | None) -> Iterator[Finding]:
+    group = seen.notify
+    if group is None:
+        return
+    if group.error is not None:
+        yield unread("alerts", "notify", why_not(f"consumer group {group.name}", group.error))
+        return
+    unread_alerts = 0
+    if alerts is not None and group.committed:
+        read_to = {partition: at for (topic, partition), at in group.committed.items() if topic == alerts.name}
+        unread_alerts = sum(max(end - read_to.get(number, end), 0) for number, end in alerts.ends.items())
+    if group.members:
+        left = f", {count(unread_alerts, 'alert')} not told yet" if unread_alerts else ""
+        yield ok("alerts", "notify", f"runs on {names(group.members)}{left}")
+    elif group.committed:
+        text = f"has run and does not run now; {count(unread_alerts, 'alert')} since then"
+        yield finding("problem", "alerts", "notify", text, "notify_stopped")
+    else:
+        yield ok("alerts", "notify", "has never run here: alerts stand on the topic, and nobody else is told")

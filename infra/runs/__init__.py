@@ -1,4 +1,4 @@
-"""The parts put together: an analysis, a node's agent, a simulated or a live run.
+"""The parts put together: an analysis, a node's agent, a run, a backtest, a broker and a database for one machine.
 
-Start at `analysis.py`: both hops over a trace directory, in one process.
+Start at `analysis.py`: both hops over a trace directory, in one process. `local_services.py` starts all services.
 """

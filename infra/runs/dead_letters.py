@@ -1,20 +1,23 @@
-"""Dead letters: listed, read with the original where that is kept, and sent again."""
+"""Topics read back: dead letters (and sent again), alerts as they come, and messages of a job to be forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from confluent_kafka import Message
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message, TopicPartition
 
-from irregulars.errors import InputError
+from irregulars.errors import InputError, RecordError, ServiceUnavailable
 from irregulars.kafka.broker import client_config, service_error
 from irregulars.kafka.lasting_producer import LastingProducer, Record
 from irregulars.kafka.log_reader import LogReader
+from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.topic_admin import check_topics, partitions_there
 from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, WORKER_TOPICS, TopicSettings
+from irregulars.messages.records import decode_json
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 
 REPLAYED: Final = (*RANK_TOPICS, "evidence")  # topics to which letters go back: those that workers read
@@ -172,4 +175,118 @@ def _time(time_ns: int | None) -> str | None:
     try:
         return None if not time_ns else datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat()
     except (OverflowError, ValueError):
+        return None
+
+
+_POLL_S: Final = 0.2
+_OFFSET_TAIL: Final = -2000  # librdkafka's RD_KAFKA_OFFSET_TAIL_BASE: less n, n messages before the end
+
+
+def follow_alerts(
+    bootstrap: str,
+    topics: TopicSettings,
+    security: Mapping[str, Any],
+    *,
+    is_from_start: bool = False,
+    is_ending: bool = False,
+    newest: int = 0,
+    is_over: Callable[[], bool] = lambda: False,
+    timeout_s: float = 10.0,
+) -> Iterator[bytes]:
+    """Yield the messages of the topic ``alerts`` as they come, for ever.
+
+    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if
+    there is no such topic.
+
+    Parameters
+    ----------
+    is_from_start
+        Begin with the oldest alert that the topic keeps, instead of the next one.
+    is_ending
+        Stop at the present end, instead of waiting for more.
+    newest
+        Begin this many messages before the end of each partition, instead of with the next one.
+    is_over
+        Asked several times a second: whether to stop.
+    timeout_s
+        How long the broker may take to answer at the start.
+    """
+    partitions = partitions_there(bootstrap, topics, security, ("alerts",), timeout_s)["alerts"]
+    config = client_config(bootstrap, security) | {
+        "group.id": "irregulars-alerts", "enable.auto.commit": False, "enable.partition.eof": True,
+    }  # fmt: skip
+    consumer = new_consumer(config)
+    try:
+        start = OFFSET_BEGINNING if is_from_start else _OFFSET_TAIL - newest if newest else OFFSET_END
+        consumer.assign([TopicPartition(topics.name("alerts"), partition, start) for partition in partitions])
+        unread = set(partitions)
+        while (unread or not is_ending) and not is_over():
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                yield message.value() or b""
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unread.discard(message.partition() or 0)
+            elif error.fatal() or not error.retriable():
+                raise service_error(error, bootstrap) or ServiceUnavailable(str(error))
+    finally:
+        consumer.close()
+
+
+TOPICS: Final = ("jobs", "notices", "feedback")
+_ERASE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Place of a message that stays for ever unless its key is deleted."""
+
+    topic: str
+    partition: int
+    key: bytes
+
+
+def kept_of_job(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], job: str) -> list[Kept]:
+    """Return the places of messages that the topics keep of a job.
+
+    Raises `ServiceError` if Kafka does not answer, refuses us, or lacks a topic.
+    """
+    there = partitions_there(bootstrap, topics, security, TOPICS)
+    found: list[Kept] = []
+    with closing(LogReader(bootstrap, security, _ERASE_S)) as reader:
+        for topic, partitions in there.items():
+            for partition in partitions:
+                messages = reader.messages(topics.name(topic), partition)
+                found += [Kept(topic, partition, key) for key in _keys(messages, topic, job)]
+    return found
+
+
+def erase(bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], kept: list[Kept]) -> None:
+    """Delete these keys, each in the partition in which it stands: that need not be the one of the key itself.
+
+    Raises `ServiceError` if Kafka does not answer or refuses us.
+    """
+    producer = LastingProducer(client_config(bootstrap, security))
+    tombstones = [Record(topics.name(one.topic), one.key, None, one.partition) for one in kept]
+    failure = producer.deliver(tombstones, _ERASE_S)
+    if failure is not None:
+        raise service_error(failure, bootstrap, _ERASE_S, security)
+
+
+def _keys(messages: Iterator[Message], topic: str, job: str) -> list[bytes]:
+    """Return the keys whose newest message is of a job, in the order in which they came first."""
+    is_kept: dict[bytes, bool] = {}
+    for message in messages:
+        key = message.key()
+        if key is not None:
+            is_kept[key] = _job_of(message.value(), topic) == job
+    return [key for key, is_ours in is_kept.items() if is_ours]
+
+
+def _job_of(value: bytes | None, topic: str) -> object:
+    try:
+        return None if value is None else decode_json(value, topic).get("job")
+    except RecordError:
         return None

@@ -16,11 +16,9 @@ from typing import Any, Final
 from irregulars import stopping
 from irregulars.errors import InputError, ServiceUnavailable
 from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.services.child_process import ChildProcess
-from irregulars.infra.services.demo_broker import DemoBroker
-from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.loopback import free_port
-from irregulars.infra.services.service import Service
+from irregulars.infra.runs.child_process import ChildProcess, Service, free_port
+from irregulars.infra.runs.demo_broker import DemoBroker
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.kafka.security import KafkaSecurity
 from irregulars.private_files import make_private_directory
 
@@ -40,14 +38,9 @@ _NO_SECURITY: Final[dict[str, Any]] = {f"kafka_{one.name}": one.default for one 
 class LocalServices(Service):
     """A broker, a database and a worker on free ports of 127.0.0.1, which live as long as the ``with`` block.
 
-    Parameters
-    ----------
-    settings
-        How to judge and where to keep files; where Kafka and ClickHouse are is decided here.
-    is_kept
-        Whether the database stays in ``settings.data_dir`` for the next time; else nothing of it remains.
-    on_step
-        Called with a few words before each step.
+    `settings`: How to judge and where to keep files; where Kafka and ClickHouse are is decided here. `is_kept`:
+    whether the database stays in ``settings.data_dir`` for the next time; else nothing of it remains. `on_step`:
+    Called with a few words before each step.
 
     Attributes
     ----------

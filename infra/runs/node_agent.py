@@ -13,11 +13,10 @@ from typing import Final
 
 from irregulars import stopping
 from irregulars.errors import InputError
-from irregulars.infra.configuration.agent_settings import AgentFile
-from irregulars.infra.configuration.agent_sources import open_source
+from irregulars.infra.configuration.agent_settings import AgentFile, open_source
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings
-from irregulars.infra.services.data_directory import lock_directory
+from irregulars.infra.runs.data_directory import lock_directory
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
 from irregulars.producers.node.device_source import DeviceSource, Feed

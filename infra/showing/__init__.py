@@ -1,1 +1,1 @@
-"""One screen about one verdict: its facts, its values, its pages. Start at `screen.py`."""
+"""One screen about one verdict: its facts, its values, its pages. Start at `found.py`."""

@@ -12,8 +12,7 @@ from html import escape
 from textwrap import wrap
 from typing import Final
 
-from irregulars.infra.showing.found import Cell, Iteration, RateSample, median_of
-from irregulars.infra.showing.screen import Screen
+from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, median_of
 from irregulars.infra.showing.text_page import (
     commands_of,
     cost_text,
@@ -28,7 +27,7 @@ from irregulars.infra.showing.text_page import (
     without_text,
 )
 from irregulars.printing import printable
-from irregulars.sinks.reasons_text import alternatives_of, head_text, path_texts
+from irregulars.sinks.advice import alternatives_of, head_text, path_texts
 from irregulars.words import duration, rate, span
 
 LIGHT: Final = (

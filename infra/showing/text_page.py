@@ -8,12 +8,18 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from irregulars.infra.showing.found import Earlier, GpuState, Iteration
-from irregulars.infra.showing.screen import Screen
+from irregulars.infra.showing.found import Earlier, GpuState, Iteration, Screen
 from irregulars.messages.judgements import Verdict
 from irregulars.printing import printable
-from irregulars.sinks.advice import command_to_run, name_cause, what_to_check
-from irregulars.sinks.reasons_text import NameRank, alternatives_of, head_text, path_texts
+from irregulars.sinks.advice import (
+    NameRank,
+    alternatives_of,
+    command_to_run,
+    head_text,
+    name_cause,
+    path_texts,
+    what_to_check,
+)
 from irregulars.words import age, amount, blocks, duration, moment, name_kind, percent, span
 
 WIDTH: Final = 80

@@ -19,7 +19,7 @@ from irregulars.messages.records import VERSION
 from irregulars.printing import printable
 from irregulars.sinks.alerts import summarise
 from irregulars.sinks.notices.incidents import REPEATS, device_of
-from irregulars.sinks.notices.opinions import TrackRecord
+from irregulars.sinks.notices.mutes import TrackRecord
 
 NoticeEvent = Literal["opened", "updated", "resolved"]
 _Body = TypeVar("_Body")
@@ -123,19 +123,15 @@ class Channel(Protocol):
     def deliver(self, notice: Notice) -> str | None:
         """Deliver; the same notice twice must change nothing.
 
+        Raises `SinkBusy` (not now: the same notice comes again later. With a ``retry_after_s`` above 0 nothing else
+        comes before that either: the other side is away, or wants to be left alone. With 0 only this notice waits. Or
+        `NotArrived`, where that is known). Raises `SinkRejected` (Never: the notice goes to the dead-letter topic
+        with the reason, and the incident's next one is tried).
+
         Returns
         -------
         str
             A reference that the incident's next notice shall carry (a message's id); None: none is needed.
-
-        Raises
-        ------
-        SinkBusy
-            Not now: the same notice comes again later. With a ``retry_after_s`` above 0 nothing else comes before
-            that either: the other side is away, or wants to be left alone. With 0 only this notice waits. Or
-            `NotArrived`, where that is known.
-        SinkRejected
-            Never: the notice goes to the dead-letter topic with the reason, and the incident's next one is tried.
         """
 
     def close(self) -> None:

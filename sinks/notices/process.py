@@ -23,13 +23,11 @@ from irregulars.errors import ServiceUnavailable, SinkError, TopicMismatch
 from irregulars.kafka.broker import client_config, ends_within, is_refusal, open_admin, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
-from irregulars.sinks.notices.delivery import Courier, Outcome
-from irregulars.sinks.notices.ledger import Ledger
+from irregulars.sinks.notices.ledger import Courier, Ledger, Outcome
 from irregulars.sinks.notices.notice import Channel, Notice, summary_of
-from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.policy import GATHER_NS, Rules
 from irregulars.sinks.notices.settings import NotifySettings
 from irregulars.sinks.notices.state_log import StateLog, apply_message, load
-from irregulars.sinks.notices.storms import GATHER_NS
 
 LOG: Final = logging.getLogger("irregulars.notify")
 TOPICS: Final = ("alerts", "notices", "mutes", "feedback", "deadletter")

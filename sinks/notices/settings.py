@@ -27,7 +27,7 @@ from irregulars.toml_tables import key, option_rows, read_table, read_toml
 from irregulars.validation import NotNegative, Text, one_of, shown
 
 if TYPE_CHECKING:
-    from irregulars.sinks.notices.channels.http_post import HttpSettings, Secret
+    from irregulars.sinks.notices.http_post import HttpSettings, Secret
 
 OWN: Final = ("channel",)  # keys of the file that are no general settings
 
@@ -117,7 +117,7 @@ class HttpOptions:
 
     def http(self) -> HttpSettings:
         """Return these as the channels take them."""
-        from irregulars.sinks.notices.channels.http_post import HttpSettings
+        from irregulars.sinks.notices.http_post import HttpSettings
 
         return HttpSettings(timeout_s=self.timeout_s, ca_file=self.ca_file, proxy=self.proxy)
 
@@ -136,7 +136,7 @@ class WebhookOptions(HttpOptions):
 
 
 def _open_webhook(name: str, options: WebhookOptions, where: str, _: NotifySettings) -> Channel:
-    from irregulars.sinks.notices.channels.webhook import WebhookChannel
+    from irregulars.sinks.notices.webhook import WebhookChannel
 
     secret = partial(_secret, options, where)
     url, hidden_url = options.url, secret("url")
@@ -160,7 +160,7 @@ class AlertmanagerOptions(HttpOptions):
 
 
 def _open_alertmanager(name: str, options: AlertmanagerOptions, where: str, _: NotifySettings) -> Channel:
-    from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
+    from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
 
     return AlertmanagerChannel(name, options.url, options.http(), _secret(options, where, "token"),
                                dict(options.labels), options.expires_s)  # fmt: skip
@@ -178,7 +178,7 @@ class PagerDutyOptions(HttpOptions):
 
 
 def _open_pagerduty(name: str, options: PagerDutyOptions, where: str, _: NotifySettings) -> Channel:
-    from irregulars.sinks.notices.channels.pagerduty import PagerDutyChannel
+    from irregulars.sinks.notices.pagerduty import PagerDutyChannel
 
     key_of = _secret(options, where, "routing_key")
     if key_of is None:
@@ -199,7 +199,7 @@ class SlackOptions(HttpOptions):
 
 
 def _open_slack(name: str, options: SlackOptions, where: str, _: NotifySettings) -> Channel:
-    from irregulars.sinks.notices.channels.slack import SlackBotChannel, SlackWebhookChannel
+    from irregulars.sinks.notices.slack import SlackBotChannel, SlackWebhookChannel
 
     token, url = (_secret(options, where, one) for one in ("token", "webhook_url"))
     if (token is None) == (url is None) or (token is None) != (options.channel is None):
@@ -224,7 +224,7 @@ class CloudEventsOptions:
 def _open_cloudevents(name: str, options: CloudEventsOptions, where: str, settings: NotifySettings) -> Channel:
     from irregulars.kafka.broker import client_config
     from irregulars.kafka.lasting_producer import LastingProducer
-    from irregulars.sinks.notices.channels.webhook import CloudEventsChannel
+    from irregulars.sinks.notices.webhook import CloudEventsChannel
 
     if options.topic in {settings.topics.name(one) for one in TOPICS}:
         raise InputError(f"topic must be none of ours; got {options.topic!r} ({where}, key topic)")
@@ -242,7 +242,7 @@ class CommandOptions:
 
 
 def _open_command(name: str, options: CommandOptions, _where: str, _: NotifySettings) -> Channel:
-    from irregulars.sinks.notices.channels.command import CommandChannel
+    from irregulars.sinks.notices.webhook import CommandChannel
 
     return CommandChannel(name, options.argv, options.timeout_s)
 
@@ -256,7 +256,7 @@ class ActionsOptions:
 
 def _open_actions(name: str, options: ActionsOptions, _where: str, settings: NotifySettings) -> Channel:
     from irregulars.kafka.broker import client_config
-    from irregulars.sinks.notices.actions.channel import ActionsChannel
+    from irregulars.sinks.notices.actions.actions import ActionsChannel
 
     config = client_config(settings.bootstrap, settings.security)
     return ActionsChannel(name, settings.topics.name("actions"), config, options.timeout_s)

@@ -26,8 +26,7 @@ from irregulars.messages.threshold_changes import ThresholdChange, decode_change
 from irregulars.sinks.alerts import decode_alert
 from irregulars.sinks.notices.incidents import REPEAT_NS
 from irregulars.sinks.notices.ledger import Ledger
-from irregulars.sinks.notices.mutes import Mute, decode_mute, encode_mute
-from irregulars.sinks.notices.opinions import WORDS, opinion_on
+from irregulars.sinks.notices.mutes import WORDS, Mute, decode_mute, encode_mute, opinion_on
 from irregulars.sinks.notices.policy import DeliveryRecord, Rules, decode_delivery, encode_delivery
 
 LOG: Final = logging.getLogger("irregulars.notify")

@@ -12,10 +12,9 @@ from types import TracebackType
 from typing import Final
 
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.infra.services.child_process import ChildProcess
-from irregulars.infra.services.data_directory import DataDirectory
-from irregulars.infra.services.demo_broker import kafka_answers
-from irregulars.infra.services.loopback import HOST, free_port, require_free
+from irregulars.infra.runs.child_process import HOST, ChildProcess, free_port, require_free
+from irregulars.infra.runs.data_directory import DataDirectory
+from irregulars.infra.runs.demo_broker import kafka_answers
 from irregulars.private_files import make_private_directory, write_private_file
 from tests.apache_kafka.jars import POM, find_jars, find_java
 

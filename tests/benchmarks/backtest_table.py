@@ -10,8 +10,13 @@ from typing import Final
 
 from irregulars.detectors.plugins.loading import load_detector
 from irregulars.detectors.plugins.protocol import Level
-from irregulars.infra.backtesting.backtest import backtest, markdown_table, shipped_detectors
-from irregulars.infra.backtesting.recorded import find_recordings, read_recording
+from irregulars.infra.runs.backtest import (
+    backtest,
+    find_recordings,
+    markdown_table,
+    read_recording,
+    shipped_detectors,
+)
 from irregulars.settings import JudgeSettings
 from tests.conftest import RECORDINGS
 

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import NEWEST, Answer, run, shipped_investigations
 from irregulars.sinks.migrate import migrate

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.sinks.clickhouse import ClickHouseSink

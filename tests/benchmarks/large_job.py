@@ -24,7 +24,7 @@ from typing import Any, Final
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import analyze
-from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.kafka.topics import SNAPSHOT_TOPICS
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.messages.records import Batch, Header, decode_batch, encode_batch
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import read_trace

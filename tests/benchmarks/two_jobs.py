@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from irregulars.infra.commands.replay import in_time, rename_job
+from irregulars.infra.commands.traces import in_time, rename_job
 from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.messages.records import SCHEMAS
 from irregulars.producers.publishing.agent import Agent

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from irregulars.infra.commands.replay import rename_job
+from irregulars.infra.commands.traces import rename_job
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import Analysis, analyze

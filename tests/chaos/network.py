@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from irregulars.infra.services.loopback import HOST, free_port
+from irregulars.infra.runs.child_process import HOST, free_port
 
 _CHUNK_BYTES: Final = 1 << 16
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from irregulars.infra.services.loopback import HOST
+from irregulars.infra.runs.child_process import HOST
 from tests.chaos.network import Gates
 
 

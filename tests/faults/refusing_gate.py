@@ -8,7 +8,7 @@ from asyncio import StreamReader, StreamWriter
 from contextlib import suppress
 from typing import Final
 
-from irregulars.infra.services.loopback import HOST
+from irregulars.infra.runs.child_process import HOST
 
 _PRODUCE: Final = 0
 _OTHERS_S: Final = 0.5  # in which a client that sends more without waiting has sent it

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.infra.services.loopback import HOST, free_port
+from irregulars.infra.runs.child_process import HOST, free_port
 from tests.apache_kafka.broker import KafkaBroker
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 

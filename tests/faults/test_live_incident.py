@@ -12,9 +12,8 @@ import pytest
 
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import agent_settings
-from irregulars.infra.runs.live_training import LivePlan
 from irregulars.infra.runs.local_services import LocalServices
-from irregulars.infra.runs.published_run import LiveRun
+from irregulars.infra.runs.published_run import LivePlan, LiveRun
 from irregulars.kafka.topics import TopicSettings
 from tests.integration.notify_runs import NotifyRun
 from tests.integration.worker_runs import wait_until

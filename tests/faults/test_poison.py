@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.health.watchdog import MOST_CRASHES
 from tests.integration.stand_in_worker import POISON_AT

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from irregulars.infra.services.loopback import HOST, free_port
+from irregulars.infra.runs.child_process import HOST, free_port
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topics import SENDING
 from tests.apache_kafka.broker import KafkaBroker

@@ -14,8 +14,8 @@ from irregulars.errors import ServiceRefused, SinkBusy
 from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.configuration.wiring import database_settings
 from irregulars.infra.console.database import ConsoleDatabase
-from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.kafka.login_password import new_producer
 from irregulars.kafka.topic_admin import create_topics

@@ -12,8 +12,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.sinks.connection import DatabaseSettings
 from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.pipelines import Pipeline, Process

@@ -44,14 +44,14 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.settings import JudgeSettings
 from irregulars.sinks.alerts import alert_line, alert_of, decode_alert
 from irregulars.sinks.notices.actions.actions import decode_actions, encode_actions
-from irregulars.sinks.notices.actions.node_plan import ActingLimits, plan_nodes
+from irregulars.sinks.notices.actions.actor import ActingLimits, plan_nodes
 from irregulars.sinks.notices.actions.nvsentinel import health_events
-from irregulars.sinks.notices.channels.alertmanager import annotations_of
-from irregulars.sinks.notices.channels.pagerduty import events_of
-from irregulars.sinks.notices.channels.slack import message_of
+from irregulars.sinks.notices.alertmanager import annotations_of
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Notice, encode_notice
+from irregulars.sinks.notices.pagerduty import events_of
 from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.slack import message_of
 from irregulars.state_codec import decode_state, encode_state
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from tests.producers.importers.test_hostile_files import NAMES, VALID

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from irregulars.infra.services.loopback import HOST, free_port
+from irregulars.infra.runs.child_process import HOST, free_port
 from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.certificates import Authority, TokenSigner
 

@@ -9,8 +9,8 @@ import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from irregulars.infra.commands.answers import lay_out
-from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.commands.sql import lay_out
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run

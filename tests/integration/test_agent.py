@@ -18,7 +18,7 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import KafkaError, Message
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from irregulars.infra.console.cells import incident_path
-from irregulars.infra.console.kafka import KafkaAddress, newest_letters
+from irregulars.infra.console.database import KafkaAddress, newest_letters
+from irregulars.infra.console.rendering import incident_path
 from irregulars.infra.showing.from_database import find_verdict
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict, encode_verdict

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from tests.infra.commands.test_console import NOWHERE
 from tests.integration.certificates import openssl
 from tests.integration.pipelines import COMMAND

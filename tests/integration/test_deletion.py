@@ -18,7 +18,7 @@ from irregulars.messages.announcements import encode_announcement
 from irregulars.messages.opinions import encode_opinion
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import connect
-from irregulars.sinks.notices.opinions import opinion_on
+from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples, tables_of
 from tests.integration.test_database_access import GuardedDatabase, ask, run
 from tests.integration.worker_runs import ROOT

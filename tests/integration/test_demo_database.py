@@ -16,10 +16,9 @@ from urllib.parse import quote
 import pytest
 
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.infra.services import demo_database
-from irregulars.infra.services.child_process import ChildProcess
-from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.loopback import HOST, answers, free_port
+from irregulars.infra.runs import demo_database
+from irregulars.infra.runs.child_process import HOST, ChildProcess, answers, free_port
+from irregulars.infra.runs.demo_database import DemoDatabase
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
 pytestmark = pytest.mark.integration
@@ -262,7 +261,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_no_server_is_left_behind_when_the_parent_goes(tmp_path: Path, end: signal.Signals) -> None:
     parent = run_parent(
-        "import pathlib, time; from irregulars.infra.services.demo_database import DemoDatabase\n"
+        "import pathlib, time; from irregulars.infra.runs.demo_database import DemoDatabase\n"
         f"with DemoDatabase(pathlib.Path({str(tmp_path)!r})) as database:\n"
         "    print(database.pid, flush=True); time.sleep(60)"
     )
@@ -275,7 +274,7 @@ def test_no_server_is_left_behind_when_the_parent_goes(tmp_path: Path, end: sign
 
 
 def test_the_private_entry_point_is_still_there() -> None:
-    """When this fails, chdb-core changed what infra/services/database_process.py stands on.
+    """When this fails, chdb-core changed what infra/runs/database_process.py stands on.
 
     Read it before moving the pin.
     """

@@ -20,8 +20,8 @@ from confluent_kafka.admin import (
 )
 
 from irregulars.errors import ServiceRefused
-from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.migrate import for_replicas, shipped_migrations
 from tests.apache_kafka.jars import find_jars, find_java

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from tests.infra.kit.installations import documented_extras
 from tests.infra.kit.units import FOLDER, ROOT, UNITS
 from tests.integration.pipelines import Pipeline

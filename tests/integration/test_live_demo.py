@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.runs.live_training import LivePlan
+from irregulars.infra.runs.published_run import LivePlan
 
 pytestmark = [
     pytest.mark.integration,

@@ -18,7 +18,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.bundles import decode_batches, decode_rows

@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from irregulars.infra.services.loopback import free_port
-from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
+from irregulars.infra.runs.child_process import free_port
+from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
 from irregulars.sinks.notices.notice import Notice, notice_json
 from tests.integration.notify_runs import NotifyRun, send_alert
 from tests.integration.pipelines import COMMAND

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from irregulars.infra.console.jobs import now_of
+from irregulars.infra.showing.found import gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
-from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import cost_text, title_text
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour
@@ -22,7 +22,7 @@ from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run
 from irregulars.sinks.notices.actions.actions import actions_of
-from irregulars.sinks.notices.actions.node_check import check_host
+from irregulars.sinks.notices.actions.feed import check_host
 from irregulars.sinks.notices.incidents import Incidents
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Deliver, Rules, decide

@@ -11,7 +11,7 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from irregulars.messages.judgements import Verdict, encode_verdict
 from irregulars.streams.health.counters import INPUTS
 from tests.integration.worker_runs import Bus, Job, StartWorker, Worker, wait_until

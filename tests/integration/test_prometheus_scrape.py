@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from tests.infra.grafana.test_dashboards import expressions
 from tests.integration.worker_runs import ROOT, StartWorker, wait_until
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from irregulars.infra.runs.analysis import judge_trace
-from irregulars.infra.showing.found import Found
+from irregulars.infra.showing.found import Found, Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
-from irregulars.infra.showing.screen import Screen, gather
 from irregulars.infra.showing.text_page import lines_of
 from irregulars.messages.judgements import Judgements
 from irregulars.producers.trace.directory import Trace, read_trace

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from irregulars.infra.backtesting.recorded import read_stored_job
-from irregulars.infra.backtesting.scoring import Fault
+from irregulars.infra.runs.backtest import read_stored_job
+from irregulars.infra.runs.scoring import Fault
 from irregulars.messages.judgements import Judgements
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.tables import tables_of

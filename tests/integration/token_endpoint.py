@@ -7,7 +7,7 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from irregulars.infra.services.loopback import HOST, free_port
+from irregulars.infra.runs.child_process import HOST, free_port
 from tests.integration.secured_kafka import SecuredKafka
 
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from irregulars.kafka import broker
 from irregulars.kafka.broker import REFUSALS, client_config, open_admin, service_error
 from irregulars.kafka.login_password import LoginPassword

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from irregulars.errors import SendingGivenUp, ServiceUnavailable
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from irregulars.kafka.outbox import Outbox
 
 

@@ -8,7 +8,7 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.runs.child_process import free_port
 from irregulars.sinks.connection import DatabaseSettings, connect, reason_of, translated
 
 SETTINGS = DatabaseSettings("http://db:8123", "ada", "s3cret-word")

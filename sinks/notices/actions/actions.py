@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
-from irregulars.errors import RecordError
+from confluent_kafka import KafkaError, KafkaException
+
+from irregulars.errors import RecordError, SinkBusy, SinkRejected
+from irregulars.kafka.lasting_producer import LastingProducer, Record
 from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
 from irregulars.messages.records import VERSION, decode_json, encode_json
 from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour, name_device, plan_of
-from irregulars.sinks.notices.notice import Notice
+from irregulars.sinks.notices.notice import Notice, written
 from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Rank, Share, Text, checked, one_of
 from irregulars.words import name_kind
 
@@ -51,13 +54,9 @@ class Action:
 def actions_of(notice: Notice) -> tuple[Action, ...]:
     """Return the actions proposed now, then those that the notice before proposed and this one does not.
 
-    Raises `RecordError` if its alert or its reference does not follow its format.
-
-    Parameters
-    ----------
-    notice
-        Its ``reference`` comes from `remember`, of the actions of the notice before. Without it, those of a verdict
-        that changed to another device can't be named; readers find out by themselves (infra/docs/actions.md).
+    Raises `RecordError` if its alert or its reference does not follow its format. `notice`: Its ``reference`` comes
+    from `remember`, of the actions of the notice before. Without it, those of a verdict that changed to another
+    device can't be named; readers find out by themselves (infra/docs/actions.md).
     """
     verdict = _as_sure_as_here(decode_verdict(encode_json("alerts", notice.alert), "alerts"), notice)
     proposed = () if _is_called_off(notice, verdict) else _proposals(verdict)
@@ -272,3 +271,50 @@ def newer(known: Mapping[str, ActionsMessage], message: ActionsMessage) -> bool:
     """Whether a message is newer than the known one of its incident, or the same."""
     before = known.get(message.verdict_id)
     return before is None or message.revision >= before.revision
+
+
+_RETRY_S: Final = 5.0
+_MOST_BYTES: Final = 1 << 20  # of a message: what the topic takes
+_NEVER: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG})
+
+
+class ActionsChannel:
+    """Publishes the actions of each incident; a notice that comes again gives the same message again.
+
+    A message is there when `deliver` returns: the producer is idempotent, and all replicas in sync have it. The
+    newest message of an incident is the whole truth, so that one without any action withdraws all before it; it is
+    left out where nothing can have been published before. `timeout_s`: How long the broker may take for a message,
+    before the notice is to come again, s.
+    """
+
+    def __init__(self, name: str, topic: str, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:
+        self.name: Final = name
+        self.gathers: Final = False  # each node is an action of its own
+        self._topic: Final = topic
+        self._brokers: Final = config.get("bootstrap.servers", "")
+        own = {"message.timeout.ms": int(timeout_s * 1000), "message.max.bytes": _MOST_BYTES}
+        self._config: Final = {**config, **own}
+        self._producer: LastingProducer | None = None
+
+    def deliver(self, notice: Notice) -> str | None:
+        """Publish; returns the reference for the incident's next notice. Raises `SinkBusy` and `SinkRejected`."""
+        actions, value = written(lambda one: (found := actions_of(one), encode_actions(one, found)), notice)
+        if actions or notice.event != "opened" or notice.is_doubtful:  # an earlier proposal may stand unbeknown to us
+            record = Record(self._topic, notice.incident.encode(), value)
+            try:
+                if self._producer is None:
+                    self._producer = LastingProducer(self._config)
+                error = self._producer.deliver([record])  # ends: message.timeout.ms
+            except KafkaException as none_made:
+                error = none_made.args[0]
+            if error is not None:
+                told = f"{error.name()}: {error.str()} (Kafka at {self._brokers})"
+                reason = f"topic {self._topic} must take actions; got {told}"
+                if error.code() in _NEVER:
+                    raise SinkRejected(reason, (notice,))
+                raise SinkBusy(reason, _RETRY_S)
+        return remember(actions)
+
+    def close(self) -> None:
+        """Let go of the producer; nothing is on its way."""
+        self._producer = None

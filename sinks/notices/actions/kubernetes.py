@@ -16,8 +16,7 @@ from urllib3.exceptions import HTTPError
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
 from irregulars.private_files import read_secret
-from irregulars.sinks.notices.actions.actor import Marked
-from irregulars.sinks.notices.actions.node_plan import Proposal
+from irregulars.sinks.notices.actions.actor import Marked, Proposal
 
 # A value replaces what is there, an object is merged into it, null deletes (RFC 7386)
 MERGE: Final = "application/merge-patch+json"

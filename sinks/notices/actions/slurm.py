@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.sinks.notices.actions.actor import Marked
-from irregulars.sinks.notices.actions.node_plan import Proposal, is_usable_host
+from irregulars.sinks.notices.actions.actor import Marked, Proposal, is_usable_host
 
 # With it begins the reason of a node that we drained; a node with any other reason is somebody else's
 PREFIX: Final = "irregulars: "

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from irregulars.infra.backtesting.backtest import Result, draw, markdown_table, text_table
-from irregulars.infra.backtesting.scoring import Counts
+from irregulars.infra.runs.backtest import Result, draw, markdown_table, text_table
+from irregulars.infra.runs.scoring import Counts
 
 RESULTS = [
     Result("peers", Counts(100, 50, 40, 3, 2, (3, 9), 4, 1000), 0.5, 100_000),

@@ -10,11 +10,9 @@ import pytest
 from irregulars.detectors.plugins.loading import load_detector, load_detectors
 from irregulars.detectors.plugins.protocol import COLUMNS
 from irregulars.errors import InputError
-from irregulars.infra.backtesting.backtest import backtest, shipped_detectors
-from irregulars.infra.backtesting.frames import replay
-from irregulars.infra.backtesting.recorded import find_recordings, read_faults, read_recording
-from irregulars.infra.backtesting.scoring import Fault
 from irregulars.infra.runs.analysis import judge_whole
+from irregulars.infra.runs.backtest import backtest, find_recordings, read_faults, read_recording, shipped_detectors
+from irregulars.infra.runs.scoring import Fault, replay
 from irregulars.producers.trace.directory import read_trace
 from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline

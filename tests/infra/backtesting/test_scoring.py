@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.infra.backtesting.scoring import Counts, Fault, ScoredJob, alarms_of, count_job, total
+from irregulars.infra.runs.scoring import Counts, Fault, ScoredJob, alarms_of, count_job, total
 
 
 def job_of(scores: np.ndarray, first: int = 0) -> ScoredJob:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from irregulars.infra.commands.answers import lay_out, show_answer
+from irregulars.infra.commands.sql import lay_out, show_answer
 from irregulars.sinks.investigations import Answer
 
 ANSWER = Answer(

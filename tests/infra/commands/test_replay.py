@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.commands.replay import in_time, rename_job
+from irregulars.infra.commands.traces import in_time, rename_job
 from irregulars.messages.records import SCHEMAS
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import moved, span_ns

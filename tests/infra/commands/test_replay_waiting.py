@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from irregulars.infra.commands import replay
+from irregulars.infra.commands import traces as replay
 from irregulars.producers.publishing.agent import Progress
 
 DEADLINE_S = 60.0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from irregulars.infra.commands.answers import plain_value
+from irregulars.infra.commands.sql import plain_value
 from tests.infra.test_cli import Run, run
 
 __all__ = ["run"]  # the fixture

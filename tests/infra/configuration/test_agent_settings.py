@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError, PluginError
-from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES, AgentFile, agent_table, read_agent_file
-from irregulars.infra.configuration.agent_sources import KINDS, open_source
+from irregulars.infra.configuration.agent_settings import (
+    ARRAYS,
+    KINDS,
+    TABLES,
+    AgentFile,
+    agent_table,
+    open_source,
+    read_agent_file,
+)
 from irregulars.infra.configuration.settings import load_settings
 from irregulars.producers.trace.source import TraceSource
 from tests.producers.trace_directories import RECORDINGS

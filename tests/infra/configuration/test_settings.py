@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration import agent_settings, agent_sources
+from irregulars.infra.configuration import agent_settings
 from irregulars.infra.configuration.settings import (
     FIELDS,
     SEVERITIES,
@@ -216,7 +216,7 @@ def test_the_longest_seconds_fit_a_time_of_day_in_nanoseconds() -> None:
 def test_all_seconds_of_other_files_are_bounded_too() -> None:
     """The files of agents, sources and channels, and what people change while workers run."""
     unbounded = []
-    for module in (agent_settings, agent_sources, notices):
+    for module in (agent_settings, notices):
         for name, table in vars(module).items():
             if name == "NotifySettings":  # made of `Settings`, which are bounded
                 continue

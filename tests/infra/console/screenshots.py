@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from irregulars.infra.services.demo_database import DemoDatabase
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.console.kafka import KafkaAddress
-from irregulars.infra.services.demo_database import DemoDatabase
-from irregulars.infra.services.loopback import free_port
+from irregulars.infra.console.database import KafkaAddress
+from irregulars.infra.runs.child_process import free_port
+from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.kafka.topics import TopicSettings
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from irregulars.infra.console.cells import host_path, incident_path, job_path
+from irregulars.infra.console.rendering import host_path, incident_path, job_path
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.infra.console.kafka import KafkaAddress, RecentAlerts
+from irregulars.infra.console.database import KafkaAddress, RecentAlerts
 from irregulars.kafka.topics import TopicSettings
 
 
@@ -27,7 +27,7 @@ class Followed(RecentAlerts):
 
 
 def test_a_fault_is_told_and_the_topic_read_again(monkeypatch: Any) -> None:
-    monkeypatch.setattr("irregulars.infra.console.kafka._RETRY_S", 0.01)
+    monkeypatch.setattr("irregulars.infra.console.database._RETRY_S", 0.01)
     found = Followed(ServiceUnavailable("Kafka must answer"), KeyError("alerts"))
     found.start()
     found._thread.join(10)

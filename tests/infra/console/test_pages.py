@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from irregulars.infra.console.cells import incident_path, job_path
+from irregulars.infra.console.rendering import incident_path, job_path
+from irregulars.infra.showing.found import gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
-from irregulars.infra.showing.screen import gather
 from irregulars.infra.showing.text_page import title_text
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run, shipped_investigations

@@ -16,7 +16,7 @@ import httpx
 import uvicorn
 
 from irregulars.infra.console.access import AccessPolicy, make_policy
-from irregulars.infra.console.kafka import KafkaAddress
+from irregulars.infra.console.database import KafkaAddress
 from irregulars.infra.console.server import ConsoleSettings, config_of, listen_on, make_app
 from irregulars.sinks.connection import DatabaseSettings
 

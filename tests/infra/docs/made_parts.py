@@ -27,16 +27,15 @@ from irregulars.messages.opinions import encode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.notices.actions.actions import encode_actions
-from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
-from irregulars.sinks.notices.channels.pagerduty import events_of
-from irregulars.sinks.notices.channels.slack import message_of
-from irregulars.sinks.notices.channels.webhook import headers_of
+from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
 from irregulars.sinks.notices.ledger import Ledger
-from irregulars.sinks.notices.mutes import Mute, encode_mute
+from irregulars.sinks.notices.mutes import Mute, encode_mute, opinion_on
 from irregulars.sinks.notices.notice import Notice, notice_json
-from irregulars.sinks.notices.opinions import opinion_on
+from irregulars.sinks.notices.pagerduty import events_of
 from irregulars.sinks.notices.policy import Rules, encode_delivery
 from irregulars.sinks.notices.settings import KINDS
+from irregulars.sinks.notices.slack import message_of
+from irregulars.sinks.notices.webhook import headers_of
 from tests.benchmarks.table import sizing
 from tests.benchmarks.table.comparing import committed_lines, committed_table, read_committed
 from tests.infra.docs.sent_messages import SHOWN, Message, sent_messages, simulated

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, Letter
-from irregulars.infra.doctor.jobs import check_alerts, check_jobs
+from irregulars.infra.doctor.workers import check_alerts, check_jobs
 from tests.infra.doctor.installations import LAYOUT, NOW_S, job, kafka, topic, troubles
 
 LETTERS = tuple(Letter(NOW_S - 5, "schema must be 'commops'", "irregulars.commops") for _ in range(20))

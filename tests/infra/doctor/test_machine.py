@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from irregulars.infra.doctor.machine import MachineFacts, SecretFile, check_machine
+from irregulars.infra.doctor.diagnosis import MachineFacts, SecretFile, check_machine
 from tests.infra.doctor.installations import troubles
 
 WELL = {"settings_file": "irregulars.toml", "free_bytes": 50 << 30, "data_directory": ".irregulars"}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.runs.explained import Explained, explain_iteration, explanation_lines
+from irregulars.infra.runs.analysis import Explained, explain_iteration, explanation_lines
 from irregulars.producers.trace.directory import read_trace
 from irregulars.settings import JudgeSettings
 from tests.sinks.recorded_jobs import RECORDINGS

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from irregulars.infra.runs.analysis import analyze
-from irregulars.infra.runs.live_training import RANKS, LivePlan
+from irregulars.infra.runs.published_run import RANKS, LivePlan
 from irregulars.producers.trace.directory import Trace, read_trace
 
 NAME = "torch-slow-rank"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.infra.services.child_process import ChildProcess
+from irregulars.infra.runs.child_process import ChildProcess
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
@@ -89,7 +89,7 @@ def test_a_child_outlives_the_thread_that_started_it(log: Path) -> None:
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals) -> None:
     parent = run_parent(
-        "import sys, time, pathlib; from irregulars.infra.services.child_process import ChildProcess\n"
+        "import sys, time, pathlib; from irregulars.infra.runs.child_process import ChildProcess\n"
         f"child = ChildProcess('sleeper', {SLEEP!r}, pathlib.Path({str(log)!r}))\n"
         "print(child.pid, flush=True); time.sleep(60)"
     )
@@ -102,7 +102,7 @@ def test_a_child_dies_with_its_parent(log: Path, end: signal.Signals) -> None:
 
 def test_a_child_dies_with_a_parent_that_just_ends(log: Path) -> None:
     parent = run_parent(
-        "import pathlib; from irregulars.infra.services.child_process import ChildProcess\n"
+        "import pathlib; from irregulars.infra.runs.child_process import ChildProcess\n"
         f"print(ChildProcess('sleeper', {SLEEP!r}, pathlib.Path({str(log)!r})).pid, flush=True)"
     )
     with parent:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.services.data_directory import DataDirectory, lock_directory
+from irregulars.infra.runs.data_directory import DataDirectory, lock_directory
 
 
 def test_a_directory_that_was_given_is_made_locked_and_kept(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.infra.services import demo_broker
-from irregulars.infra.services.demo_broker import DemoBroker
-from irregulars.infra.services.loopback import HOST, free_port
+from irregulars.infra.runs import demo_broker
+from irregulars.infra.runs.child_process import HOST, free_port
+from irregulars.infra.runs.demo_broker import DemoBroker
 from irregulars.kafka.log_reader import LogReader
 from tests.infra.processes import first_line, is_alive, run_parent, wait_until
 
@@ -118,7 +118,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 def test_ctrl_c_inside_the_block_stops_the_broker() -> None:
     parent = run_parent(
-        "import time; from irregulars.infra.services.demo_broker import DemoBroker\n"
+        "import time; from irregulars.infra.runs.demo_broker import DemoBroker\n"
         "with DemoBroker() as broker:\n    print(broker.pid, flush=True); time.sleep(60)"
     )
     with parent:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.services.loopback import HOST, answers, free_port, is_free, require_free
+from irregulars.infra.runs.child_process import HOST, answers, free_port, is_free, require_free
 
 
 def test_a_free_port_can_be_listened_on_and_no_client_gets_it_by_chance() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.infra.services.service import Service, start_on_free_ports
+from irregulars.infra.runs.child_process import Service, start_on_free_ports
 
 
 class Recorded(Service):

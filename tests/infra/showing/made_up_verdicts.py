@@ -9,7 +9,7 @@ from typing import Any
 
 from irregulars.infra.runs.analysis import analysis_of, judge_trace
 from irregulars.infra.showing.found import Found, Iteration
-from irregulars.infra.showing.from_recording import found_in_recording
+from irregulars.infra.showing.from_database import found_in_recording
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.producers.trace.directory import read_trace
 

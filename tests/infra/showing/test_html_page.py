@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from irregulars.infra.showing.found import Found
+from irregulars.infra.showing.found import Found, gather
 from irregulars.infra.showing.html_page import page_of
-from irregulars.infra.showing.screen import gather
 from irregulars.messages.judgements import Suspect
 from tests.infra.showing.made_up_verdicts import HOSTILE, found_in, verdict_of
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from irregulars.infra.showing.found import Found, Iteration, periods_of, with_first_ones
-from irregulars.infra.showing.screen import gather
+from irregulars.infra.showing.found import Found, Iteration, gather, periods_of, with_first_ones
 from tests.infra.showing.made_up_verdicts import found_in, iterations_of, verdict_of
 
 

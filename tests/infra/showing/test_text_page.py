@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.infra.showing.found import Earlier, Found, GpuState, NicRates, Other
-from irregulars.infra.showing.screen import gather
+from irregulars.infra.showing.found import Earlier, Found, GpuState, NicRates, Other, gather
 from irregulars.infra.showing.text_page import WIDTH, lines_of
 from tests.infra.showing.made_up_verdicts import HOSTILE, found_in, iterations_of, verdict_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from irregulars.sinks.notices.delivery import LONGEST_S, Retries
+from irregulars.sinks.notices.ledger import LONGEST_S, Retries
 
 S = 10**9
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.messages.opinions import Opinion, decode_opinion, encode_opinion, newest_opinions
-from irregulars.sinks.notices.mutes import mute_of
-from irregulars.sinks.notices.opinions import SILENCE_NS, silences, track_records
+from irregulars.sinks.notices.mutes import SILENCE_NS, mute_of, silences, track_records
 
 NIC = "nic:node-3/mlx5_1"
 

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from irregulars.sinks.notices.channels.alertmanager import annotations_of
-from irregulars.sinks.notices.channels.pagerduty import events_of
-from irregulars.sinks.notices.channels.slack import message_of
+from irregulars.sinks.notices.alertmanager import annotations_of
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Notice, notice_json
+from irregulars.sinks.notices.pagerduty import events_of
 from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.slack import message_of
 from tests.sinks.notices.alerts import alert_bytes
 
 URL = "https://docs.example/runbook/"

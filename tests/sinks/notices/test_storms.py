@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from irregulars.sinks.notices.channels.alertmanager import annotations_of
-from irregulars.sinks.notices.channels.pagerduty import events_of
-from irregulars.sinks.notices.channels.slack import message_of
+from irregulars.sinks.notices.alertmanager import annotations_of
 from irregulars.sinks.notices.ledger import Due, Ledger
 from irregulars.sinks.notices.notice import encode_notice, summary_of
-from irregulars.sinks.notices.policy import DeliveryRecord, Rules
-from irregulars.sinks.notices.storms import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS
+from irregulars.sinks.notices.pagerduty import events_of
+from irregulars.sinks.notices.policy import GATHER_NS, MINUTE_NS, OPENINGS, UPDATE_NS, DeliveryRecord, Rules
+from irregulars.sinks.notices.slack import message_of
 from tests.sinks.notices.alerts import alert
 
 S = 10**9

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from irregulars.messages.judgements import Verdict
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of, decode_alert
-from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel, annotations_of
-from irregulars.sinks.notices.channels.pagerduty import events_of
-from irregulars.sinks.notices.channels.slack import message_of
+from irregulars.sinks.notices.alertmanager import AlertmanagerChannel, annotations_of
 from irregulars.sinks.notices.ledger import Ledger
 from irregulars.sinks.notices.notice import Notice, NoticeEvent, encode_notice, incident_link, notice_json, summary_of
+from irregulars.sinks.notices.pagerduty import events_of
 from irregulars.sinks.notices.policy import Rules
+from irregulars.sinks.notices.slack import message_of
 from tests.sinks.notices.alerts import alert
 from tests.sinks.verdicts import verdicts
 

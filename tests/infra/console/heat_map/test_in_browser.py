@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from irregulars.infra.console.heat_map import reading
+from irregulars.infra.console import heat_reading as reading
 from irregulars.sinks.connection import connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
 from tests.infra.console.browser import chromium, chromium_path

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from irregulars.infra.console.heat_map.levels import (
+from irregulars.infra.console.heat_levels import (
     LEAST_NS,
     MISSING,
     Levels,

@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.infra.console.heat_map.levels import HEADER, Values, compressed, tile_bytes
-from irregulars.infra.console.heat_map.matrix import QUANTITIES, TILE, Baseline, HeatMatrix, extended, matrix_of
+from irregulars.infra.console.heat_levels import HEADER, Values, compressed, tile_bytes
+from irregulars.infra.console.heat_matrix import QUANTITIES, TILE, Baseline, HeatMatrix, extended, matrix_of
 
 GROUP = np.zeros(700, dtype=np.int64)
 

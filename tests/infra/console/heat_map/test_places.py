@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from irregulars.infra.console.heat_map.places import ORDERS, UNKNOWN, Names, Places, order_of, orders_of, peers_of
+from irregulars.infra.console.heat_levels import ORDERS, UNKNOWN, Names, Places, order_of, orders_of, peers_of
 
 NONE = Names((), np.full(16, UNKNOWN))
 

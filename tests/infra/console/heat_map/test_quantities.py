@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.dtypes import Ints
-from irregulars.infra.console.heat_map.levels import Values
-from irregulars.infra.console.heat_map.matrix import QUANTITIES, as_slice, beyond_peers, low_of, shown_of, usual_of
+from irregulars.infra.console.heat_levels import Values
+from irregulars.infra.console.heat_matrix import QUANTITIES, as_slice, beyond_peers, low_of, shown_of, usual_of
 
 BEYOND = QUANTITIES["beyond"]
 STAGES = np.repeat([0, 1], 8)

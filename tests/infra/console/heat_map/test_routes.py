@@ -18,10 +18,10 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from irregulars.infra.console import heat_reading as reading
 from irregulars.infra.console.database import ConsoleDatabase
-from irregulars.infra.console.heat_map import reading
-from irregulars.infra.console.heat_map.levels import HEADER
-from irregulars.infra.console.heat_map.routes import heat_map_routes
+from irregulars.infra.console.heat_levels import HEADER
+from irregulars.infra.console.heat_routes import heat_map_routes
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
 from tests.infra.console.visits import serving

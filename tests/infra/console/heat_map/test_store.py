@@ -9,11 +9,11 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from irregulars.infra.console import heat_reading as reading
 from irregulars.infra.console.database import ConsoleDatabase
-from irregulars.infra.console.heat_map import reading
-from irregulars.infra.console.heat_map.matrix import QUANTITIES
-from irregulars.infra.console.heat_map.reading import Start
-from irregulars.infra.console.heat_map.store import Changed, HeatMapStore
+from irregulars.infra.console.heat_matrix import QUANTITIES
+from irregulars.infra.console.heat_reading import Start
+from irregulars.infra.console.heat_store import Changed, HeatMapStore
 from irregulars.sinks.connection import DatabaseSettings
 from tests.infra.console.heat_map.test_routes import JOB, between
 from tests.integration.test_clickhouse import Server, own_database, store

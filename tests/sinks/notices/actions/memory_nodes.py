@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.sinks.notices.actions.actor import Marked
-from irregulars.sinks.notices.actions.node_plan import Proposal
+from irregulars.sinks.notices.actions.actor import Marked, Proposal
 
 
 @dataclass

@@ -24,7 +24,7 @@ from irregulars.sinks.notices.actions.actions import (
     recall,
     remember,
 )
-from irregulars.sinks.notices.opinions import TrackRecord
+from irregulars.sinks.notices.mutes import TrackRecord
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 from tests.sinks.verdicts import verdicts
 

@@ -11,9 +11,8 @@ from confluent_kafka import Message
 from irregulars.errors import ServiceUnavailable
 from irregulars.messages.judgements import Verdict
 from irregulars.sinks.notices.actions.actions import HOUR_NS, encode_actions
-from irregulars.sinks.notices.actions.actor import Actor
+from irregulars.sinks.notices.actions.actor import ActingLimits, Actor
 from irregulars.sinks.notices.actions.feed import Polled
-from irregulars.sinks.notices.actions.node_plan import ActingLimits
 from tests.sinks.notices.actions.memory_nodes import MemoryNodes, Received
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 

@@ -12,6 +12,7 @@ import pytest
 from irregulars.errors import InputError, ServiceError, ServiceRefused, ServiceUnavailable
 from irregulars.infra import cli
 from irregulars.sinks.notices.actions.actions import decode_actions, encode_actions
+from irregulars.sinks.notices.actions.actor import Proposal
 from irregulars.sinks.notices.actions.kubernetes import (
     CONDITION,
     CORDONED,
@@ -22,7 +23,6 @@ from irregulars.sinks.notices.actions.kubernetes import (
     KubernetesNodes,
     api_access,
 )
-from irregulars.sinks.notices.actions.node_plan import Proposal
 from tests.integration.certificates import Authority
 from tests.sinks.notices.actions.kubernetes_server import READY, TOKEN, KubernetesServer
 from tests.sinks.notices.actions.told import Told

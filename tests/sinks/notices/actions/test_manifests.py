@@ -11,7 +11,7 @@ import typer
 
 from irregulars.infra.cli import app
 from irregulars.infra.commands.act import kubernetes
-from irregulars.sinks.notices.actions.node_check import MOST_CHARACTERS
+from irregulars.sinks.notices.actions.feed import MOST_CHARACTERS
 
 INFRA = Path(__file__).resolve().parents[4] / "infra"
 NODE = INFRA / "node"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.messages.judgements import Verdict
-from irregulars.sinks.notices.actions.node_check import MOST_CHARACTERS, check_host, short_line
+from irregulars.sinks.notices.actions.feed import MOST_CHARACTERS, check_host, short_line
 from tests.sinks.notices.made_up_notices import GPU, VERDICT
 from tests.sinks.verdicts import verdicts
 

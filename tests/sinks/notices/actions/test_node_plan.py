@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.sinks.notices.actions.actions import HOUR_NS, ActionsMessage, decode_actions, encode_actions, remember
-from irregulars.sinks.notices.actions.node_plan import ActingLimits, NodePlan, is_usable_host, plan_nodes
+from irregulars.sinks.notices.actions.actor import ActingLimits, NodePlan, is_usable_host, plan_nodes
 from tests.sinks.notices.made_up_notices import GPU, NOW_NS, VERDICT, notice_of
 
 

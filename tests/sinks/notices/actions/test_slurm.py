@@ -11,7 +11,7 @@ import pytest
 
 from irregulars.errors import ServiceRefused, ServiceUnavailable
 from irregulars.sinks.notices.actions.actions import decode_actions, encode_actions
-from irregulars.sinks.notices.actions.node_plan import Proposal
+from irregulars.sinks.notices.actions.actor import Proposal
 from irregulars.sinks.notices.actions.slurm import SlurmNode, SlurmNodes
 from tests.sinks.notices.actions.slurm_cluster import SlurmCluster, missing_programs
 from tests.sinks.notices.actions.told import Told

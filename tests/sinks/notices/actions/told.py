@@ -15,7 +15,7 @@ from irregulars.kafka.broker import client_config
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import SENDING, TopicSettings
 from irregulars.messages.judgements import Verdict
-from irregulars.sinks.notices.actions.channel import ActionsChannel
+from irregulars.sinks.notices.actions.actions import ActionsChannel
 from tests.sinks.notices.made_up_notices import notice_of
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -21,13 +21,12 @@ import jsonschema
 import pytest
 
 from irregulars.errors import InputError, SinkBusy, SinkRejected
-from irregulars.sinks.notices.channels.alertmanager import AlertmanagerChannel
-from irregulars.sinks.notices.channels.command import CommandChannel
-from irregulars.sinks.notices.channels.http_post import HttpPost, HttpSettings
-from irregulars.sinks.notices.channels.pagerduty import PagerDutyChannel
-from irregulars.sinks.notices.channels.slack import SlackBotChannel, SlackWebhookChannel
-from irregulars.sinks.notices.channels.webhook import WebhookChannel, headers_of
+from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
+from irregulars.sinks.notices.http_post import HttpPost, HttpSettings
 from irregulars.sinks.notices.notice import Channel, NotArrived, Notice, notice_json
+from irregulars.sinks.notices.pagerduty import PagerDutyChannel
+from irregulars.sinks.notices.slack import SlackBotChannel, SlackWebhookChannel
+from irregulars.sinks.notices.webhook import CommandChannel, WebhookChannel, headers_of
 from tests.integration.certificates import Authority
 from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver, Reply, Request
