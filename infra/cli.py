@@ -172,7 +172,7 @@ def _start(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    from irregulars.infra.configuration.settings import parse_assignment
+    from irregulars.infra.settings import parse_assignment
 
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 

@@ -1,6 +1,6 @@
 """Settings of the judgement, each with its one default: those that people set take theirs from here.
 
-`infra.configuration.settings` reads and checks what people set; `infra.configuration.wiring` hands it over. A command
+`infra.settings` reads and checks what people set; `infra.wiring` hands it over. A command
 that needs its settings alone imports neither numpy nor a client for them.
 """
 

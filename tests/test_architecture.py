@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.kit.shipped_files import shipped_files
+from irregulars.infra.shipped_files import shipped_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("detectors", "infra", "producers", "sinks", "streams")

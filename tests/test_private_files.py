@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration.settings import Settings, load_settings
 from irregulars.infra.runs.data_directory import DataDirectory
+from irregulars.infra.settings import Settings, load_settings
 from irregulars.kafka.security import KafkaSecurity, security_of_environment
 from irregulars.private_files import make_private_directory, read_secret, write_private_file
 from irregulars.producers.publishing.spool import Message, Spool

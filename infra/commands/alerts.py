@@ -13,8 +13,8 @@ from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafk
 from irregulars.printing import broken, json_text, printable, say
 
 if TYPE_CHECKING:
-    from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.doctor.diagnosis import BlockWatch
+    from irregulars.infra.settings import Settings
 
 
 _HANGING = " " * len("2026-11-22 20:37:14Z  ")  # below what an alert says, behind its time

@@ -67,8 +67,8 @@ def analyze(
 
     Example: irregulars import kineto traces/ job/ && irregulars analyze job/
     """
-    from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.analysis import analyze as judge
+    from irregulars.infra.wiring import monitor_settings
 
     with _collecting_rarely():
         settings = monitor_settings(settings_of(context, delta=delta, window=window), has_detectors=False)
@@ -189,8 +189,8 @@ def explain(
     Example: irregulars explain tests/recordings/gloo-slow-nic --iteration 70 --rank 1
     """
     from irregulars.infra.commands.analyze import read_and_report
-    from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.analysis import explain_iteration, explanation_lines
+    from irregulars.infra.wiring import monitor_settings
 
     settings = monitor_settings(settings_of(context), has_detectors=False)
     explained = explain_iteration(read_and_report(source), iteration, rank, settings)

@@ -15,8 +15,8 @@ from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database
 if TYPE_CHECKING:
     import socket
 
-    from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.console.access import AccessPolicy
+    from irregulars.infra.settings import Settings
 
 
 Listen = Annotated[

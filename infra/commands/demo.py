@@ -100,7 +100,7 @@ def demo(
 
 def _why_no_alert(services: LocalServices) -> str:
     """Say how far the job's rows came, where no alert did."""
-    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connected
 
     target = database_settings(services.settings)
@@ -209,8 +209,8 @@ class _Alerts:
 
 def _watch(console: Console, services: LocalServices, scene: _Scene) -> Verdict | None:
     """Run the job to its end; return the verdict that cost most, once it is closed."""
-    from irregulars.infra.configuration.wiring import agent_settings
     from irregulars.infra.runs.analysis import order
+    from irregulars.infra.wiring import agent_settings
 
     console.print(f"\n[bold]{scene.title}[/bold], {scene.iterations} iterations. What will happen: {scene.fault}\n")
     alerts = _Alerts(services)
@@ -305,10 +305,10 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
     console.print()
     # Print commands that ask ClickHouse for more, each with its answer.
     from irregulars.infra.commands.sql import show_answer
-    from irregulars.infra.configuration.wiring import database_settings
     from irregulars.infra.showing.found import gather
     from irregulars.infra.showing.from_database import found_in_database
     from irregulars.infra.showing.text_page import lines_of
+    from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connected
     from irregulars.sinks.investigations import run
 

@@ -22,8 +22,8 @@ from irregulars.infra.commands.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from irregulars.infra.configuration.settings import LenientSettings
     from irregulars.infra.doctor.findings import Question
+    from irregulars.infra.settings import LenientSettings
 
 
 import dataclasses
@@ -91,8 +91,8 @@ def _question(only: Sequence[str], group: str, role: str | None, within_s: float
 
 
 def _settings(context: typer.Context, role: str | None, **flags: str | None) -> LenientSettings:
-    from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES
-    from irregulars.infra.configuration.settings import load_leniently
+    from irregulars.infra.agent_settings import ARRAYS, TABLES
+    from irregulars.infra.settings import load_leniently
 
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
@@ -129,7 +129,7 @@ def kit(
 
     Example: irregulars kit kit && kubectl kustomize kit/infra/kit/kubernetes/overlays/small
     """
-    from irregulars.infra.kit.shipped_files import FOLDERS, write_kit
+    from irregulars.infra.shipped_files import FOLDERS, write_kit
 
     written = [path.relative_to(directory).as_posix() for path in write_kit(directory)]
     folders = Counter(next(one for one in FOLDERS if path.startswith(f"infra/{one}/")) for path in written)

@@ -23,7 +23,7 @@ from irregulars.printing import json_text, printable, printable_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from irregulars.infra.configuration.settings import Settings
+    from irregulars.infra.settings import Settings
     from irregulars.kafka.topics import TopicSettings
 
 
@@ -58,7 +58,7 @@ def settings_of(
     `file`: Settings file that the command was given, instead of that of ``--config``; `others`: Names in the file
     that are the command's own. Raises `InputError` if a source holds an unknown name or an unusable value.
     """
-    from irregulars.infra.configuration.settings import load_settings
+    from irregulars.infra.settings import load_settings
 
     invocation = context.obj if isinstance(context.obj, Invocation) else Invocation()
     given = {name: value for name, value in flags.items() if value is not None}
@@ -67,7 +67,7 @@ def settings_of(
 
 def kafka_of(settings: Settings) -> tuple[str, TopicSettings, dict[str, Any]]:
     """Return the brokers to ask first, the topics, and librdkafka's settings of protocol and credentials."""
-    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.wiring import kafka_security
 
     return settings.kafka_bootstrap, settings.topics(), kafka_security(settings)
 

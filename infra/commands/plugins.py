@@ -26,9 +26,9 @@ from irregulars.printing import counted, printable, printable_lines
 
 if TYPE_CHECKING:
     from irregulars.detectors.plugins.protocol import Level as FrameLevel
-    from irregulars.infra.configuration.settings import Settings
     from irregulars.infra.runs.backtest import Result
     from irregulars.infra.runs.scoring import JobFrames
+    from irregulars.infra.settings import Settings
 
 
 plugins = typer.Typer(
@@ -202,8 +202,8 @@ def _results(
 
 
 def _recorded(settings: Settings, recordings: list[Path], level: FrameLevel) -> Iterator[JobFrames]:
-    from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.backtest import find_recordings, read_recording
+    from irregulars.infra.wiring import monitor_settings
 
     own = monitor_settings(settings, has_detectors=False)
     for path in find_recordings(recordings):
@@ -211,8 +211,8 @@ def _recorded(settings: Settings, recordings: list[Path], level: FrameLevel) -> 
 
 
 def _stored(settings: Settings, job: str, level: FrameLevel) -> Iterator[JobFrames]:
-    from irregulars.infra.configuration.wiring import database_settings
     from irregulars.infra.runs.backtest import read_stored_job
+    from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connected
 
     if level != "rank":

@@ -14,7 +14,7 @@ from irregulars.infra.commands.options import Bootstrap, ClickHouseUrl, Database
 from irregulars.printing import counted, printable
 
 if TYPE_CHECKING:
-    from irregulars.infra.configuration.settings import Settings
+    from irregulars.infra.settings import Settings
     from irregulars.sinks.notices.settings import NotifySettings
 
 
@@ -39,7 +39,7 @@ def worker(
 
     Example: irregulars worker --bootstrap kafka-0:9092 --clickhouse-url http://clickhouse:8123
     """
-    from irregulars.infra.configuration.wiring import database_settings, keep_days, worker_settings
+    from irregulars.infra.wiring import database_settings, keep_days, worker_settings
     from irregulars.sinks.clickhouse import ClickHouseSink
     from irregulars.streams.worker.running import run_worker
 
@@ -75,7 +75,7 @@ def agent(
 
     Example: irregulars agent infra/node/agent.toml
     """
-    from irregulars.infra.configuration.agent_settings import ARRAYS, TABLES, check_source, read_agent_file
+    from irregulars.infra.agent_settings import ARRAYS, TABLES, check_source, read_agent_file
 
     tables = read_agent_file(file)
     own = (*TABLES, *ARRAYS)
@@ -143,7 +143,7 @@ def notify(
 
 def notify_settings(settings: Settings) -> NotifySettings:
     """Return the part of the settings that the process needs."""
-    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.wiring import kafka_security
     from irregulars.sinks.notices.policy import Rules
     from irregulars.sinks.notices.settings import NotifySettings
 

@@ -19,7 +19,7 @@ _PATHS = ("/", "./", "../")  # so that a misspelt directory is not looked for in
 _SHOWN_ID = re.compile(r"\[(\S.*?:\d+:\d+:\S+?)(?: revision \d+)?\]")
 
 if TYPE_CHECKING:
-    from irregulars.infra.configuration.settings import Settings
+    from irregulars.infra.settings import Settings
     from irregulars.infra.showing.found import Found
 
 
@@ -94,9 +94,9 @@ def named_by(pasted: Sequence[str]) -> str | None:
 def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, is_json: bool) -> Found | None:
     """Judge a recording; where no verdict comes, print its analysis and return None."""
     from irregulars.infra.commands.analyze import read_and_report, show_analysis
-    from irregulars.infra.configuration.wiring import monitor_settings
     from irregulars.infra.runs.analysis import analysis_of, judge_trace
     from irregulars.infra.showing.from_database import found_in_recording
+    from irregulars.infra.wiring import monitor_settings
 
     trace = read_and_report(directory)
     judgements, refused_rows = judge_trace(trace, monitor_settings(settings, has_detectors=False))
@@ -115,8 +115,8 @@ def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, i
 
 
 def _of_database(settings: Settings, which: str, wait_s: float, is_json: bool) -> Found | None:
-    from irregulars.infra.configuration.wiring import database_settings
     from irregulars.infra.showing.from_database import find_verdict, found_in_database
+    from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connect, translated
 
     target = database_settings(settings, wait_s, is_reading=True)

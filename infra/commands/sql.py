@@ -16,7 +16,7 @@ from irregulars.printing import broken, counted, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from irregulars.infra.configuration.settings import Settings
+    from irregulars.infra.settings import Settings
     from irregulars.sinks.investigations import Answer, Investigation
 
 
@@ -134,7 +134,7 @@ def _print_cut(answer: Answer) -> None:
 
 
 def _create_tables(settings: Settings, wait_s: float) -> None:
-    from irregulars.infra.configuration.wiring import database_settings, keep_days
+    from irregulars.infra.wiring import database_settings, keep_days
     from irregulars.sinks.connection import connected
     from irregulars.sinks.migrate import keep, migrate
 
@@ -148,7 +148,7 @@ def _create_tables(settings: Settings, wait_s: float) -> None:
 
 
 def _delete_job(settings: Settings, wait_s: float, job: str, *, is_writing: bool, json: bool) -> None:
-    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connected
     from irregulars.sinks.migrate import delete_job, rows_of_job
 
@@ -172,7 +172,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _ask(settings: Settings, wait_s: float, question: str, values: dict[str, str], is_writing: bool) -> Answer:
-    from irregulars.infra.configuration.wiring import database_settings
+    from irregulars.infra.wiring import database_settings
     from irregulars.sinks.connection import connected
     from irregulars.sinks.investigations import bind, find_investigation, run, run_sql
 

@@ -12,7 +12,7 @@ from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafk
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
-    from irregulars.infra.configuration.settings import Settings
+    from irregulars.infra.settings import Settings
     from irregulars.messages.threshold_changes import ThresholdChange
     from irregulars.sinks.notices.state_log import StateLog
 

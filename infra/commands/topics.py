@@ -103,7 +103,7 @@ def grant(
 
     Example: irregulars topics grant worker User:irregulars-worker
     """
-    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.wiring import kafka_security
     from irregulars.kafka import access_roles
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -129,7 +129,7 @@ def revoke(
 
     Example: irregulars topics revoke worker User:irregulars-worker
     """
-    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.wiring import kafka_security
     from irregulars.kafka import access_roles
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -150,7 +150,7 @@ def delete(
 
     Example: irregulars topics delete --topic-prefix trial. --do-it
     """
-    from irregulars.infra.configuration.wiring import kafka_security
+    from irregulars.infra.wiring import kafka_security
     from irregulars.kafka.topic_admin import delete_topics, topics_there
 
     settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)

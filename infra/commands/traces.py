@@ -83,7 +83,7 @@ def replay(
     Example: irregulars replay tests/recordings/gloo-slow-nic --speed 0
     """
     from irregulars.infra.commands.analyze import rows_left_out
-    from irregulars.infra.configuration.wiring import agent_settings
+    from irregulars.infra.wiring import agent_settings
     from irregulars.producers.publishing.agent import Agent
     from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations

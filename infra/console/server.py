@@ -35,8 +35,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import irregulars
 from irregulars import stopping
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import database_settings, kafka_security
 from irregulars.infra.console.access import AccessPolicy, Gate, Sessions, make_policy, path_of
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
 from irregulars.infra.console.heat_routes import heat_map_routes
@@ -49,7 +47,9 @@ from irregulars.infra.console.tables import (
     pipeline_routes,
     question_routes,
 )
+from irregulars.infra.settings import Settings
 from irregulars.infra.showing.html_page import themed
+from irregulars.infra.wiring import database_settings, kafka_security
 from irregulars.printing import printable
 from irregulars.sinks.connection import DatabaseSettings
 

@@ -26,8 +26,8 @@ import typer
 from irregulars.detectors.plugins.checks import CHECKS
 from irregulars.detectors.plugins.protocol import COLUMNS as FRAMES
 from irregulars.infra import cli
-from irregulars.infra.configuration.agent_settings import agent_table
-from irregulars.infra.configuration.settings import FIELDS, settings_table
+from irregulars.infra.agent_settings import agent_table
+from irregulars.infra.settings import FIELDS, settings_table
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import TopicSettings

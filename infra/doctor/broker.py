@@ -20,9 +20,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from irregulars.errors import InputError, ServiceError, ServiceRefused
-from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.doctor.facts import BrokerFacts, KafkaFacts, Obstacle
 from irregulars.infra.doctor.findings import Finding, Level, count, finding, ok, span
+from irregulars.infra.settings import Settings
 from irregulars.kafka.broker import open_admin
 from irregulars.kafka.security import KafkaSecurity
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import database_settings, keep_days
 from irregulars.infra.doctor.broker import clock_finding
 from irregulars.infra.doctor.facts import Obstacle
 from irregulars.infra.doctor.findings import Finding, Level, Question, count, finding, names, ok, size, span, unread
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import database_settings, keep_days
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.migrate import shipped_migrations
 from irregulars.sinks.tables import TABLES

@@ -19,7 +19,6 @@ from typing import Final, Self, TypeVar
 
 from confluent_kafka import KafkaException
 
-from irregulars.infra.configuration.settings import FIELDS, LenientSettings, Settings
 from irregulars.infra.doctor.broker import check_broker, let_in, reason_of
 from irregulars.infra.doctor.database import check_database, read_database
 from irregulars.infra.doctor.facts import KafkaFacts, StreamFacts, TopicFacts
@@ -27,6 +26,7 @@ from irregulars.infra.doctor.findings import GROUPS, Finding, Question, count, f
 from irregulars.infra.doctor.stream import StreamReading, Tails
 from irregulars.infra.doctor.topics import Deadline, check_rights, check_topics, read_group, read_topics
 from irregulars.infra.doctor.workers import check_alerts, check_jobs, check_workers, read_page
+from irregulars.infra.settings import FIELDS, LenientSettings, Settings
 from irregulars.sinks.notices.settings import NotifySettings
 from irregulars.version import VERSION
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from irregulars import stopping
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.runs.child_process import ChildProcess, Service, free_port
 from irregulars.infra.runs.demo_broker import DemoBroker
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import Settings
 from irregulars.kafka.security import KafkaSecurity
 from irregulars.private_files import make_private_directory
 
@@ -136,7 +136,7 @@ class LocalServices(Service):
         return directory
 
     def _start_worker(self, directory: Path) -> None:
-        from irregulars.infra.configuration.wiring import kafka_security
+        from irregulars.infra.wiring import kafka_security
         from irregulars.kafka.topic_admin import create_topics
 
         self._on_step("creating the topics")

@@ -13,10 +13,10 @@ from typing import Final
 
 from irregulars import stopping
 from irregulars.errors import InputError
-from irregulars.infra.configuration.agent_settings import AgentFile, open_source
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import agent_settings
+from irregulars.infra.agent_settings import AgentFile, open_source
 from irregulars.infra.runs.data_directory import lock_directory
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import agent_settings
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
 from irregulars.producers.node.device_source import DeviceSource, Feed

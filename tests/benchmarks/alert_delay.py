@@ -34,10 +34,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from irregulars.infra.commands.traces import rename_job
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import agent_settings, monitor_settings
 from irregulars.messages.judgements import decode_verdict
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import agent_settings
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.producers.publishing.agent import Agent

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import analyze
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import monitor_settings
 from irregulars.kafka.topics import SNAPSHOT_TOPICS
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings

@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 from irregulars.infra.commands.traces import in_time, rename_job
-from irregulars.infra.configuration.wiring import agent_settings
+from irregulars.infra.wiring import agent_settings
 from irregulars.messages.records import SCHEMAS
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import Trace

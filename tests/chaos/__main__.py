@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import database_settings
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import database_settings
 from irregulars.kafka.topic_admin import create_topics
 from tests.chaos.account import ALL_JUDGED
 from tests.chaos.clocks import compile_library

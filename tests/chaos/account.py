@@ -18,9 +18,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from irregulars.infra.commands.traces import rename_job
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import monitor_settings
 from irregulars.kafka.log_reader import LogReader
 from irregulars.messages.judgements import decode_verdict
 from irregulars.producers.trace.directory import Trace, read_trace

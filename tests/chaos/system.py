@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from irregulars.infra.configuration.settings import CONFIG_VARIABLE, PREFIX, Settings
 from irregulars.infra.runs.child_process import HOST, free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import CONFIG_VARIABLE, PREFIX, Settings
 from tests.apache_kafka.broker import KafkaBroker
 from tests.chaos.clocks import Clock
 from tests.chaos.disks import Disk

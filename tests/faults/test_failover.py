@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import analyze
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import agent_settings, monitor_settings
 from irregulars.producers.publishing.agent import Agent, Progress
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource

@@ -14,7 +14,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.settings import Settings
 from irregulars.kafka.topics import rank_key
 from irregulars.messages.announcements import (
     Announcement,

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import analyze
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import monitor_settings
 from irregulars.producers.trace.directory import read_trace
 from tests.integration.pipelines import RECORDINGS, Pipeline, Process
 from tests.integration.test_end_to_end import FAULTY, REPLAYED, stored_verdicts

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import agent_settings
 from irregulars.infra.runs.local_services import LocalServices
 from irregulars.infra.runs.published_run import LivePlan, LiveRun
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import agent_settings
 from irregulars.kafka.topics import TopicSettings
 from tests.integration.notify_runs import NotifyRun
 from tests.integration.worker_runs import wait_until

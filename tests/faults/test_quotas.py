@@ -11,7 +11,7 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from irregulars.errors import ServiceUnavailable
-from irregulars.infra.configuration.wiring import database_settings
+from irregulars.infra.wiring import database_settings
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from tests.integration.database_users import quotas_of
 from tests.integration.pipelines import ITERATIONS, Pipeline

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from irregulars.errors import ServiceRefused, SinkBusy
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import database_settings
 from irregulars.infra.console.database import ConsoleDatabase
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import database_settings
 from irregulars.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.kafka.login_password import new_producer
 from irregulars.kafka.topic_admin import create_topics

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import analyze
+from irregulars.infra.wiring import agent_settings, monitor_settings
 from irregulars.kafka.topics import SENDING, rank_key
 from irregulars.messages.records import encode_batch
 from irregulars.producers.publishing.agent import Agent

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import Analysis, analyze
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import monitor_settings
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS

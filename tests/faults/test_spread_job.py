@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import monitor_settings
 from irregulars.infra.runs.analysis import analyze
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import monitor_settings
 from irregulars.kafka.topics import TopicSettings, group_key, partition_of
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from irregulars.infra.configuration.wiring import agent_settings
+from irregulars.infra.wiring import agent_settings
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.settings import Settings
 from irregulars.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics

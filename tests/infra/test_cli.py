@@ -78,7 +78,7 @@ def test_an_unusable_call_is_one_line_and_status_2(run: Run, arguments: list[str
 
 
 def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("irregulars.infra.configuration.settings.load_settings", _raiser(InputError("first\nsecond")))
+    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(InputError("first\nsecond")))
     assert run("settings") == (2, "", "irregulars: first second\n")
 
 
@@ -86,7 +86,7 @@ def test_an_error_of_several_lines_becomes_one(run: Run, monkeypatch: pytest.Mon
     ("words", "number", "status"),
     [("settings", signal.SIGINT, 130), ("settings", signal.SIGTERM, 143), ("worker", signal.SIGINT, 0)],
 )
-@pytest.mark.parametrize("imported", ["typer", "irregulars.infra.configuration.settings"])
+@pytest.mark.parametrize("imported", ["typer", "irregulars.infra.settings"])
 def test_a_signal_in_an_import_ends_a_command_without_a_complaint(
     words: str, number: int, status: int, imported: str
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_pipe_that_nobody_reads_any_more_ends_without_a_word() -> None:
 
 def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ModuleNotFoundError("No module named 'faust.app'", name="faust.app")
-    monkeypatch.setattr("irregulars.infra.configuration.settings.load_settings", _raiser(missing))
+    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(missing))
     status, _, err = run("settings")
     assert status == 2
     assert err.startswith("irregulars: package faust.app must be installed; got none. Run in a checkout")
@@ -142,7 +142,7 @@ def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("irregulars.infra.configuration.settings.load_settings", _raiser(ZeroDivisionError("a bug")))
+    monkeypatch.setattr("irregulars.infra.settings.load_settings", _raiser(ZeroDivisionError("a bug")))
     monkeypatch.setattr(sys, "argv", ["irregulars", "settings"])
     with pytest.raises(ZeroDivisionError):
         cli.main()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from irregulars.infra.configuration.settings import load_settings
+from irregulars.infra.settings import load_settings
 from tests.apache_kafka.jars import kafka_version
 from tests.infra.kit.command_lines import parse
 

@@ -18,8 +18,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import database_settings
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import database_settings
 from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.tables import TABLES, sort_by_key

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.settings import Settings
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.conftest import ClickHouseAddress

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.runs.local_services import LocalServices
+from irregulars.infra.settings import Settings
 
 pytestmark = pytest.mark.integration
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from irregulars.errors import InputError, ServiceRefused, ServiceUnavailable
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import database_settings, keep_days
 from irregulars.infra.runs.demo_database import DemoDatabase
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import database_settings, keep_days
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.investigations import run as ask_question

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import database_settings
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import database_settings
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.login_password import new_producer
 from irregulars.kafka.topic_admin import create_topics

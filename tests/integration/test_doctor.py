@@ -22,10 +22,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
     ResourceType,
 )
 
-from irregulars.infra.configuration.settings import LenientSettings, Settings
 from irregulars.infra.doctor.diagnosis import diagnose, watch
 from irregulars.infra.doctor.findings import Finding, Question
 from irregulars.infra.runs.child_process import free_port
+from irregulars.infra.settings import LenientSettings, Settings
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import rank_key
 from irregulars.messages.announcements import (

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from irregulars.infra.configuration.settings import LenientSettings, Settings
 from irregulars.infra.doctor.diagnosis import diagnose
 from irregulars.infra.doctor.findings import Finding, Question, status_of
 from irregulars.infra.runs.child_process import free_port
+from irregulars.infra.settings import LenientSettings, Settings
 from irregulars.kafka.access_roles import ROLES, Right, grant, rights_of
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import agent_settings, monitor_settings
 from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import agent_settings, monitor_settings
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.messages.judgements import Verdict
 from irregulars.producers.publishing.agent import Agent

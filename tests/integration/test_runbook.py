@@ -15,7 +15,7 @@ from string import Template
 import pytest
 
 from irregulars.infra import cli
-from irregulars.infra.configuration.settings import Settings
+from irregulars.infra.settings import Settings
 from irregulars.sinks.advice import runbook_of
 from irregulars.sinks.connection import DatabaseSettings, connect
 from tests.integration.guide_reader import blocks_of

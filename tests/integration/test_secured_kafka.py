@@ -19,9 +19,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from confluent_kafka import TopicPartition as Place
 
 from irregulars.errors import ServiceError, ServiceRefused
-from irregulars.infra.configuration.settings import Settings
-from irregulars.infra.configuration.wiring import agent_settings, kafka_security
 from irregulars.infra.console.database import KafkaAddress
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import agent_settings, kafka_security
 from irregulars.kafka.access_roles import ROLES, grant, rights_of
 from irregulars.kafka.broker import client_config, open_admin
 from irregulars.kafka.log_reader import LogReader

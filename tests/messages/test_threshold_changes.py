@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError, RecordError
-from irregulars.infra.configuration.settings import FIELDS, Settings
+from irregulars.infra.settings import FIELDS, Settings
 from irregulars.messages.threshold_changes import (
     FIXED,
     LEAD_NS,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from irregulars.infra.configuration.agent_settings import NicsTable
+from irregulars.infra.agent_settings import NicsTable
 from tests.benchmarks.table.comparing import number, read_committed
 
 DAY_S: Final = 86_400

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError, PluginError
-from irregulars.infra.configuration.agent_settings import (
+from irregulars.infra.agent_settings import (
     ARRAYS,
     KINDS,
     TABLES,
@@ -17,7 +17,7 @@ from irregulars.infra.configuration.agent_settings import (
     open_source,
     read_agent_file,
 )
-from irregulars.infra.configuration.settings import load_settings
+from irregulars.infra.settings import load_settings
 from irregulars.producers.trace.source import TraceSource
 from tests.producers.trace_directories import RECORDINGS
 

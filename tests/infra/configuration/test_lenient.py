@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration.settings import load_leniently
+from irregulars.infra.settings import load_leniently
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
-from irregulars.infra.configuration import agent_settings
-from irregulars.infra.configuration.settings import (
+from irregulars.infra import agent_settings
+from irregulars.infra.settings import (
     FIELDS,
     SEVERITIES,
     Settings,
@@ -22,7 +22,7 @@ from irregulars.infra.configuration.settings import (
     parse_assignment,
     settings_table,
 )
-from irregulars.infra.configuration.wiring import monitor_settings, severity_limits, worker_settings
+from irregulars.infra.wiring import monitor_settings, severity_limits, worker_settings
 from irregulars.messages import judgements
 from irregulars.messages.threshold_changes import LIVE
 from irregulars.settings import SeverityLimits

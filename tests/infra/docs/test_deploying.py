@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.configuration.settings import load_settings
-from irregulars.infra.kit import locked_install
+from irregulars.infra import locked_install
+from irregulars.infra.settings import load_settings
 from tests.infra.kit.command_lines import parse
 from tests.infra.kit.manifests import named, rendered
 from tests.infra.kit.test_dockerfile import stage
@@ -100,7 +100,7 @@ def test_images_that_are_built_are_stages_and_take_the_argument() -> None:
 def test_the_installer_takes_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Path, list[str]]] = []
     monkeypatch.setattr(locked_install, "install", lambda into, extras: calls.append((into, extras)))
-    for words in those("python3 infra/kit/locked_install.py"):
+    for words in those("python3 infra/locked_install.py"):
         locked_install.main(words[2:])
     assert {(str(into), *extras) for into, extras in calls} == {
         ("/opt/irregulars/0.1.0", "worker", "console"), ("/opt/irregulars/0.1.0",),

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.configuration.settings import Settings
 from irregulars.infra.doctor.broker import check_broker, clock_finding, file_ends_s, let_in
 from irregulars.infra.doctor.facts import Obstacle
+from irregulars.infra.settings import Settings
 from tests.infra.doctor.installations import NOW_S, kafka, troubles
 from tests.integration.certificates import Authority
 

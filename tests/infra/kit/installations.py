@@ -14,11 +14,11 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from irregulars.infra.kit.locked_install import canonical
+from irregulars.infra.locked_install import canonical
 from tests.infra.kit.test_dockerfile import stage
 
 ROOT = Path(__file__).resolve().parents[3]
-_INSTALLER = "infra/kit/locked_install.py"
+_INSTALLER = "infra/locked_install.py"
 
 
 def install_extras(folder: Path, extras: Iterable[str]) -> Path:
@@ -70,7 +70,7 @@ def _required(name: str, extras: frozenset[str]) -> list[tuple[str, frozenset[st
 def extras_of(words: Iterable[str]) -> tuple[str, ...]:
     """Return the extras that a call of the installer names.
 
-    >>> extras_of(["python3", "infra/kit/locked_install.py", "/opt/x", "--extra", "worker", "--extra", "console"])
+    >>> extras_of(["python3", "infra/locked_install.py", "/opt/x", "--extra", "worker", "--extra", "console"])
     ('worker', 'console')
     """
     words = list(words)

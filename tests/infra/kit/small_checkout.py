@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.kit.locked_install import SOURCES, chosen_lock
+from irregulars.infra.locked_install import SOURCES, chosen_lock
 
 ROOT = Path(__file__).resolve().parents[3]
 # What its extras need: one small package each, without dependencies

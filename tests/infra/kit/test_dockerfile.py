@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from irregulars import __version__
-from irregulars.infra.configuration.settings import load_settings
-from irregulars.infra.kit.locked_install import SOURCES
+from irregulars.infra.locked_install import SOURCES
+from irregulars.infra.settings import load_settings
 from tests.infra.kit.command_lines import parse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,7 +130,7 @@ def sent(path: str) -> bool:
 
 def test_the_builder_gets_what_the_wheel_is_made_of_and_nothing_else() -> None:
     assert all(
-        sent(name) for name in (*SOURCES, "requirements.lock", "infra/kit/locked_install.py", "irregulars/_kernel.c")
+        sent(name) for name in (*SOURCES, "requirements.lock", "infra/locked_install.py", "irregulars/_kernel.c")
     )
     others = (".git/config", ".venv/bin/python", "tests/conftest.py", "shared/traces", ".env", "build/sbom.json")
     assert [name for name in (*others, "irregulars/_kernel.abi3.so", "sinks/__pycache__/a.pyc") if sent(name)] == []

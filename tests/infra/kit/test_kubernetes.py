@@ -13,8 +13,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from irregulars.infra.configuration.agent_settings import read_agent_file
-from irregulars.infra.configuration.settings import Settings, load_settings
+from irregulars.infra.agent_settings import read_agent_file
+from irregulars.infra.settings import Settings, load_settings
 from irregulars.sinks.notices.settings import read_notify_file
 from tests.infra.kit.command_lines import parse
 from tests.infra.kit.manifest_rules import RULES, Document, containers, problems, workloads

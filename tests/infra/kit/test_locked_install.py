@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.kit import locked_install
-from irregulars.infra.kit.locked_install import chosen_lock, constraints, install, lock_blocks, main
+from irregulars.infra import locked_install
+from irregulars.infra.locked_install import chosen_lock, constraints, install, lock_blocks, main
 from tests.infra.kit.small_checkout import PACKAGES, fetch_packages, small_checkout
 
 ROOT = Path(__file__).resolve().parents[3]

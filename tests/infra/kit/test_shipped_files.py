@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.infra.kit.shipped_files import FOLDERS, shipped_files, write_kit
+from irregulars.infra.shipped_files import FOLDERS, shipped_files, write_kit
 from tests.infra.kit.manifests import rendered
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,6 +36,6 @@ def test_what_somebody_has_changed_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_where_an_image_left_it_out_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("irregulars.infra.kit.shipped_files.FOLDERS", ("kit/not-there",))
+    monkeypatch.setattr("irregulars.infra.shipped_files.FOLDERS", ("kit/not-there",))
     with pytest.raises(InputError, match="infra/kit/not-there must be in the installed package"):
         write_kit(tmp_path / "new")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from irregulars.infra.configuration.settings import Settings, load_settings
+from irregulars.infra.settings import Settings, load_settings
 from irregulars.sinks.notices.settings import OWN, read_notify_file
 from tests.infra.kit.command_lines import parse
 from tests.infra.kit.units import FOLDER, PROGRAM, ROOT, UNITS, Unit, instances

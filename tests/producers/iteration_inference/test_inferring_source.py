@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from irregulars.infra.configuration.agent_settings import SourceTable, open_source
+from irregulars.infra.agent_settings import SourceTable, open_source
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.importing import import_trace

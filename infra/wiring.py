@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from irregulars.infra.configuration.settings import FIELDS, Settings
+from irregulars.infra.settings import FIELDS, Settings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

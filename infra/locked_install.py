@@ -1,6 +1,6 @@
 """Install Irregulars of a checkout with just the versions and hashes of ``requirements.lock``.
 
-``python3 infra/kit/locked_install.py /opt/irregulars --extra worker`` makes a virtual environment there. The
+``python3 infra/locked_install.py /opt/irregulars --extra worker`` makes a virtual environment there. The
 Dockerfile calls it, and so do administrators of bare metal. It needs nothing but Python, pip and a C compiler.
 
 The lock file holds everything, tests and demo too. So pip is asked which of it the wheel needs (it may choose no
@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCES: Final = (
     "pyproject.toml", "README.md", "LICENSE", "irregulars", "detectors", "infra", "producers", "sinks", "streams",
 )  # fmt: skip
