@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
     from irregulars.sinks.notices.actions.actor import ActingLimits, Nodes
     from irregulars.sinks.notices.actions.feed import ActionFeed
 
-
-import socket
-import time
 
 act = typer.Typer(
     help="Cordon the nodes that verdicts accuse, and give them back; without --do-it no node is touched."

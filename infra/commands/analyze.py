@@ -6,7 +6,9 @@ import atexit
 import gc
 import math
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from irregulars.messages.judgements import Verdict
     from irregulars.producers.trace.directory import Trace
 
-
-import shutil
-import textwrap
 
 _SUSPECTS_SHOWN = 3
 

@@ -16,7 +16,7 @@ import typer
 
 from irregulars import stopping
 from irregulars.errors import InputError, how_to_install
-from irregulars.infra.commands.options import kafka_of, open_console, program, settings_of
+from irregulars.infra.commands.options import Json, kafka_of, open_console, plain, print_json, program, settings_of
 from irregulars.printing import broken, printable, say
 
 if TYPE_CHECKING:
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from irregulars.messages.judgements import Verdict
     from irregulars.producers.publishing.agent import AgentSettings
     from irregulars.producers.simulator.settings import SimulatorSettings
-
-
-from typing import TYPE_CHECKING
-
-from irregulars.infra.commands.options import Json, plain, print_json
-
-if TYPE_CHECKING:
-    from irregulars.infra.runs.local_services import LocalServices
 
 
 JOB: Final = "demo"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +20,7 @@ from irregulars.infra.commands.options import (
     TopicPrefix,
     open_console,
     print_json,
+    settings_of,
 )
 
 if TYPE_CHECKING:
@@ -24,14 +28,6 @@ if TYPE_CHECKING:
 
     from irregulars.infra.doctor.findings import Question
     from irregulars.infra.settings import LenientSettings
-
-
-import dataclasses
-from collections import Counter
-from pathlib import Path
-from typing import Any
-
-from irregulars.infra.commands.options import settings_of
 
 
 def doctor(

@@ -14,14 +14,9 @@ from irregulars.printing import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from irregulars.messages.opinions import Opinion
     from irregulars.sinks.notices.mutes import Mute
     from irregulars.sinks.notices.state_log import StateLog
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from irregulars.messages.opinions import Opinion
 
 
 mutes = typer.Typer(

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import sys
-from collections.abc import Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+import textwrap
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from irregulars.errors import InputError
 from irregulars.infra.commands.options import ClickHouseUrl, Database, Json, open_console, print_json, settings_of
-from irregulars.printing import broken, counted, printable
+from irregulars.printing import broken, counted, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from irregulars.infra.settings import Settings
     from irregulars.sinks.investigations import Answer, Investigation
-
-
-import csv
-import math
-import textwrap
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from decimal import Decimal
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-from irregulars.printing import printable_lines
-
-if TYPE_CHECKING:
-    from irregulars.sinks.investigations import Answer
 
 
 def _question_names(incomplete: str) -> list[tuple[str, str]]:

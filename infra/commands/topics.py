@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
-
-if TYPE_CHECKING:
-    from irregulars.kafka.access_roles import Right
-
-
-import base64
-from collections import deque
-from typing import TYPE_CHECKING, Any
-
 from irregulars.errors import InputError, ServiceError
+from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
     from irregulars.infra.runs.dead_letters import DeadLetterBox
+    from irregulars.kafka.access_roles import Right
 
 
 topics = typer.Typer(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -29,16 +30,11 @@ from irregulars.printing import counted, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from irregulars.producers.simulator.settings import SimulatorSettings
-
-
-import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from irregulars.infra.runs.trace_reports import LateRank
+    from irregulars.messages.records import Batch
     from irregulars.producers.importers.imported import ImportedJob
+    from irregulars.producers.publishing.agent import Progress
+    from irregulars.producers.simulator.settings import SimulatorSettings
     from irregulars.producers.trace.directory import Trace
 
 
@@ -46,11 +42,6 @@ if TYPE_CHECKING:
 QUIET_S = 10.0
 
 _FIRST_ROWS = 16
-
-if TYPE_CHECKING:
-    from irregulars.messages.records import Batch
-    from irregulars.producers.publishing.agent import Progress
-    from irregulars.producers.trace.directory import Trace
 
 
 def replay(

@@ -98,16 +98,8 @@ def make_policy(
 ) -> AccessPolicy:
     """Return the policy for the settings.
 
-    Raises `InputError` if the settings would admit others than the intended users, or send secrets unencrypted.
-
-    Parameters
-    ----------
-    listen
-        Host and port.
-    token_file
-        Holds the token; None: a random one, unless a proxy names people.
-    takes_plain
-        Others may reach us unencrypted.
+    Without a `token_file` the token is a random one, unless a proxy names people; `takes_plain`: others may reach us
+    unencrypted. Raises `InputError` if the settings would admit others than the intended users, or send secrets so.
     """
     networks = parse_networks(proxies)
     if not networks and (user_header is not None or proxy_secret_file is not None):

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.sinks.connection import DatabaseSettings, connect, translated
-
-if TYPE_CHECKING:
-    from clickhouse_connect.driver.client import Client
-
-
-import logging
-import threading
-from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
-
-from irregulars.errors import RecordError, ServiceError
+from irregulars.errors import RecordError, ServiceError, ServiceRefused, ServiceUnavailable
 from irregulars.infra.runs.dead_letters import DeadLetter, follow_alerts
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict
 from irregulars.sinks.alerts import decode_alert
+from irregulars.sinks.connection import DatabaseSettings, connect, translated
 from irregulars.sinks.notices.state_log import opened
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
 
 KEEP_S: Final = 2.0  # how long an answer is given to others too, s: pages ask again as often
 _MOST: Final = 512
@@ -117,23 +112,10 @@ class ConsoleDatabase:
         return f"{self.settings.database} on {self.settings.address}"
 
     async def ask(self, key: Hashable, read: Callable[[Client], T], keep_s: float = KEEP_S) -> T:
-        """Return the result of `read`, or that of an equal question a moment ago.
+        """Return the result of `read`, or that of a question with an equal key within `keep_s`.
 
-        Parameters
-        ----------
-        key
-            Names the question with all its values: equal keys get one answer.
-        read
-            Asks the client; runs in a thread, bounded in time and rows by settings of the connection.
-        keep_s
-            Seconds for which the answer is shared.
-
-        Raises
-        ------
-        ServiceError
-            If the database does not answer in time, or refuses us.
-        InputError
-            If the question can't be asked.
+        `read` runs in a thread, bounded in time and rows by settings of the connection. Raises `ServiceError` if the
+        database does not answer in time, or refuses us; `InputError` if the question can't be asked.
         """
         return await self._answers.get(key, lambda: self._timed(read), keep_s)
 

@@ -125,16 +125,8 @@ def matrix_of(
 ) -> HeatMatrix:  # fmt: skip
     """Make a matrix, a chunk of iterations at a time: cells take four bytes only while their chunk is looked at.
 
-    Parameters
-    ----------
-    chunks
-        The quantity's column: the first iteration of each chunk, and its cells ``[iteration, rank]``.
-    sample
-        Cells of some regular iterations, to know each rank's usual and the noise by.
-    group
-        Whose peer each rank is.
-    iterations
-        Those of the window.
+    `chunks`: the first iteration of each chunk, and its cells ``[iteration, rank]``. `sample`: cells of some regular
+    iterations, for each rank's usual and the noise. `group`: whose peer each rank is.
     """
     usual = usual_of(sample)
     levels = np.zeros((len(iterations), sample.shape[1]), dtype=np.uint16)
@@ -212,12 +204,7 @@ def usual_of(work: Values) -> Values:
 def beyond_peers(values: Values, group: Ints) -> Values:
     """Return how much each cell is above the median of the rank's peers in that iteration, itself among them.
 
-    Parameters
-    ----------
-    values
-        ``[iteration, rank]``.
-    group
-        Whose peer each rank is: a number for each, from 0 on. See `FEWEST_PEERS`.
+    `values`: ``[iteration, rank]``. `group`: whose peer each rank is, a number from 0 on; see `FEWEST_PEERS`.
     """
     sizes = np.bincount(group)
     beyond = np.empty_like(values)

@@ -163,7 +163,7 @@ def read_span(client: Client, start: Start) -> tuple[int, int]:
 def read_around(client: Client, start: Start, around: int | None, limit: int) -> Window:
     """Return up to `limit` iterations, with `around` in their middle where there are enough; None: the newest."""
     if around is None:
-        return _window(client, start, -FAR, FAR, limit)
+        return read_window(client, start, -FAR, FAR, limit)
     after = _numbers(client, _FROM, start, around, limit)
     before = _numbers(client, _BEFORE, start, around, limit)
     ahead = min(len(after), max(-(-limit // 2), limit - len(before)))
@@ -178,10 +178,6 @@ def _numbers(client: Client, question: str, start: Start, around: int, limit: in
 
 def read_window(client: Client, start: Start, first: int, last: int, limit: int = MOST_TIMES) -> Window:
     """Return the iterations from `first` to `last`, both included; of more than `limit`, the newest."""
-    return _window(client, start, first, last, limit)
-
-
-def _window(client: Client, start: Start, first: int, last: int, limit: int) -> Window:
     asked = {**start.values, "first": first, "last": last, "limit": limit}
     newest_first = _arrow(client, _WINDOW, asked, limit)
     table = newest_first.take(np.arange(newest_first.num_rows)[::-1])

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
@@ -43,12 +43,14 @@ from irregulars.infra.console.heat_reading import MOST_TIMES, Start, read_cell
 from irregulars.infra.console.heat_store import (
     MOST_ITERATIONS,
     Changed,
-    Database,
     HeatMapStore,
     Version,
     version_of,
 )
 from irregulars.infra.console.rendering import NAME
+
+if TYPE_CHECKING:
+    from irregulars.infra.console.database import ConsoleDatabase
 
 _USUAL_ITERATIONS: Final = 1_000
 _USUAL_TIMES: Final = 2_000
@@ -59,8 +61,8 @@ _ASK_AGAIN: Final = "private, no-cache"
 Answer = Callable[[Request, Start], Awaitable[Response]]
 
 
-def heat_map_routes(database: Database) -> list[BaseRoute]:
-    """Return the routes. `database`: Answers questions; its user only reads."""
+def heat_map_routes(database: ConsoleDatabase) -> list[BaseRoute]:
+    """Return the routes."""
     pages = _Endpoints(HeatMapStore(database))
     return [
         Route(f"/api/jobs/{{job:{NAME}}}/{{attempt}}/{name}", _guarded(answer), methods=["GET"])
@@ -150,13 +152,12 @@ class _Endpoints:
         assert matrix is not None
         columns = matrix.levels.shape[0]
         per_bin = (_power(request, "ranks_per_bin"), _power(request, "iterations_per_bin"))
-        at = (
-            _tile_at(request, "row", len(places.ranks), per_bin[0]),
-            _tile_at(request, "column", columns, per_bin[1]),
-        )
-        left = TILE * per_bin[1] * at[1]
+        sizes = (("row", len(places.ranks)), ("column", columns))
+        tiles = (-(-max(1, size) // (each * TILE)) for (_, size), each in zip(sizes, per_bin, strict=True))
+        row, column = (_needed(request, name, 0, count - 1, 0) for (name, _), count in zip(sizes, tiles, strict=True))
+        left = TILE * per_bin[1] * column
         skipped = _needed(request, "skipped", 0, min(TILE, -(-(columns - left) // per_bin[1])) - 1, 0)
-        bins = await run_in_threadpool(matrix.tile, order.rows, per_bin, at, skipped)
+        bins = await run_in_threadpool(matrix.tile, order.rows, per_bin, (row, column), skipped)
         accepted = request.headers.get("accept-encoding", "")
         tile = await run_in_threadpool(tile_bytes, bins, matrix.scale, per_bin)
         body, encoding = await run_in_threadpool(compressed, tile, accepted)
@@ -281,11 +282,6 @@ def _power(request: Request, name: str) -> int:
     if number & (number - 1):
         raise InputError(f"{name} must be a power of two; got {number}")
     return number
-
-
-def _tile_at(request: Request, name: str, size: int, per_bin: int) -> int:
-    tiles = -(-max(1, size) // (per_bin * TILE))
-    return _needed(request, name, 0, tiles - 1, 0)
 
 
 def _json(request: Request, value: Any, status: int = 200, cache: str = _ASK_AGAIN) -> Response:

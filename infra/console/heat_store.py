@@ -7,7 +7,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from clickhouse_connect.driver.client import Client
 
+    from irregulars.infra.console.database import ConsoleDatabase
+
+
 T = TypeVar("T")
 
 KEPT_BYTES: Final = 256 << 20
@@ -41,14 +44,6 @@ KEPT_BYTES: Final = 256 << 20
 MOST_ITERATIONS: Final = 4_096  # iterations of a window at most; of large jobs fewer, see `matrix.MOST_CELLS`
 _PLACES_KEPT_S: Final = 30.0
 _WINDOW_KEPT_S: Final = 2.0
-
-
-class Database(Protocol):
-    """What answers our questions: `infra.console.database.ConsoleDatabase`, or anything with its `ask`."""
-
-    async def ask(self, key: Hashable, read: Callable[[Client], T], keep_s: float = 2.0) -> T:
-        """Return what `read` makes of the database; equal keys asked together share one answer."""
-        ...
 
 
 class Version(NamedTuple):
@@ -115,20 +110,14 @@ class HeatMapStore:
     `database`: Answers questions; `kept_bytes`: Bound of the matrices that are kept.
     """
 
-    def __init__(self, database: Database, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, database: ConsoleDatabase, kept_bytes: int = KEPT_BYTES) -> None:
         self._database = database
         self._kept_bytes = kept_bytes
         self._begun: set[asyncio.Task[Any]] = set()
         self._kept: OrderedDict[Hashable, Held] = OrderedDict()
 
     async def around(self, start: Start, around: int | None, wanted: int) -> tuple[Window, Places]:
-        """Return the newest iterations or those around one, and the job's ranks; as many as a window may have.
-
-        Raises
-        ------
-        InputError
-            If no iteration of this start of the job is stored.
-        """
+        """Return the newest iterations or those around one, and the job's ranks; as many as a window may have."""
         window = await self.times(start, around, wanted)
         places = await self.places(start, window)
         most = max(1, MOST_CELLS // max(1, len(places.ranks)))
@@ -150,12 +139,7 @@ class HeatMapStore:
         """Return the version that a browser is told of a window, and how many of its first iterations it may keep.
 
         The version names the baseline, so that all its cells are held against the same one whatever others ask, and
-        whatever is dropped from memory meanwhile.
-
-        Parameters
-        ----------
-        known
-            The version that the browser has; empty: none.
+        whatever is dropped from memory meanwhile. `known`: the version that the browser has; empty: none.
         """
         rows, own = version_of(window, places), Version.of_text(known, quantity.name)
         overlap = self._overlap(start, quantity, window, places, lambda held: held.version == own)
@@ -178,13 +162,7 @@ class HeatMapStore:
         return None
 
     async def times(self, start: Start, around: int | None, wanted: int) -> Window:
-        """Return the newest iterations or those around one, without any rank's.
-
-        Raises
-        ------
-        InputError
-            If no iteration of this start of the job is stored.
-        """
+        """Return the newest iterations or those around one; raises `InputError` where none is stored."""
         window = await self._around(start, around, wanted)
         if not len(window.iterations):
             raise InputError(
@@ -213,10 +191,7 @@ class HeatMapStore:
     ) -> tuple[HeatMatrix, Places]:
         """Return one quantity of the iterations between `edges`, in the `version` that `told` gave.
 
-        Raises
-        ------
-        Changed
-            If the rows are others by now, or no matrix with that version's baseline is kept any more.
+        Raises `Changed` if the rows are others by now, or no matrix with that version's baseline is kept any more.
         """
         window = await self.between(start, *edges)
         places = await self.places(start, window)

@@ -124,8 +124,6 @@ def cells_of(client: Client, job: str, attempt: int, around: int, gpus: int) -> 
 _IRREGULAR: Final = 50
 _VERDICTS: Final = 50
 _SLOW_S: Final = 10.0  # how long an answer that changes slowly is shared
-
-
 _NOW: Final = 5  # iterations whose median is called the time now: one alone may be a hiccup
 
 
@@ -141,7 +139,7 @@ class Pace:
     @property
     def ratio(self) -> float:
         """Now over usual; NaN where one of them is not known."""
-        return self.now_ns / self.usual_ns if self.usual_ns > 0 else float("nan")
+        return self.now_ns / self.usual_ns if self.usual_ns > 0 else math.nan
 
 
 def pace_of(iterations: Sequence[Iteration]) -> Pace | None:
@@ -150,16 +148,11 @@ def pace_of(iterations: Sequence[Iteration]) -> Pace | None:
         return None
     now_ns = median_of([one.elapsed_ns for one in iterations[-_NOW:]])
     known = [one.reference_ns for one in iterations if one.reference_ns is not None]
-    usual_ns = known[-1] if known else float("nan")
+    usual_ns = known[-1] if known else math.nan
     irregular = sum(one.is_irregular is True for one in iterations)
     newest = f"of the newest {len(iterations)}, {irregular} irregular"
     text = f"{duration(now_ns)} now, usual {duration(usual_ns)}; {newest}"
     return Pace(now_ns, usual_ns, Markup(small_line(iterations, usual_ns, text)), text)
-
-
-def job_routes() -> list[BaseRoute]:
-    """Return the routes of this page."""
-    return [Route(f"/jobs/{{job:{NAME}}}", job_page, name="job")]
 
 
 async def job_page(request: Request) -> Response:
@@ -216,6 +209,9 @@ _VERDICT_COLUMNS: Final = (
 )  # fmt: skip
 
 
+_HOLE: Final = 5  # regular iterations between two irregular ones of one stretch at most
+
+
 def _around(times: list[Iteration]) -> int:
     """Return the iteration to look at: the newest irregular stretch's first, else the newest of all."""
     if not times:
@@ -227,9 +223,6 @@ def _around(times: list[Iteration]) -> int:
         elif first is not None and first - one.iteration > _HOLE:
             break
     return times[-1].iteration if first is None else first
-
-
-_HOLE: Final = 5  # regular iterations between two irregular ones of one stretch at most
 
 
 _MOST_JOBS: Final = 200
@@ -282,11 +275,6 @@ class Now:
         return ", ".join(parts)
 
 
-def jobs_now_routes() -> list[BaseRoute]:
-    """Return the routes of this page."""
-    return [Route("/", jobs_now_page, name="now")]
-
-
 async def jobs_now_page(request: Request) -> Response:
     """Show open incidents and all jobs; without a database, the newest alerts."""
     console = console_of(request)
@@ -317,18 +305,13 @@ def now_of(
     open_ones = named(incidents)
     lines = [
         JobLine(
-            row,
-            pace_of(newest.get((row["job"], row["attempt"]), ())),
-            _cost(row["job"], open_ones),
+            row, pace_of(newest.get((row["job"], row["attempt"]), ())), _cost(row["job"], open_ones),
             seen_s := seconds(row["last_seen_at"]),
-            "silent"
-            if seen_s is None or now_s - seen_s > silence_s
-            else "late"
-            if now_s - seen_s > _STALE_S
-            else "running",
+            "silent" if seen_s is None or now_s - seen_s > silence_s
+            else "late" if now_s - seen_s > _STALE_S else "running",
         )
         for row in named(jobs)
-    ]
+    ]  # fmt: skip
     lines.sort(key=_order)
     return Now(open_ones, lines, incidents.empty, jobs.empty)
 
@@ -356,3 +339,9 @@ def _cost(job: str, incidents: Sequence[Row]) -> float | None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+ROUTES: Final[Sequence[BaseRoute]] = (
+    Route("/", jobs_now_page, name="now"),
+    Route(f"/jobs/{{job:{NAME}}}", job_page, name="job"),
+)

@@ -43,7 +43,7 @@ LIVE_S: Final = 2  # seconds between two looks of a page that is open
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What pages are made of."""
+    """The values that all pages share."""
 
     database: ConsoleDatabase
     # kafka, alerts: The topics, and the newest alerts; None: the console was told to leave Kafka alone
@@ -204,13 +204,7 @@ class Table:
 
 
 def table_of(answer: Answer, columns: Sequence[str] | None = None) -> Table:
-    """Return an answer as a table.
-
-    Parameters
-    ----------
-    columns
-        Which columns, in which order; None: all of them.
-    """
+    """Return an answer as a table, of all columns or of those named, in their order."""
     places = [answer.columns.index(one) for one in columns or answer.columns if one in answer.columns]
     heads = []
     for at in places:
@@ -305,16 +299,12 @@ def _plain_text(value: Any) -> str:
     return printable(value)
 
 
-def _share(value: Any) -> str:
-    return f"{float(value):.0%}"
-
-
 _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "probability": lambda value: percent(float(value)),
     "highest_probability": lambda value: percent(float(value)),
     "told_probability": lambda value: percent(float(value)),
-    "recovers_ratio": _share,
-    "right_share": _share,
+    "recovers_ratio": lambda value: f"{float(value):.0%}",
+    "right_share": lambda value: f"{float(value):.0%}",
     "kind": lambda value: name_kind(printable(value)),
     "gpu_hours_lost": lambda value: amount(float(value)),
     "gpu_hours_per_hour": lambda value: amount(float(value)),

@@ -35,18 +35,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import irregulars
 from irregulars import stopping
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
+from irregulars.infra.console import jobs, tables
 from irregulars.infra.console.access import AccessPolicy, Gate, Sessions, make_policy, path_of
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
 from irregulars.infra.console.heat_routes import heat_map_routes
-from irregulars.infra.console.jobs import job_routes, jobs_now_routes
 from irregulars.infra.console.rendering import Console, Login, make_templates, render
-from irregulars.infra.console.tables import (
-    device_routes,
-    feedback_routes,
-    incident_routes,
-    pipeline_routes,
-    question_routes,
-)
 from irregulars.infra.settings import Settings
 from irregulars.infra.showing.html_page import themed
 from irregulars.infra.wiring import database_settings, kafka_security
@@ -83,10 +76,10 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
     routes = [
         Route("/healthz", _healthz), Route("/metrics", metrics.page), static_route(read_static_files()),
         *Login(settings.policy, sessions, metrics.wrong_tokens.inc).routes(),
-        *heat_map_routes(database), *jobs_now_routes(), *job_routes(), *incident_routes(), *feedback_routes(),
-        *device_routes(), *pipeline_routes(), *question_routes(),
+        *heat_map_routes(database), *jobs.ROUTES, *tables.ROUTES,
     ]  # fmt: skip
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=error_handlers())
+    handlers: Mapping[Any, Any] = {HTTPException: _of_http, IrregularsError: _of_ours, Exception: _of_bug}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     # Starlette would lead /devices/ to a whole address, with http behind a proxy that speaks TLS.
     app.router.redirect_slashes = False
     app.state.console = Console(
@@ -113,11 +106,9 @@ def address_of(settings: Settings) -> tuple[str, int]:
 def certificate_of(settings: Settings) -> Certificate | None:
     """Return the certificate; None: we speak plain HTTP. Raises `InputError` where one of two files is missing."""
     certificate, key = settings.console_certificate_file, settings.console_key_file
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
+    if (certificate is None) != (key is None):
         raise InputError("console_certificate_file and console_key_file must be set together; got one of them")
-    return Certificate(certificate, key)
+    return None if certificate is None or key is None else (certificate, key)
 
 
 def policy_of(settings: Settings, address: tuple[str, int]) -> AccessPolicy:
@@ -208,11 +199,6 @@ _TO_DO: Final[Mapping[int, str]] = {
     503: "This page tries again by itself. Alerts go their own way meanwhile: irregulars alerts follows them.",
     500: "The console's log says more. Please report it.",
 }
-
-
-def error_handlers() -> Mapping[Any, Callable[[Request, Any], Any]]:
-    """Return the handlers of an application."""
-    return {HTTPException: _of_http, IrregularsError: _of_ours, Exception: _of_bug}
 
 
 async def _of_http(request: Request, error: HTTPException) -> Response:
@@ -318,12 +304,7 @@ _MOST: Final = 512
 places; the database needs some too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """Our certificate and its key (PEM), for https."""
-
-    certificate_file: Path
-    key_file: Path
+Certificate = tuple[Path, Path]  # our certificate and its key (PEM), for https
 
 
 def listen_on(host: str, port: int) -> socket.socket:
@@ -355,8 +336,8 @@ def config_of(app: ASGIApp, certificate: Certificate | None = None) -> uvicorn.C
         app, http="h11", loop="asyncio", ws="none", lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, limit_concurrency=_MOST, timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=_STOP_S, backlog=_BACKLOG,
-        ssl_certfile=None if certificate is None else certificate.certificate_file,
-        ssl_keyfile=None if certificate is None else certificate.key_file,
+        ssl_certfile=None if certificate is None else certificate[0],
+        ssl_keyfile=None if certificate is None else certificate[1],
     )  # fmt: skip
     try:
         config.load()

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from irregulars.errors import InputError, ServiceError, ServiceRefused, TopicMismatch
 from irregulars.infra.console.database import ConsoleDatabase, newest_letters, say_on_topic
-from irregulars.infra.console.jobs import named
+from irregulars.infra.console.jobs import named, seconds
 from irregulars.infra.console.rendering import (
     NAME,
     Console,
@@ -60,15 +59,6 @@ ORDER BY name != {text:String}, lower(name) != lower({text:String}), kind = 'ver
 LIMIT 50"""
 
 _PATHS: Final[Mapping[str, Callable[[str], str]]] = {"job": job_path, "host": host_path, "verdict": incident_path}
-
-
-def question_routes() -> list[BaseRoute]:
-    """Return the routes of these pages."""
-    return [
-        Route("/questions", questions_page, name="questions"),
-        Route("/questions/{name}", question_page, name="question"),
-        Route("/search", search_page, name="search"),
-    ]
 
 
 async def questions_page(request: Request) -> Response:
@@ -149,15 +139,6 @@ class HostLoss:
     open_verdicts: int
 
 
-def device_routes() -> list[BaseRoute]:
-    """Return the routes of these pages."""
-    return [
-        Route("/devices", devices_page, name="devices"),
-        Route("/devices/history", device_page, name="device"),
-        Route(f"/hosts/{{host:{NAME}}}", host_page, name="host"),
-    ]
-
-
 async def devices_page(request: Request) -> Response:
     """Show the devices on which time was lost within a range of days."""
     database, days = console_of(request).database, days_of(request.query_params.get("days"))
@@ -181,7 +162,8 @@ async def device_page(request: Request) -> Response:
     given = {name: value for name, value in request.query_params.items() if name in ("host", "gpu", "nic", "switch")}
     if not given.get("host") and not given.get("switch"):
         raise HTTPException(404, "A device is found by its host, or is a switch.")
-    history = await ask(console_of(request).database, "device_history", **given)
+    values: dict[str, Any] = dict(given)
+    history = await ask(console_of(request).database, "device_history", **values)
     title = " ".join(f"{'GPU' if name == 'gpu' else name} {value}" for name, value in given.items() if name != "host")
     return render(request, "device.html", title=title or "all devices", host=given.get("host"),
                   history=table_of(history), starts=None)  # fmt: skip
@@ -199,10 +181,10 @@ async def host_page(request: Request) -> Response:
                   starts=table_of(starts))  # fmt: skip
 
 
-async def ask(database: ConsoleDatabase, question: str, **values: Any) -> Answer:
+async def ask(database: ConsoleDatabase, question: str, keep_s: float = _SLOW_S, **values: Any) -> Answer:
     """Run a question that ships. Raises `InputError` for values that do not fit, and `ServiceError`."""
     key = (question, tuple(sorted(values.items())))
-    return await database.ask(key, lambda client: run(client, question, values), _SLOW_S)
+    return await database.ask(key, lambda client: run(client, question, values), keep_s)
 
 
 def days_of(text: str | None) -> int:
@@ -235,11 +217,6 @@ _HEALTH_KEPT_S: Final = 4.0
 Letters = tuple[int, list[dict[str, Any]]]
 
 
-def pipeline_routes() -> list[BaseRoute]:
-    """Return the routes of this page."""
-    return [Route("/pipeline", pipeline_page, name="pipeline")]
-
-
 async def pipeline_page(request: Request) -> Response:
     """Show how the pipeline does; each part says for itself where its service is away."""
     console = console_of(request)
@@ -257,19 +234,12 @@ async def pipeline_page(request: Request) -> Response:
 async def _of_database(console: Console) -> tuple[Table | None, list[tuple[str, Table]], str | None]:
     database = console.database
     try:
-        answer = await database.ask("pipeline_health", lambda client: run(client, "pipeline_health"), _HEALTH_KEPT_S)
+        answer = await ask(database, "pipeline_health", _HEALTH_KEPT_S)
         jobs = [row["job"] for row in named(answer) if row["silent_ranks"]][:_SILENT_JOBS]
-        silent = await asyncio.gather(*(_silent_ranks(console, job) for job in jobs))
+        silent = await asyncio.gather(*(ask(database, "silent_ranks", _HEALTH_KEPT_S, job=job) for job in jobs))
     except ServiceError as error:
         return None, [], str(error)
-    return table_of(answer), list(zip(jobs, silent, strict=True)), None
-
-
-async def _silent_ranks(console: Console, job: str) -> Table:
-    answer = await console.database.ask(
-        ("silent_ranks", job), lambda client: run(client, "silent_ranks", {"job": job}), _HEALTH_KEPT_S
-    )
-    return table_of(answer)
+    return table_of(answer), list(zip(jobs, map(table_of, silent), strict=True)), None
 
 
 async def _of_kafka(console: Console) -> tuple[Letters | None, str | None]:
@@ -336,11 +306,6 @@ class Incident:
         return table_of(self.history, _HISTORY_COLUMNS)
 
 
-def incident_routes() -> list[BaseRoute]:
-    """Return the routes of this page."""
-    return [Route(f"/incidents/{{verdict_id:{NAME}}}", incident_page, name="incident")]
-
-
 async def incident_page(request: Request) -> Response:
     """Show a verdict; a job's name leads to its newest one."""
     which, console = request.path_params["verdict_id"], console_of(request)
@@ -375,20 +340,8 @@ async def read_incident(console: Console, which: str) -> Incident:
 def words_on(client: Client, job: str, verdict_id: str) -> Sequence[Word]:
     """Return the opinions on a verdict, the newest first."""
     rows = client.query(_SAID, parameters={"job": job, "verdict_id": verdict_id}).result_rows
-    return [
-        Word(
-            who,
-            "withdrawn" if is_right is None else "right" if is_right else "wrong",
-            said_at.replace(tzinfo=said_at.tzinfo or UTC).timestamp(),
-            note,
-        )
-        for who, is_right, said_at, note in rows
-    ]
-
-
-def feedback_routes() -> list[BaseRoute]:
-    """Return the routes of this form."""
-    return [Route("/feedback", feedback, methods=["POST"], name="feedback")]
+    words = {None: "withdrawn", True: "right", False: "wrong"}
+    return [Word(who, words[is_right], seconds(said_at) or 0.0, note) for who, is_right, said_at, note in rows]
 
 
 async def feedback(request: Request) -> Response:
@@ -412,3 +365,16 @@ async def feedback(request: Request) -> Response:
             403, f"{error}. Whoever runs the console can grant it: irregulars topics grant operator User:NAME"
         ) from None
     return RedirectResponse(f"{incident_path(verdict_id)}?said={fields['word']}#said", 303)
+
+
+ROUTES: Final[Sequence[BaseRoute]] = (
+    Route(f"/incidents/{{verdict_id:{NAME}}}", incident_page, name="incident"),
+    Route("/feedback", feedback, methods=["POST"], name="feedback"),
+    Route("/devices", devices_page, name="devices"),
+    Route("/devices/history", device_page, name="device"),
+    Route(f"/hosts/{{host:{NAME}}}", host_page, name="host"),
+    Route("/pipeline", pipeline_page, name="pipeline"),
+    Route("/questions", questions_page, name="questions"),
+    Route("/questions/{name}", question_page, name="question"),
+    Route("/search", search_page, name="search"),
+)

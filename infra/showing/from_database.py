@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.errors import InputError
 from irregulars.infra.showing.found import (
     AFTER_SHOWN,
@@ -24,29 +27,20 @@ from irregulars.infra.showing.found import (
     Place,
     RateSample,
     device_name,
+    is_same_device,
     periods_of,
     sampled_spans,
     span_of,
     with_first_ones,
 )
-from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.reasons import decode_reasons
+from irregulars.messages.records import PATHS, Batch
+from irregulars.producers.trace.directory import Trace
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
-
-from collections.abc import Iterator, Mapping
-
-import numpy as np
-
-from irregulars.dtypes import Column, Flags, Floats, Ints
-from irregulars.infra.showing.found import (
-    is_same_device,
-)
-from irregulars.messages.judgements import Judgements
-from irregulars.messages.records import PATHS, Batch
-from irregulars.producers.trace.directory import Trace
 
 _MOST_ITERATIONS: Final = 20_000
 _MOST_NAMED: Final = 500  # iterations or ranks in one question: they stand in its address

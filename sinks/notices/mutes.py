@@ -1,4 +1,4 @@
-"""Mutes hold notices back; opinions of people on verdicts correct probabilities, and may mute. On topics of theirs."""
+"""Mutes hold notices back; opinions of people on verdicts correct probabilities, and may mute. On own topics."""
 
 from __future__ import annotations
 

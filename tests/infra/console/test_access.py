@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 
 from irregulars.errors import InputError
 from irregulars.infra.console.access import CONTENT_POLICY, LEAST_TOKEN, is_from_here, is_open_to_others, make_policy
-from irregulars.infra.console.server import Certificate, ConsoleSettings, config_of, listen_on, make_app
+from irregulars.infra.console.server import ConsoleSettings, config_of, listen_on, make_app
 from tests.infra.console.visits import NOWHERE, PAGE, Visit, serving, text_of, visit
 from tests.integration.certificates import Authority
 
@@ -360,9 +360,9 @@ def test_with_a_certificate_it_speaks_tls_and_a_wrong_one_is_one_clear_line(tmp_
         policy = make_policy(("127.0.0.1", listening.getsockname()[1]), is_encrypted=True)
         app = make_app(ConsoleSettings(NOWHERE, policy))
         with pytest.raises(InputError, match=r"must be a certificate and its key \(PEM\)"):
-            config_of(app, Certificate(certificate, tmp_path / "none.key"))
+            config_of(app, (certificate, tmp_path / "none.key"))
         trusting = ssl.create_default_context(cafile=authority.certificate)
-        with serving(config_of(app, Certificate(certificate, key)), listening) as url:
+        with serving(config_of(app, (certificate, key)), listening) as url:
             answer = httpx.get(url.replace("http:", "https:") + "/healthz", verify=trusting)
     assert (answer.status_code, answer.text) == (200, "ok\n")
     assert answer.headers["strict-transport-security"] == "max-age=31536000"
