@@ -66,6 +66,6 @@ class JudgeSettings:
     # Whether operators and behaviour patterns of suspect iterations are judged one by one and kept as columns for the
     # sinks. Verdicts do not need them, so a caller that wants verdicts alone saves the time.
     fills_columns: bool = True
-    # Called with each judged iteration, before the window learns it: `infra.runs.explained` keeps its facts. It must
+    # Called with each judged iteration, before the window learns it: `infra.runs.analysis` keeps its facts. It must
     # change nothing.
     watch: Callable[[Any, Any, Any], None] | None = None

@@ -92,7 +92,7 @@ _RANK_STOP_S: Final = 5.0
 
 
 class LiveRun(PublishedRun):
-    """Four processes of `infra.runs.live_training`, whose operators come over a local socket, as on a node.
+    """Four processes of this module, whose operators come over a local socket, as on a node.
 
     `plan`: Length of the job, and its fault. Raises `ModuleNotFoundError` if torch is not installed.
     """

@@ -53,7 +53,7 @@ class DeliveryRecord:
     # partition, offset: of the alert that the notice rests on
     partition: Count
     offset: Count
-    # Id of the storm (`sinks.notices.storms`) whose notices cover it; the storm's own record has it too. None, and
+    # Id of the storm (`Storm`) whose notices cover it; the storm's own record has it too. None, and
     # not in the JSON: it has notices of its own.
     storm: Text | None = None
 
@@ -91,7 +91,7 @@ class Rules:
     # console_url, runbook_url: where the console and the runbook are; None: notices have no link to it
     console_url: str | None = None
     runbook_url: str | None = None
-    gathers: bool = True  # whether incidents that open too fast are gathered into one notice (`sinks.notices.storms`)
+    gathers: bool = True  # whether incidents that open too fast are gathered into one notice (`Storm`)
 
 
 @dataclass(frozen=True, slots=True)
