@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from irregulars.infra.agent_settings import NicsTable
 
+from irregulars.infra.agent_settings import NicsTable
 from tests.benchmarks.table import __main__ as command
 from tests.benchmarks.table import growth, running
 from tests.benchmarks.table.comparing import (
