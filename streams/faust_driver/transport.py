@@ -17,9 +17,8 @@ from faust.transport import base
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-from irregulars.streams.faust_driver.block_fetcher import BlockFetcher, Place
+from irregulars.streams.faust_driver.block_fetcher import BlockFetcher, Place, Record, cut_blocks
 from irregulars.streams.faust_driver.group_member import BEGIN, END, GroupMember
-from irregulars.streams.faust_driver.message_blocks import Record, cut_blocks
 from irregulars.streams.health.reading_watch import WaitedTime
 from irregulars.streams.worker_settings import WorkerSettings
 

@@ -20,23 +20,25 @@ from irregulars.messages.evidence import decode_evidence
 from irregulars.messages.judgements import Judgements, Verdict, bounded, encode_verdict
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
-from irregulars.streams.faust_driver.message_blocks import Record as Message
+from irregulars.streams.faust_driver.block_fetcher import Record as Message
 from irregulars.streams.health.judges import Judges
 from irregulars.streams.health.log_lines import log_job, log_verdict
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
+from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.snapshots.published_verdicts import RESULTS, VERDICTS, PublishedVerdicts
 from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offsets, PositionRecord
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
 from irregulars.streams.stages.job_work import (
-    Clocks,
-    JobMonitorLike,
     JobWork,
     QueuedMessage,
+    State,
+    TrackedJob,
     hear_starts,
 )
-from irregulars.streams.stages.partition_state import PartitionState, Tracked
+from irregulars.streams.stages.partition_state import Tracked
 from irregulars.streams.stages.stage import Services, Stage, unreadable
+from irregulars.streams.stages.stream_time import StreamTime
 from irregulars.streams.stages.word_log import WordLog
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -54,7 +56,7 @@ _EVIDENCE_KEPT_S: Final = TOPICS[EVIDENCE].retention_ms / 1000
 """A job is not forgotten before its evidence: it may hang, and its ranks live."""
 
 
-class JobStage(Stage[JobMonitorLike]):
+class JobStage(Stage[JobMonitor]):
     """Decode, queue for the job's monitor, judge in a thread, publish each revision once.
 
     `alert_of`: encoded alert of a verdict's revision; `None` where the policy keeps quiet.
@@ -67,10 +69,10 @@ class JobStage(Stage[JobMonitorLike]):
     def __init__(
         self,
         services: Services,
-        make: Callable[[str], JobMonitorLike],
-        restore: Callable[[EncodedState], JobMonitorLike],
+        make: Callable[[str], JobMonitor],
+        restore: Callable[[EncodedState], JobMonitor],
         alert_of: Callable[[Verdict], bytes | None],
-        clocks: Clocks,
+        clocks: StreamTime,
         changed: WordLog[ThresholdChange] | None = None,
     ) -> None:
         super().__init__(services)
@@ -90,18 +92,16 @@ class JobStage(Stage[JobMonitorLike]):
         self._reading: Final = Lock()  # a reader is for one thread at a time
         self._judges: Final = Judges(services.watchdog)
         drift_detector()  # while no other thread imports anything
-        self._works: WeakKeyDictionary[Tracked[JobMonitorLike], JobWork] = WeakKeyDictionary()
-        self._published: WeakKeyDictionary[PartitionState[JobMonitorLike], PublishedVerdicts] = WeakKeyDictionary()
-        self._ends: WeakKeyDictionary[PartitionState[JobMonitorLike], Ends] = WeakKeyDictionary()
-        self._evidence_ends: WeakKeyDictionary[PartitionState[JobMonitorLike], int] = WeakKeyDictionary()
+        self._works: WeakKeyDictionary[TrackedJob, JobWork] = WeakKeyDictionary()
+        self._published: WeakKeyDictionary[State, PublishedVerdicts] = WeakKeyDictionary()
+        self._ends: WeakKeyDictionary[State, Ends] = WeakKeyDictionary()
+        self._evidence_ends: WeakKeyDictionary[State, int] = WeakKeyDictionary()
 
-    def restore_monitor(self, value: EncodedState) -> JobMonitorLike:
+    def restore_monitor(self, value: EncodedState) -> JobMonitor:
         """Build a monitor from its encoded state; raises `RecordError`."""
         return self._restore(value)
 
-    async def begin_anew(
-        self, state: PartitionState[JobMonitorLike], keys: Set[bytes], stored: PositionRecord
-    ) -> PositionRecord:
+    async def begin_anew(self, state: State, keys: Set[bytes], stored: PositionRecord) -> PositionRecord:
         """Read all evidence of the partition again, as far as it is kept: it begins with who takes part in a job.
 
         So are the verdicts on these jobs that were sent: none is sent twice. Other jobs skip the evidence in their
@@ -109,12 +109,12 @@ class JobStage(Stage[JobMonitorLike]):
         """
         return await self.services.reading.run(self._topics.begin_anew, state.partition, keys, stored)
 
-    async def begin_first(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> PositionRecord:
+    async def begin_first(self, state: State, stored: PositionRecord) -> PositionRecord:
         """Read the verdicts that were published before, should the states be lost and the evidence come again."""
         anew = await self.services.reading.run(self._topics.begin_anew, state.partition, frozenset(), stored)
         return anew if anew.told.anew else stored
 
-    async def prepare(self, state: PartitionState[JobMonitorLike], stored: PositionRecord) -> None:
+    async def prepare(self, state: State, stored: PositionRecord) -> None:
         """Learn which revisions were sent after the states were stored: they must not be sent again."""
         published = self._published[state] = PublishedVerdicts(stored.told, state.tracked.keys())
         run, topics = self.services.reading.run, self._topics
@@ -124,7 +124,7 @@ class JobStage(Stage[JobMonitorLike]):
         if len(published):
             LOG.info("event=sent_before partition=%d verdicts=%d", state.partition, len(published))
 
-    async def process(self, state: PartitionState[JobMonitorLike], topic: str, message: Message) -> None:
+    async def process(self, state: State, topic: str, message: Message) -> None:
         """Queue one evidence message for its job's monitor, or bury it."""
         key = message.key or b""  # a message without a key is no evidence, as decoding it finds
         tracked = state.tracked.get(key)
@@ -153,15 +153,15 @@ class JobStage(Stage[JobMonitorLike]):
         while len(work.inbox) >= _MAX_QUEUED and not (work.left or work.is_slow) and self.holds(state):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
-    async def settle(self, state: PartitionState[JobMonitorLike]) -> None:
+    async def settle(self, state: State) -> None:
         """Do nothing: a monitor's results are published before its lock is given back."""
 
-    async def capture(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> Draft:
+    async def capture(self, state: State, tracked: TrackedJob) -> Draft:
         """Encode a monitor's state between two judgements, in a thread of theirs: a large job's takes long."""
         async with self._work(tracked).lock:
             return await self._run(tracked, None, partial(self.encode, state, tracked))
 
-    def record(self, state: PartitionState[JobMonitorLike], positions: Offsets) -> PositionRecord:
+    def record(self, state: State, positions: Offsets) -> PositionRecord:
         """Return the partition's record; revisions that are in no stored state yet stand behind its ends."""
         ends = self._ends[state]
         for topic, by_partition in ends.items():
@@ -193,15 +193,13 @@ class JobStage(Stage[JobMonitorLike]):
 
     # --- judging ----------------------------------------------------------------------------------------------------
 
-    def _work(self, tracked: Tracked[JobMonitorLike]) -> JobWork:
+    def _work(self, tracked: TrackedJob) -> JobWork:
         work = self._works.get(tracked)
         if work is None:
             work = self._works[tracked] = JobWork(was_ended=tracked.monitor.is_ended)
         return work
 
-    def _queue(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: Any, rows: Rows
-    ) -> None:
+    def _queue(self, state: State, tracked: TrackedJob, message: Any, rows: Rows) -> None:
         work = self._work(tracked)
         if work.left or (len(work.inbox) >= _MAX_QUEUED and work.is_slow):
             work.left.append(message.offset)
@@ -216,7 +214,7 @@ class JobStage(Stage[JobMonitorLike]):
         state.begin(EVIDENCE, message.offset)
         self._start(state, tracked)
 
-    async def _read_left(self, state: PartitionState[JobMonitorLike], work: JobWork) -> None:
+    async def _read_left(self, state: State, work: JobWork) -> None:
         """Put the first of the messages that were left to Kafka into the inbox."""
         offsets = list(itertools.islice(work.left, _MAX_QUEUED))
         try:
@@ -232,15 +230,13 @@ class JobStage(Stage[JobMonitorLike]):
         for offset in {*offsets} - {one.offset for one in work.inbox}:  # deleted meanwhile
             state.finish(EVIDENCE, offset)
 
-    def _start(self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike]) -> None:
+    def _start(self, state: State, tracked: TrackedJob) -> None:
         work = self._work(tracked)
         if work.task is None or work.task.done():
             work.task = asyncio.ensure_future(self._judge_all(state, tracked, work))
             self.watch(work.task)
 
-    async def _judge_all(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], work: JobWork
-    ) -> None:
+    async def _judge_all(self, state: State, tracked: TrackedJob, work: JobWork) -> None:
         while (work.inbox or work.left or work.is_due) and self.holds(state):
             if work.left and not work.inbox:
                 await self._read_left(state, work)
@@ -252,9 +248,7 @@ class JobStage(Stage[JobMonitorLike]):
                 message, work.is_due = work.inbox.popleft() if work.inbox else None, False
                 await self._judge_one(state, tracked, message)
 
-    async def _judge_one(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: QueuedMessage | None
-    ) -> None:
+    async def _judge_one(self, state: State, tracked: TrackedJob, message: QueuedMessage | None) -> None:
         work = self._work(tracked)
         work.judging_since_s = time.monotonic()
         try:
@@ -279,7 +273,7 @@ class JobStage(Stage[JobMonitorLike]):
             state.finish(EVIDENCE, message.offset)
 
     async def _judged(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], message: QueuedMessage | None
+        self, state: State, tracked: TrackedJob, message: QueuedMessage | None
     ) -> tuple[Judgements, str | None]:
         """Let the monitor judge in its thread; return the judgements, and why the message could not be used."""
         nothing = Judgements(tracked.key.decode())
@@ -297,21 +291,19 @@ class JobStage(Stage[JobMonitorLike]):
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
             return nothing, self.faults.failed(self.hop, tracked, error)
 
-    async def _run(self, tracked: Tracked[JobMonitorLike], message: QueuedMessage | None, work: Callable[[], T]) -> T:
+    async def _run(self, tracked: TrackedJob, message: QueuedMessage | None, work: Callable[[], T]) -> T:
         offset = tracked.seen.get(EVIDENCE, -1) if message is None else message.offset
         return await self._judges.run(tracked.key, offset, tracked.monitor.size, work)
 
-    async def begin_over(
-        self, state: PartitionState[JobMonitorLike], tracked: Tracked[JobMonitorLike], why: WorkGivenUp
-    ) -> None:
+    async def begin_over(self, state: State, tracked: TrackedJob, why: WorkGivenUp) -> None:
         """Let a job begin anew whose state could not be encoded in time."""
         async with self._work(tracked).lock:
             await self._begin_over(state, tracked, why, None)
 
     async def _begin_over(
         self,
-        state: PartitionState[JobMonitorLike],
-        tracked: Tracked[JobMonitorLike],
+        state: State,
+        tracked: TrackedJob,
         why: WorkGivenUp,
         message: QueuedMessage | None,
     ) -> None:
@@ -354,7 +346,7 @@ class JobStage(Stage[JobMonitorLike]):
 
     def _judge(
         self,
-        tracked: Tracked[JobMonitorLike],
+        tracked: TrackedJob,
         message: QueuedMessage | None,
         until_s: float | None,
         changes: Sequence[ThresholdChange],
@@ -384,7 +376,7 @@ class JobStage(Stage[JobMonitorLike]):
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    async def _publish(self, state: PartitionState[JobMonitorLike], judgements: Judgements) -> None:
+    async def _publish(self, state: State, judgements: Judgements) -> None:
         judgements = self._published[state].in_known_words(judgements)
         self.services.counters.judged(judgements.iterations, self._clocks.now_s())
         for verdict in map(bounded, judgements.verdicts):
@@ -394,7 +386,7 @@ class JobStage(Stage[JobMonitorLike]):
         if _has_rows(judgements):
             await self.services.sink.write(judgements)
 
-    async def _send_once(self, state: PartitionState[JobMonitorLike], verdict: Verdict) -> list[str]:
+    async def _send_once(self, state: State, verdict: Verdict) -> list[str]:
         """Send a revision to the topics where it does not stand yet, and return these."""
         if not self.holds(state):  # the partition's next owner has read the topics by now
             return []

@@ -5,58 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from irregulars.kafka.dead_letters import KeptMessage
 from irregulars.messages.announcements import code_of_start
 from irregulars.messages.evidence import Evidence, Membership
-from irregulars.messages.judgements import Judgements
-from irregulars.messages.records import Batch
-from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.health.judges import TURN_S
 from irregulars.streams.health.log_lines import log_contradiction, log_job
 from irregulars.streams.health.monitor_faults import hear_start
-from irregulars.streams.job_hop.job_starts import Contradiction
-from irregulars.streams.snapshots.records import Offsets
+from irregulars.streams.job_hop.job_monitor import JobMonitor
 from irregulars.streams.stages.job_topics import Rows
-from irregulars.streams.stages.partition_state import Tracked
-from irregulars.streams.stages.stage import Snapshottable
+from irregulars.streams.stages.partition_state import PartitionState, Tracked
 
-
-class JobMonitorLike(Snapshottable, Protocol):
-    """`streams.job_hop.job_monitor.JobMonitor`, as this stage uses it."""
-
-    @property
-    def size(self) -> int:
-        """See JobMonitor."""
-
-    @property
-    def contradiction(self) -> Contradiction | None:
-        """See JobMonitor."""
-
-    def add(self, rows: Rows) -> None:
-        """See JobMonitor."""
-
-    def tick(self, now_s: float, until_s: float) -> None:
-        """See JobMonitor."""
-
-    def follow(self, changes: Sequence[ThresholdChange]) -> None:
-        """See JobMonitor."""
-
-    def advance(self, read_back: Callable[[Sequence[Any]], Sequence[Batch]]) -> Judgements:
-        """See JobMonitor."""
-
-
-class Clocks(Protocol):
-    """`streams.stages.stream_time.StreamTime`, as this stage uses it."""
-
-    def now_s(self) -> float:
-        """See StreamTime."""
-
-    def job_until_s(self, partition: int, positions: Offsets) -> float | None:
-        """See StreamTime."""
+State = PartitionState[JobMonitor]
+TrackedJob = Tracked[JobMonitor]
 
 
 @dataclass(slots=True)
@@ -85,7 +48,7 @@ class JobWork:
         """Whether a judgement is being made that takes long."""
         return self.judging_since_s is not None and time.monotonic() - self.judging_since_s > TURN_S
 
-    def note_contradiction(self, tracked: Tracked[Any]) -> bool:
+    def note_contradiction(self, tracked: TrackedJob) -> bool:
         """Log once that a job contradicts itself, and return whether that is new."""
         found = tracked.monitor.contradiction
         is_new = found is not None and found.what != self.contradicts
@@ -94,14 +57,14 @@ class JobWork:
         self.contradicts = None if found is None else found.what
         return is_new
 
-    def note_end(self, tracked: Tracked[Any]) -> None:
+    def note_end(self, tracked: TrackedJob) -> None:
         """Log once that the job ended; it may begin again with another attempt."""
         if tracked.monitor.is_ended and not self.was_ended:
             log_job("ended", tracked.key.decode())
         self.was_ended = tracked.monitor.is_ended
 
 
-def hear_starts(tracked: Tracked[JobMonitorLike], rows: Rows) -> None:
+def hear_starts(tracked: TrackedJob, rows: Rows) -> None:
     """Let a job that was given up be judged again if rows announce another start of it."""
     for row in rows if tracked.given_up.times else ():
         if isinstance(row, Membership) and row.announcement is not None:

@@ -18,28 +18,31 @@ from irregulars.messages.bundles import Bundle
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
-from irregulars.streams.faust_driver.message_blocks import Record as Message
+from irregulars.streams.faust_driver.block_fetcher import Record as Message
 from irregulars.streams.health.log_lines import log_over
 from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
-from irregulars.streams.rank_hop.group_monitor import Refused
+from irregulars.streams.rank_hop.group_monitor import GroupMonitor, Refused
 from irregulars.streams.snapshots.records import Draft, EncodedState, PositionRecord
 from irregulars.streams.stages.partition_state import Tracked
-from irregulars.streams.stages.progress_log import ProgressLog
-from irregulars.streams.stages.rank_records import Record, decode, encode_rows, monitor_key, read_samples, require_job
 from irregulars.streams.stages.rank_work import (
     ParkedMessage,
     ParkingLot,
     PartitionWork,
     RankDrain,
-    RankMonitorLike,
+    Record,
     Rows,
     Sample,
     State,
     TrackedRanks,
+    decode,
+    encode_rows,
+    monitor_key,
+    read_samples,
+    require_job,
 )
 from irregulars.streams.stages.stage import LOG, Services, Stage, unreadable
-from irregulars.streams.stages.stream_time import StreamTime
+from irregulars.streams.stages.stream_time import ProgressLog, StreamTime
 from irregulars.streams.stages.word_log import ReadWords, WordLog
 
 T = TypeVar("T")
@@ -56,10 +59,10 @@ class _NotFed(Exception):
     """A monitor took nothing of a message, for this reason."""
 
 
-MakeRankMonitor = Callable[[str, int], RankMonitorLike]  # job, partition
+MakeRankMonitor = Callable[[str, int], GroupMonitor]  # job, partition
 
 
-class RankStage(Stage[RankMonitorLike]):
+class RankStage(Stage[GroupMonitor]):
     """Decode, feed the rank's monitor, send what it drained, keyed by job.
 
     `changed`: the thresholds that people have changed; None: none. Of them this hop follows the silence alone.
@@ -73,7 +76,7 @@ class RankStage(Stage[RankMonitorLike]):
         self,
         services: Services,
         make: MakeRankMonitor,
-        restore: Callable[[EncodedState], RankMonitorLike],
+        restore: Callable[[EncodedState], GroupMonitor],
         changed: WordLog[ThresholdChange] | None = None,
     ) -> None:
         super().__init__(services)
@@ -87,7 +90,7 @@ class RankStage(Stage[RankMonitorLike]):
         self._works: WeakKeyDictionary[State, PartitionWork] = WeakKeyDictionary()
         self._told_over: set[str] = set()
 
-    def restore_monitor(self, value: EncodedState) -> RankMonitorLike:
+    def restore_monitor(self, value: EncodedState) -> GroupMonitor:
         """Build a monitor from its encoded state; raises `RecordError`."""
         return self._restore(value)
 
@@ -276,7 +279,7 @@ class RankStage(Stage[RankMonitorLike]):
             work = self._work(state)  # an announcement may be on the topic, and not yet read
             work.given_up += work.parked.take_overdue(time.monotonic() - (now_s - until_s))
 
-    def _follow_silence(self, monitor: RankMonitorLike) -> None:
+    def _follow_silence(self, monitor: GroupMonitor) -> None:
         """Let a monitor wait for silent ranks as long as the changed threshold says."""
         if self._changed is None or not self._changed.known.words:
             return
@@ -301,7 +304,7 @@ class RankStage(Stage[RankMonitorLike]):
                 self.faults.failed(self.hop, tracked, error)
             self._work(state).touched[tracked.key] = tracked
 
-    def _note_over(self, monitor: RankMonitorLike) -> None:
+    def _note_over(self, monitor: GroupMonitor) -> None:
         """Count rows of attempts that are over, and tell of them once a job."""
         rows = monitor.take_rows_over()
         self.services.counters.attempt_over_rows.inc(rows)

@@ -27,7 +27,7 @@ from irregulars.kafka.log_reader import ReadingThread
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.scattered_reading import RecentMessages
 from irregulars.kafka.topic_admin import require_same_topics
-from irregulars.streams.faust_driver.message_blocks import Record
+from irregulars.streams.faust_driver.block_fetcher import Record
 from irregulars.streams.health.counters import Counters
 from irregulars.streams.health.monitor_faults import MonitorFaults, is_broken
 from irregulars.streams.health.watchdog import Watchdog, WorkGivenUp

@@ -16,13 +16,17 @@ A clock stands still while a worker lags, is suspended or dead, or while the bro
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
+from irregulars.kafka.log_reader import ReadingThread
+from irregulars.kafka.outbox import Outbox
 from irregulars.streams.snapshots.records import Offsets
+from irregulars.version import VERSION
 
 Place = TypeVar("Place")
 
@@ -78,13 +82,6 @@ _ANSWER_S: Final = 10.0
 _STANDS_S: Final = 60.0
 
 
-class Progress(Protocol):
-    """`streams.stages.progress_log.ProgressLog`, as the clocks use it."""
-
-    async def read(self) -> dict[int, Offsets]:
-        """See ProgressLog."""
-
-
 AskEnds = Callable[[Collection[str]], Awaitable[Mapping[int, Offsets]]]
 """Offsets that the next messages of some topics (named without prefix) will get: by partition, then topic."""
 
@@ -92,7 +89,7 @@ AskEnds = Callable[[Collection[str]], Awaitable[Mapping[int, Offsets]]]
 class StreamTime:
     """The clocks of one worker."""
 
-    def __init__(self, rank_topics: Collection[str], evidence: str, ask_ends: AskEnds, progress: Progress) -> None:
+    def __init__(self, rank_topics: Collection[str], evidence: str, ask_ends: AskEnds, progress: ProgressLog) -> None:
         self._rank_topics: Final = rank_topics
         self._evidence: Final = evidence
         self._ask_ends: Final = ask_ends
@@ -157,3 +154,48 @@ class StreamTime:
         """Return until when everything that any rank sent is, as evidence, in the job monitors of a partition."""
         clock = self._jobs.get(partition)
         return None if clock is None else clock.advance(positions)
+
+
+class ProgressLog:
+    """Writes on the topic ``progress`` how far this worker has read the first hop's partitions, and follows it.
+
+    One record for each partition, keyed by its number. It is written after all evidence that follows from what was
+    read stands on the bus, and again every few seconds, so that a worker that starts needs nothing from before.
+    """
+
+    def __init__(self, topic: str, reading: ReadingThread, outbox: Outbox) -> None:
+        self._topic: Final = topic
+        self._reading: Final = reading
+        self._outbox: Final = outbox
+        self._read_to: int | None = None
+        self._told: dict[int, Offsets] = {}
+
+    async def write(self, partition: int, positions: Offsets) -> None:
+        """Tell the others; all evidence must have been acknowledged before."""
+        record = {"partition": partition, "positions": positions, "release": VERSION}
+        value = json.dumps(record, separators=(",", ":")).encode()
+        await self._outbox.send(self._topic, str(partition).encode(), value, partition=0)
+
+    async def read(self) -> dict[int, Offsets]:
+        """Return how far each partition has been read, as far as it was told by now."""
+        return await self._reading.run(self._follow)
+
+    def _follow(self) -> dict[int, Offsets]:
+        end = self._reading.reader.end_offset(self._topic, 0)
+        if self._read_to is None or self._read_to > end:  # at the start, or the log was cut
+            self._read_to, self._told = end, {}
+        for message in self._reading.reader.read_tail(self._topic, 0, self._read_to):
+            self._read_to = (message.offset() or 0) + 1
+            found = _decode(message.value())
+            if found is not None:
+                self._told[found[0]] = found[1]
+        return dict(self._told)
+
+
+def _decode(value: bytes | None) -> tuple[int, Offsets] | None:
+    """Return partition and positions; `None` of what no worker wrote: then the clocks stand, and accuse nobody."""
+    try:
+        record = json.loads(value or b"")
+        return int(record["partition"]), {str(topic): int(at) for topic, at in record["positions"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

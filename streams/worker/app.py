@@ -35,7 +35,7 @@ from irregulars.kafka.topics import TOPICS, WORKER_TOPICS
 from irregulars.messages.opinions import Opinion, decode_opinion
 from irregulars.messages.threshold_changes import ThresholdChange, decode_change
 from irregulars.sinks.protocol import Sink
-from irregulars.streams.faust_driver.transport import Consumer
+from irregulars.streams.faust_driver.transport import SCHEME, Consumer
 from irregulars.streams.health.broker_watch import QUIET_S, BrokerWatch
 from irregulars.streams.health.counters import Counters
 from irregulars.streams.health.observer import Hop, Observer
@@ -46,16 +46,13 @@ from irregulars.streams.health.watchdog import Watchdog
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.partition_state import Continuity, Offsets, PartitionState
-from irregulars.streams.stages.progress_log import ProgressLog
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
 from irregulars.streams.stages.sink_writer import SinkWriter
 from irregulars.streams.stages.stage import Services
-from irregulars.streams.stages.stream_time import StreamTime
+from irregulars.streams.stages.stream_time import ProgressLog, StreamTime
 from irregulars.streams.stages.word_log import W, WordLog
-from irregulars.streams.worker.faust_config import faust_config
-from irregulars.streams.worker.log_gaps import LogGaps
 from irregulars.streams.worker.monitors import Monitors
-from irregulars.streams.worker.topic_watch import TopicWatch
+from irregulars.streams.worker.topic_watch import LogGaps, TopicWatch
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -414,3 +411,32 @@ def _word_log(
 
 def _reading_thread(settings: WorkerSettings, name: str) -> ReadingThread:
     return ReadingThread(LogReader(settings.bootstrap, settings.security, settings.broker_timeout_s), name)
+
+
+_MOST_BLOCKS: Final = 32
+
+
+def faust_config(settings: WorkerSettings) -> dict[str, Any]:
+    """Return the settings of the Faust app."""
+    config: dict[str, Any] = {
+        # The driver logs in and connects by the worker's settings; of this Faust only reads which driver it is.
+        "broker": [f"{SCHEME}://{address.strip()}" for address in settings.bootstrap.split(",")],
+        "datadir": settings.data_directory,
+        "store": "memory://",
+        "key_serializer": "raw",
+        "value_serializer": "raw",
+        "autodiscover": False,
+        "broker_session_timeout": settings.session_s,  # Faust complains of rebalances that take longer
+        "broker_request_timeout": 2 * settings.broker_away_s + settings.session_s,  # what it gives a restore
+        # Of blocks: what is read ahead must be bounded in bytes.
+        "stream_buffer_maxsize": _MOST_BLOCKS,
+        "stream_wait_empty": False,  # a message that is cut off in a rebalance is read again
+        "topic_allow_declare": False,
+        "topic_disable_leader": True,
+        "web_enabled": settings.web_port > 0,
+        "web_bind": settings.web_host,
+        "web_host": settings.web_host,
+        "web_port": settings.web_port or 1,  # Faust takes no 0, even where it opens no port
+        "worker_redirect_stdouts": False,
+    }
+    return config

@@ -17,9 +17,7 @@ from irregulars.streams.health.watchdog import Limits
 from irregulars.streams.job_hop.job_monitor import JobMonitor, JobMonitorState
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor, GroupMonitorState
 from irregulars.streams.snapshots.records import EncodedState, decode_monitor
-from irregulars.streams.stages.job_work import JobMonitorLike
 from irregulars.streams.stages.rank_stage import MakeRankMonitor
-from irregulars.streams.stages.rank_work import RankMonitorLike
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -38,9 +36,9 @@ class Monitors:
     """
 
     make_rank: MakeRankMonitor
-    restore_rank: Callable[[EncodedState], RankMonitorLike]
-    make_job: Callable[[str], JobMonitorLike]
-    restore_job: Callable[[EncodedState], JobMonitorLike]
+    restore_rank: Callable[[EncodedState], GroupMonitor]
+    make_job: Callable[[str], JobMonitor]
+    restore_job: Callable[[EncodedState], JobMonitor]
     # The encoded alert of a verdict's revision; `None` where the policy keeps quiet
     alert_of: Callable[[Verdict], bytes | None] = alert_of
     limits: Limits = field(default_factory=Limits)  # how long, and how large, their work may be

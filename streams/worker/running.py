@@ -12,21 +12,35 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import faust
 from faust.types import TP
 
 from irregulars import stopping
+from irregulars.errors import SendingGivenUp, ServiceUnavailable
+from irregulars.kafka.topics import TopicSettings
 from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.log_lines import logging_config
 from irregulars.streams.health.observer import OBSERVE_S, serve_pages
-from irregulars.streams.health.process import free_port_or_none, make_directory, new_loop
+from irregulars.streams.health.process import (
+    Need,
+    StopDeadline,
+    ask_in_thread,
+    free_port_or_none,
+    make_directory,
+    new_loop,
+    wait_for,
+)
 from irregulars.streams.health.spare_memory import GIVE_BACK_S, share_few_heaps
+from irregulars.streams.stages.job_stage import JobStage
+from irregulars.streams.stages.job_topics import EVIDENCE
+from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage
+from irregulars.streams.stages.stage import Stage
 from irregulars.streams.stages.stream_time import EVERY_S
 from irregulars.streams.stages.word_log import OPINIONS_S, WORDS_S
-from irregulars.streams.worker.agents import add_agents
 from irregulars.streams.worker.app import LOOK_S, WorkerApp
 from irregulars.streams.worker.monitors import Monitors, make_monitors
-from irregulars.streams.worker.needed_services import wait_for_services
+from irregulars.streams.worker.topic_watch import require_topics
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -89,6 +103,43 @@ def share_the_interpreter() -> None:
     sys.setswitchinterval(_TURN_S)
     gc.freeze()
     gc.set_threshold(*_GARBAGE)
+
+
+def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
+    """Open the sink, and wait until the broker answers; False if a signal asks to stop meanwhile.
+
+    A database that is away is told and not waited for: alerts need none, and rows wait in memory (`SinkWriter`).
+
+    Raises `ServiceUnavailable` if the broker, or the OAuth server that has tokens for it, is away for
+    ``broker_away_s``; `ServiceRefused` or `TopicMismatch` if one of them refuses us, or the topics do not fit
+    together: that does not mend itself.
+    """
+    try:
+        with stopping.raises():
+            if sink is not None:
+                try:
+                    ask_in_thread(sink.open)
+                except ServiceUnavailable as error:
+                    LOG.warning(
+                        "event=database_away reason=%r "
+                        "do='judging and alerts go on, and rows wait in memory until it is there'",
+                        str(error),
+                    )
+            wait_for(_needs(settings))
+    except stopping.StopAsked:
+        deadline = StopDeadline(settings.stop_s)
+        deadline.leave_with(0)
+        deadline.arm()  # a question that nobody has answered yet holds the sink's lock
+        LOG.info("event=stop status=0")
+        return False
+    return True
+
+
+def _needs(settings: WorkerSettings) -> list[Need]:
+    needs = [Need("broker", partial(require_topics, settings), settings.broker_away_s)]
+    if "oauth_cb" in settings.security:  # before the broker, which would only say that nobody got in
+        needs.insert(0, Need("token_endpoint", settings.security["oauth_cb"], settings.broker_away_s))
+    return needs
 
 
 @stopping.held()
@@ -161,3 +212,37 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
     if left:
         loop.run_until_complete(asyncio.wait(left, timeout=_CANCEL_S))
     loop.close()
+
+
+def add_agents(app: faust.App, topics: TopicSettings, rank_stage: RankStage, job_stage: JobStage) -> None:
+    """Subscribe the stages to their topics."""
+    for topic in RANK_TOPICS:
+        _add_agent(app, topics, topic, rank_stage, job_stage.give_way)
+    _add_agent(app, topics, EVIDENCE, job_stage)
+
+
+def _add_agent(
+    app: faust.App,
+    topics: TopicSettings,
+    topic: str,
+    stage: Stage[Any],
+    before: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    # Without acknowledgements: snapshots decide where reading goes on, and Faust has nothing to commit.
+    channel = app.topic(topics.name(topic), key_serializer="raw", value_serializer="raw", acks=False)
+
+    async def agent(stream: Any) -> None:
+        async for block in stream:
+            try:
+                with stage.taking():
+                    if before is not None:
+                        await before()
+                    await stage.take(topic, block)
+            except SendingGivenUp:  # by partitions that were dropped: they will be read again
+                continue
+            except Exception as error:  # Faust would start the agent again behind the block that broke it
+                stage.services.fail(error)
+                raise
+
+    agent.__qualname__ = agent.__name__ = topic  # Faust's log and metrics show it
+    app.agent(channel, name=f"irregulars.{topic}")(agent)

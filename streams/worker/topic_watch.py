@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from irregulars.errors import ServiceError, TopicMismatch
 from irregulars.kafka.log_reader import ReadingThread
-from irregulars.kafka.topic_admin import TopicIds, require_same_topics, what_to_do
-from irregulars.streams.stages.partition_state import Offsets
-from irregulars.streams.worker.needed_services import require_topics
+from irregulars.kafka.topic_admin import TopicIds, check_topics, require_same_topics, what_to_do
+from irregulars.kafka.topics import WORKER_TOPICS, TopicSettings
+from irregulars.streams.health.broker_watch import QUIET_S
+from irregulars.streams.stages.partition_state import Offsets, PartitionState
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -106,3 +107,59 @@ class TopicWatch:
                 return False
             time.sleep(_END_AGAIN_S)
         return True
+
+
+def require_topics(settings: WorkerSettings) -> None:
+    """Ask, within some seconds, for a worker's topics; raises as `check_topics` does."""
+    within_s = min(settings.broker_timeout_s, QUIET_S)
+    check_topics(settings.bootstrap, settings.topics, settings.security, within_s, WORKER_TOPICS)
+
+
+_LOOKS_BEFORE_END: Final = 3
+"""Looks in a row at which a partition was at the same offset, and before its end, until the log is asked."""
+
+
+class LogGaps:
+    """Lets partitions move on over offsets without messages, so that no clock waits for ever to read up to them.
+
+    A transaction leaves a marker at its end, which no consumer is given; retention may delete a tail that was never
+    read. In both cases the partition ends behind the last message that comes. The log is asked only where reading
+    stands still before an end: a consumer's own position is of what it has fetched, not of what is in a monitor.
+    """
+
+    def __init__(self, reading: ReadingThread, topics: TopicSettings) -> None:
+        self._reading: Final = reading
+        self._name: Final = topics.name
+        self._standing: dict[tuple[PartitionState[Any], str], tuple[int, int]] = {}  # offset, and looks at it
+
+    async def move_on(self, states: Iterable[PartitionState[Any]], ends: Mapping[int, Offsets]) -> None:
+        """Look where reading stands before one of the `ends`, and ask the log about those that stood there before."""
+        seen, self._standing = self._standing, {}
+        for state in states:
+            for topic, end in ends.get(state.partition, {}).items():
+                at = state.read_to().get(topic)
+                if at is None or at >= end:
+                    continue
+                before, looks = seen.get((state, topic), (at, 0))
+                self._standing[state, topic] = (at, looks + 1 if before == at else 1)
+        for (state, topic), (at, looks) in list(self._standing.items()):
+            if looks >= _LOOKS_BEFORE_END:
+                del self._standing[state, topic]
+                await self._ask(state, topic, at)
+
+    async def first_offset(self, topic: str, partition: int, at: int) -> int:
+        """Return the offset of the first message at or behind `at`; if there is none, where the next may come.
+
+        Raises `ServiceError` if the broker does not say.
+        """
+        return await self._reading.run(self._reading.reader.next_offset, self._name(topic), partition, at)
+
+    async def _ask(self, state: PartitionState[Any], topic: str, at: int) -> None:
+        try:
+            found = await self.first_offset(topic, state.partition, at)
+        except ServiceError as error:  # the clock stands, which accuses nobody
+            LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
+            return
+        if found > at:
+            state.skip_to(topic, found)  # never back: it may have been read on meanwhile
+            LOG.info("event=gap topic=%s partition=%d from=%d to=%d", topic, state.partition, at, found)

@@ -39,7 +39,7 @@ from irregulars.producers.trace.directory import published_ns, read_trace, trace
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.evidence_reduction import reduce_closings
 from irregulars.streams.rank_hop.group_monitor import GroupMonitor
-from irregulars.streams.stages.rank_records import decode, monitor_key
+from irregulars.streams.stages.rank_work import decode, monitor_key
 from irregulars.streams.worker.running import share_the_interpreter
 from tests.benchmarks import bench_worker
 

@@ -12,8 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from irregulars.streams.faust_driver import block_fetcher
-from irregulars.streams.faust_driver.block_fetcher import BlockFetcher, Place
-from irregulars.streams.faust_driver.message_blocks import MOST_MESSAGES, Record
+from irregulars.streams.faust_driver.block_fetcher import MOST_MESSAGES, BlockFetcher, Place, Record
 
 pytestmark = pytest.mark.integration
 WITHIN_S = 60.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from irregulars.streams.faust_driver.message_blocks import MOST_BYTES, MOST_MESSAGES, Record, cut_blocks
+from irregulars.streams.faust_driver.block_fetcher import MOST_BYTES, MOST_MESSAGES, Record, cut_blocks
 
 
 def records(*sizes_bytes: int) -> list[Record]:

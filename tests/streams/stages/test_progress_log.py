@@ -12,8 +12,8 @@ import pytest
 
 from irregulars.kafka.log_reader import ReadingThread
 from irregulars.streams.stages.partition_state import Offsets, PartitionState
-from irregulars.streams.stages.progress_log import ProgressLog
 from irregulars.streams.stages.rank_stage import RankStage
+from irregulars.streams.stages.stream_time import ProgressLog
 
 
 @dataclass

@@ -5,7 +5,7 @@ import pytest
 
 from irregulars.errors import RecordError
 from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
-from irregulars.streams.stages.rank_records import decode
+from irregulars.streams.stages.rank_work import decode
 
 
 def batch_of(rank: int) -> bytes:

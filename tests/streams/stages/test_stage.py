@@ -18,7 +18,7 @@ from irregulars.messages.announcements import Announcement, Communicator, encode
 from irregulars.messages.bundles import bundle_of, decode_batches, encode_bundle
 from irregulars.messages.evidence import encode_evidence
 from irregulars.messages.judgements import Judgements
-from irregulars.streams.faust_driver.message_blocks import Record
+from irregulars.streams.faust_driver.block_fetcher import Record
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.snapshots.published_verdicts import PublishedVerdicts, Told
 from irregulars.streams.snapshots.records import PositionRecord

@@ -11,7 +11,7 @@ from irregulars.errors import ServiceUnavailable
 from irregulars.kafka.log_reader import ReadingThread
 from irregulars.kafka.topics import TopicSettings
 from irregulars.streams.stages.partition_state import PartitionState
-from irregulars.streams.worker.log_gaps import LogGaps
+from irregulars.streams.worker.topic_watch import LogGaps
 
 END = {0: {"commops": 9}}
 

@@ -11,7 +11,7 @@ import pytest
 from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
 from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.streams.snapshots.records import Offsets
-from irregulars.streams.worker import needed_services, topic_watch
+from irregulars.streams.worker import topic_watch
 from irregulars.streams.worker.topic_watch import TopicWatch
 from irregulars.streams.worker_settings import WorkerSettings
 
@@ -25,7 +25,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, away_s:
     def ask(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(needed_services, "check_topics", ask)
+    monkeypatch.setattr(topic_watch, "check_topics", ask)
     watch = watch_of(broker_away_s=away_s)
     for _ in range(times):
         asyncio.run(watch.look_for_missing())
@@ -52,7 +52,7 @@ def test_topics_may_be_away_for_as_long_as_the_broker(monkeypatch: pytest.Monkey
 
 def test_a_look_keeps_no_worker_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(needed_services, "check_topics", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(topic_watch, "check_topics", lambda *arguments: asked.append(arguments))
     asyncio.run(watch_of(broker_timeout_s=30.0).look_for_missing())
     (_, _, _, timeout_s, _) = asked[0]
     assert timeout_s == 5.0, "its thread ends no sooner, and the process waits for it"
