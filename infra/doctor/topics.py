@@ -26,7 +26,7 @@ from irregulars.infra.doctor.findings import (
 )
 from irregulars.kafka.access_roles import ROLES, Right, rights_of
 from irregulars.kafka.topic_admin import partitions_of, topic_config
-from irregulars.kafka.topics import SNAPSHOT_TOPICS, TOPICS, WORKER_TOPICS, TopicSettings
+from irregulars.kafka.topics import SNAPSHOT_TOPICS, TOGETHER, TOPICS, WORKER_TOPICS, TopicSettings
 
 _LEAST_S: Final = 0.2
 
@@ -200,7 +200,6 @@ def _of(offsets: Offsets, topic: str) -> dict[int, int]:
 
 RECENT_S: Final = 600.0  # age up to which a message counts as sent now
 FOR_PEOPLE: Final = tuple(name for name in TOPICS if name not in WORKER_TOPICS)
-_TOGETHER: Final = (tuple(n for n, t in TOPICS.items() if t.is_parted_by_rank), ("evidence", "job_snapshots"))
 _WHOLE: Final = Question()
 Topics = Mapping[str, TopicFacts]
 
@@ -265,7 +264,7 @@ def _hidden(topics: Topics) -> Iterator[Finding]:
 
 def _partitions(there: Topics, settings: TopicSettings) -> Iterator[Finding]:
     is_sound = True
-    for group in _TOGETHER:
+    for group in TOGETHER:
         counts = {name: there[name].partitions for name in group if name in there}
         if len(set(counts.values())) > 1:
             is_sound = False

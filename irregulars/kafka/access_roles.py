@@ -1,13 +1,11 @@
-"""Who may do what on the broker: roles of least privilege, from ``irregulars/kafka/roles``, as Kafka's ACLs."""
+"""Who may do what on the broker: roles of least privilege, as Kafka's ACLs."""
 
 from __future__ import annotations
 
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Final
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has them, and names them in no __all__
@@ -21,12 +19,34 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has them
 
 from irregulars.errors import InputError
 from irregulars.kafka.broker import answering, open_admin
-from irregulars.kafka.topics import TopicSettings
+from irregulars.kafka.topics import TOPICS, TopicSettings
 
-ROLES: Final = ("producer", "agent", "worker", "reader", "notify", "operator", "console", "actor", "admin")
-"""Each is a file of ``irregulars/kafka/roles``, which says its purpose."""
+_READ_BACK: Final = "irregulars-read-back"
+_ALERTS: Final = "irregulars-alerts"
 
-_KINDS: Final = {"topics": "topic", "groups": "group"}
+# Topics of a role stand in `kafka.topics.TOPICS`, its consumer groups here: groups that it is a member of, and groups
+# whose coordinator librdkafka asks for, though nothing is ever committed to them.
+ROLES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    # A training process that publishes for itself (torch_comms), and `irregulars replay`: it reads nothing, not even
+    # what it wrote.
+    "producer": ((), ()),
+    # The agent of a GPU node: as a producer, and the state of GPUs.
+    "agent": ((), ()),
+    # It can't speak for a rank: it writes to no topic of the first hop but its own snapshots.
+    "worker": (("{group}",), (_READ_BACK,)),
+    # `irregulars alerts`, `irregulars node-check`, a pager, a dashboard. It writes nothing.
+    "reader": ((), (_ALERTS,)),
+    # `irregulars notify`. It can say nothing of a job: it writes to no topic that a worker reads.
+    "notify": (("{prefix}notify",), (_READ_BACK,)),
+    # `irregulars mutes`, `irregulars feedback`, `irregulars thresholds`, `irregulars deadletter list`.
+    "operator": ((), (_ALERTS, _READ_BACK)),
+    # `irregulars console`. One that takes feedback (--feedback) needs the role operator beside this one.
+    "console": ((), (_ALERTS, _READ_BACK)),
+    # `irregulars act`, each consumer in a group of its own. It writes nothing.
+    "actor": (("{prefix}act-kubernetes", "{prefix}act-slurm", "{prefix}act-nvsentinel"), ()),
+    # `irregulars topics create` and `irregulars topics check`: of all topics. It reads no message.
+    "admin": ((), ()),
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,14 +66,18 @@ def rights_of(role: str, topics: TopicSettings, group: str) -> tuple[Right, ...]
     """
     if role not in ROLES:
         raise InputError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
-    text = files("irregulars.kafka").joinpath("roles", f"{role}.toml").read_text("utf-8")
     found = []
-    for section, operations in tomllib.loads(text).items():
-        for operation, names in operations.items():
-            for name in names:
-                is_topic = section == "topics"
-                full = topics.name(name) if is_topic else name.format(group=group, prefix=topics.prefix)
-                found.append(Right(_KINDS[section], full, operation))
+    for operation, names in zip(("read", "describe"), ROLES[role], strict=True):
+        found += [Right("group", name.format(group=group, prefix=topics.prefix), operation) for name in names]
+    for topic in TOPICS.values():
+        may = {
+            "read": topic.readers,
+            "write": topic.writers,
+            "describe": f"{topic.watchers} admin",
+            "create": "admin",
+        }
+        name = topics.name(topic.name)
+        found += [Right("topic", name, operation) for operation, roles in may.items() if role in roles.split()]
     return tuple(sorted(found))
 
 

@@ -26,6 +26,7 @@ from irregulars.kafka.topics import (
     HEADER_BYTES,
     MAX_MESSAGE_BYTES,
     SNAPSHOT_TOPICS,
+    TOGETHER,
     TOPICS,
     WORKER_TOPICS,
     Topic,
@@ -33,13 +34,6 @@ from irregulars.kafka.topics import (
 )
 
 _POLL_S: Final = 0.05
-_UNPARTED: Final = (
-    "verdicts", "alerts", "notices", "mutes", "actions", "feedback", "thresholds", "deadletter", "progress",
-)  # fmt: skip
-"""Topics with few messages: one partition keeps their order, and one member of a group has them all."""
-
-_TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_rank), ("evidence", "job_snapshots"))
-"""Topics of equal numbers of partitions: those of the first hop, and of the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +129,7 @@ def check_topics(
             "Run: irregulars topics create; or, where they are there, irregulars topics grant"
         )
     counts = {name: len(metadata.topics[settings.name(name)].partitions) for name in names}
-    for together in _TOGETHER:
+    for together in TOGETHER:
         own = {name: counts[name] for name in together if name in counts}
         if len(set(own.values())) > 1:
             found = ", ".join(f"{settings.name(name)}={count}" for name, count in own.items())
@@ -179,7 +173,7 @@ def topic_config(topic: Topic) -> dict[str, str]:
 
 def partitions_of(name: str, settings: TopicSettings) -> int:
     """Return how many partitions a topic is made with."""
-    return 1 if name in _UNPARTED else settings.partitions
+    return 1 if TOPICS[name].is_small else settings.partitions
 
 
 def _wait_for_leaders(admin: AdminClient, names: Sequence[str], bootstrap: str, timeout_s: float) -> None:
@@ -210,7 +204,7 @@ def _require_fitting(
     missing: Collection[str], there: Mapping[str, int], settings: TopicSettings, bootstrap: str
 ) -> None:
     """Raise `TopicMismatch` if a topic that is made now would not fit those that exist: it could not be mended."""
-    for together in _TOGETHER:
+    for together in TOGETHER:
         wanted = {name: settings.partitions for name in missing if name in together}
         others = {name: count for name, count in there.items() if name in together and count != settings.partitions}
         if wanted and others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 HOUR_MS: Final = 3600 * 1000
 DAY_MS: Final = 24 * HOUR_MS
@@ -48,44 +48,59 @@ class Topic:
     # rank is in no group), ``job``, ``verdict``, ``notice`` (``verdict/channel``), ``mute``, ``opinion``
     # (``verdict/who``), ``change`` or ``partition``
     key: str
+    # The roles that may write and read it, and those that must see that it is there (`kafka.access_roles`)
+    writers: str
+    readers: str
+    watchers: str = ""
     retention_ms: int = 7 * DAY_MS
     # Keep the newest message of each key for ever, instead of all messages for `retention_ms`
     is_compacted: bool = False
     # The topics of the first hop: equal numbers of partitions, so that all that one rank sends meets in one worker
     is_parted_by_rank: bool = False
+    # Few messages: one partition keeps their order, and one member of a group has them all
+    is_small: bool = False
+    # For those who tell people: a worker works without it (it reads ``feedback`` and ``thresholds`` where they exist)
+    is_for_people: bool = False
     # Age at which Kafka closes a file of the log, since only closed ones are deleted; `None`: its default, 7 days
     segment_ms: int | None = None
 
 
+_OF_RANKS: Final[Mapping[str, Any]] = {"writers": "producer agent", "readers": "worker", "is_parted_by_rank": True}
+_COMPACTED: Final[Mapping[str, Any]] = {"writers": "worker", "readers": "worker", "is_compacted": True}
+_FEW: Final[Mapping[str, Any]] = {"is_small": True, "is_for_people": True}
+
 TOPICS: Final[Mapping[str, Topic]] = {
     topic.name: topic
     for topic in (
-        Topic("jobs", "rank", is_compacted=True, is_parted_by_rank=True),
-        Topic("commops", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
-        Topic("bandwidth", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
-        Topic("iterations", "group", is_parted_by_rank=True),
-        Topic("gpu_health", "group", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
-        Topic("heartbeats", "group", retention_ms=DAY_MS, is_parted_by_rank=True),
-        Topic("rank_snapshots", "group", is_compacted=True, is_parted_by_rank=True),
-        Topic("evidence", "job"),
-        Topic("progress", "partition", retention_ms=HOUR_MS, segment_ms=HOUR_MS),
-        Topic("job_snapshots", "job", is_compacted=True),
-        Topic("verdicts", "verdict", retention_ms=365 * DAY_MS),
-        Topic("alerts", "verdict", retention_ms=365 * DAY_MS),
-        Topic("notices", "notice", is_compacted=True),
-        Topic("mutes", "mute", is_compacted=True),
-        Topic("actions", "verdict", retention_ms=30 * DAY_MS),
-        Topic("feedback", "opinion", is_compacted=True),
-        Topic("thresholds", "change", is_compacted=True),
-        Topic("deadletter", "rank", retention_ms=30 * DAY_MS),
+        Topic("jobs", "rank", is_compacted=True, **_OF_RANKS),
+        Topic("commops", "group", retention_ms=2 * DAY_MS, **_OF_RANKS),
+        Topic("bandwidth", "group", retention_ms=2 * DAY_MS, **_OF_RANKS),
+        Topic("iterations", "group", **_OF_RANKS),
+        Topic("gpu_health", "group", "agent", "worker", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("heartbeats", "group", retention_ms=DAY_MS, **_OF_RANKS),
+        Topic("rank_snapshots", "group", is_parted_by_rank=True, **_COMPACTED),
+        Topic("evidence", "job", "worker", "worker"),
+        Topic("progress", "partition", "worker", "worker", retention_ms=HOUR_MS, is_small=True, segment_ms=HOUR_MS),
+        Topic("job_snapshots", "job", **_COMPACTED),
+        Topic("verdicts", "verdict", "worker", "worker reader operator", retention_ms=365 * DAY_MS, is_small=True),
+        Topic("alerts", "verdict", "worker", "worker reader notify operator console", retention_ms=365 * DAY_MS,
+              is_small=True),
+        Topic("notices", "notice", "notify", "notify operator", is_compacted=True, **_FEW),
+        Topic("mutes", "mute", "operator", "notify operator", is_compacted=True, **_FEW),
+        Topic("actions", "verdict", "notify", "reader actor", retention_ms=30 * DAY_MS, **_FEW),
+        Topic("feedback", "opinion", "operator", "worker notify operator", is_compacted=True, **_FEW),
+        Topic("thresholds", "change", "operator", "worker operator", is_compacted=True, **_FEW),
+        Topic("deadletter", "rank", "worker notify", "operator console", "worker notify", retention_ms=30 * DAY_MS,
+              is_small=True),
     )
-}
+}  # fmt: skip
+"""Every topic: a new one is a line here, with the roles that may write and read it."""
 
-WORKER_TOPICS: Final = tuple(
-    name for name in TOPICS if name not in ("notices", "mutes", "actions", "feedback", "thresholds")
-)
-"""Topics without which a worker can't work. The others are for those who tell people; ``feedback`` and ``thresholds``
-it reads if they are there."""
+WORKER_TOPICS: Final = tuple(name for name, topic in TOPICS.items() if not topic.is_for_people)
+"""Topics without which a worker can't work."""
+
+TOGETHER: Final = (tuple(n for n, topic in TOPICS.items() if topic.is_parted_by_rank), ("evidence", "job_snapshots"))
+"""Topics of equal numbers of partitions: those of the first hop, and of the second."""
 
 
 @dataclass(frozen=True, slots=True)
