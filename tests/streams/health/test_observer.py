@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import urllib.request
@@ -63,13 +62,10 @@ def test_lag_is_what_is_not_in_a_monitor_and_of_evidence_what_is_not_judged(work
     assert found["state_bytes", ("rank",)] == 300
 
 
-def test_what_was_sent_is_counted_by_topic_and_snapshots_by_hop(worker: Worker, outbox: Outbox) -> None:
-    async def send() -> None:
-        await outbox.send("irregulars.verdicts", b"k", b"12345")
-        await outbox.send("irregulars.rank_snapshots", b"k", b"123")
-        await outbox.send("irregulars.rank_snapshots", b"k", None)
-
-    asyncio.run(send())
+async def test_what_was_sent_is_counted_by_topic_and_snapshots_by_hop(worker: Worker, outbox: Outbox) -> None:
+    await outbox.send("irregulars.verdicts", b"k", b"12345")
+    await outbox.send("irregulars.rank_snapshots", b"k", b"123")
+    await outbox.send("irregulars.rank_snapshots", b"k", None)
     found = worker.values()
     assert found["sent_messages_total", ("verdicts",)] == 1
     assert found["sent_bytes_total", ("verdicts",)] == 5

@@ -145,35 +145,27 @@ def test_rows_are_taken_while_the_sink_is_busy_until_the_queue_is_full(letters: 
     assert (sink.read("verdicts").num_rows, sink.read("bandwidth").num_rows, letters.sent) == (1, 120, [])
 
 
-def test_a_sink_that_is_away_at_the_start_is_opened_later_and_gets_all(
+async def test_a_sink_that_is_away_at_the_start_is_opened_later_and_gets_all(
     letters: Letters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_writer, "_OPEN_AGAIN_S", 0.01)
     sink = AwaySink(ServiceUnavailable("nobody is there"), ServiceRefused("not with this password"))
     counters = Counters()
-
-    async def work() -> None:
-        writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
-        assert counters.sink_is_missing
-        await writer.write(made_up_job.judgements())
-        await asyncio.wait_for(writer.flush(), DEADLINE_S)
-        writer.close()
-
-    asyncio.run(work())
+    writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
+    assert counters.sink_is_missing
+    await writer.write(made_up_job.judgements())
+    await asyncio.wait_for(writer.flush(), DEADLINE_S)
+    writer.close()
     assert not counters.sink_is_missing
     assert sink.read("verdicts").num_rows
     assert letters.sent == []
 
 
-def test_a_sink_is_opened_though_there_is_nothing_to_write(letters: Letters) -> None:
+async def test_a_sink_is_opened_though_there_is_nothing_to_write(letters: Letters) -> None:
     sink, counters = AwaySink(), Counters()
-
-    async def work() -> None:
-        writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
-        await asyncio.wait_for(writer.flush(), DEADLINE_S)
-        writer.close()
-
-    asyncio.run(work())
+    writer = SinkWriter(sink, DeadLetters(letters, TopicSettings()), counters)
+    await asyncio.wait_for(writer.flush(), DEADLINE_S)
+    writer.close()
     assert sink.is_open
     assert not counters.sink_is_missing
 

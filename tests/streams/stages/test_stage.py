@@ -143,31 +143,27 @@ def evidence(offset: int, partition: int = 0) -> Any:
     return record("evidence", offset, b"j", value, partition)
 
 
-def test_a_snapshot_is_taken_while_evidence_keeps_coming(outbox: TakesAll) -> None:
+async def test_a_snapshot_is_taken_while_evidence_keeps_coming(outbox: TakesAll) -> None:
+    monitor = SlowJob()
+    stage = job_stage(outbox, monitor)
+    is_done = False
 
-    async def catch_up() -> None:
-        monitor = SlowJob()
-        stage = job_stage(outbox, monitor)
-        is_done = False
+    async def send() -> None:
+        offset = 0
+        while not is_done:
+            await stage.take("evidence", [evidence(offset)])
+            offset += 1
+            await asyncio.sleep(0)
 
-        async def send() -> None:
-            offset = 0
-            while not is_done:
-                await stage.take("evidence", [evidence(offset)])
-                offset += 1
-                await asyncio.sleep(0)
-
-        sending = asyncio.ensure_future(send())
-        # No round ends before more has come: the inbox is never empty.
-        monitor.may_return = lambda: is_done or any(work.inbox for work in stage._works.values())
-        await until(lambda: stage.states[0].position().get("evidence", 0) > 0)
-        await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
-        is_done = True
-        await sending
-        assert stage.states[0].stored_position["evidence"] > 0
-        close(stage)
-
-    asyncio.run(catch_up())
+    sending = asyncio.ensure_future(send())
+    # No round ends before more has come: the inbox is never empty.
+    monitor.may_return = lambda: is_done or any(work.inbox for work in stage._works.values())
+    await until(lambda: stage.states[0].position().get("evidence", 0) > 0)
+    await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
+    is_done = True
+    await sending
+    assert stage.states[0].stored_position["evidence"] > 0
+    close(stage)
     assert b"j" in outbox.keys("job_snapshots")
 
 
@@ -191,71 +187,60 @@ def test_reading_gives_way_to_a_judgement_and_goes_on_where_that_takes_long(outb
     assert waited_s >= 0.09
 
 
-def test_a_partition_whose_cycle_takes_long_holds_up_no_other(outbox: TakesAll) -> None:
-    async def run() -> None:
-        stage = job_stage(outbox, SlowJob(), partitions=2)
-        for partition in (0, 1):
-            await stage.take("evidence", [evidence(0, partition)])
-        await settle(stage)
-        busy = next(iter(stage.states[0].tracked.values()))
-        async with stage._work(busy).lock:  # as a judgement of minutes would
-            stage.start_snapshots()
-            async with asyncio.timeout(DEADLINE_S):
-                while not stage.states[1].stored_position:
-                    stage.start_snapshots()
-                    await asyncio.sleep(0.01)
-            assert not stage.states[0].stored_position
-        await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
-        assert stage.states[0].stored_position
-        close(stage)
-
-    asyncio.run(run())
+async def test_a_partition_whose_cycle_takes_long_holds_up_no_other(outbox: TakesAll) -> None:
+    stage = job_stage(outbox, SlowJob(), partitions=2)
+    for partition in (0, 1):
+        await stage.take("evidence", [evidence(0, partition)])
+    await settle(stage)
+    busy = next(iter(stage.states[0].tracked.values()))
+    async with stage._work(busy).lock:  # as a judgement of minutes would
+        stage.start_snapshots()
+        async with asyncio.timeout(DEADLINE_S):
+            while not stage.states[1].stored_position:
+                stage.start_snapshots()
+                await asyncio.sleep(0.01)
+        assert not stage.states[0].stored_position
+    await asyncio.wait_for(stage.snapshot_all(), DEADLINE_S)
+    assert stage.states[0].stored_position
+    close(stage)
 
 
-def test_after_a_long_cycle_of_snapshots_none_begins_for_a_while(
+async def test_after_a_long_cycle_of_snapshots_none_begins_for_a_while(
     outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = time.monotonic()
     monkeypatch.setattr("irregulars.streams.stages.stage.time", SimpleNamespace(monotonic=lambda: now_s))
-
-    async def run() -> None:
-        nonlocal now_s
-        stage = job_stage(outbox, SlowJob())
-        await stage.take("evidence", [evidence(0)])
-        await settle(stage)
-        busy = next(iter(stage.states[0].tracked.values()))
-        async with stage._work(busy).lock:
-            stage.start_snapshots()
-            await asyncio.sleep(0)  # the cycle begins
-            now_s += 0.12
-        await asyncio.gather(*stage._running)
-        busy.is_dirty = True
+    stage = job_stage(outbox, SlowJob())
+    await stage.take("evidence", [evidence(0)])
+    await settle(stage)
+    busy = next(iter(stage.states[0].tracked.values()))
+    async with stage._work(busy).lock:
         stage.start_snapshots()
-        assert not stage._running, "it rests"
-        now_s += 0.9
-        stage.start_snapshots()
-        assert stage._running
-        await asyncio.gather(*stage._running)
-        close(stage)
+        await asyncio.sleep(0)  # the cycle begins
+        now_s += 0.12
+    await asyncio.gather(*stage._running)
+    busy.is_dirty = True
+    stage.start_snapshots()
+    assert not stage._running, "it rests"
+    now_s += 0.9
+    stage.start_snapshots()
+    assert stage._running
+    await asyncio.gather(*stage._running)
+    close(stage)
 
-    asyncio.run(run())
 
-
-def test_a_message_that_a_job_monitor_cannot_take_is_buried_and_counted(outbox: TakesAll) -> None:
-    async def run() -> None:
-        monitor = SlowJob()
-        stage = job_stage(outbox, monitor)
-        monitor.add_raises = OverflowError("too large")
-        await stage.take("evidence", [evidence(0)])
-        await settle(stage)
-        monitor.add_raises = None
-        await stage.take("evidence", [evidence(1)])
-        await settle(stage)
-        assert stage.states[0].position() == {"evidence": 2}
-        assert (stage.faults.count, stage.services.dead_letters.count, monitor.added) == (1, 1, 2)
-        close(stage)
-
-    asyncio.run(run())
+async def test_a_message_that_a_job_monitor_cannot_take_is_buried_and_counted(outbox: TakesAll) -> None:
+    monitor = SlowJob()
+    stage = job_stage(outbox, monitor)
+    monitor.add_raises = OverflowError("too large")
+    await stage.take("evidence", [evidence(0)])
+    await settle(stage)
+    monitor.add_raises = None
+    await stage.take("evidence", [evidence(1)])
+    await settle(stage)
+    assert stage.states[0].position() == {"evidence": 2}
+    assert (stage.faults.count, stage.services.dead_letters.count, monitor.added) == (1, 1, 2)
+    close(stage)
     (value,) = encode_evidence([came(0)], "j")
     assert [value for topic, _, value in outbox.sent if topic.endswith("deadletter")] == [value]
 
@@ -264,47 +249,38 @@ def raises(*values: object) -> None:
     raise OverflowError("Python int too large to convert to C ssize_t")
 
 
-def test_evidence_on_which_the_decoder_itself_fails_is_buried(
+async def test_evidence_on_which_the_decoder_itself_fails_is_buried(
     outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        stage = job_stage(outbox, SlowJob())
-        monkeypatch.setattr("irregulars.streams.stages.job_stage._decode", raises)
-        await stage.take("evidence", [evidence(0)])
-        assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"evidence": 1}, 1)
-        close(stage)
-
-    asyncio.run(run())
+    stage = job_stage(outbox, SlowJob())
+    monkeypatch.setattr("irregulars.streams.stages.job_stage._decode", raises)
+    await stage.take("evidence", [evidence(0)])
+    assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"evidence": 1}, 1)
+    close(stage)
 
 
-def test_a_message_on_which_the_decoder_itself_fails_is_buried(
+async def test_a_message_on_which_the_decoder_itself_fails_is_buried(
     outbox: TakesAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        stage = rank_stage(outbox)
-        monkeypatch.setattr("irregulars.streams.stages.rank_stage.decode", raises)
-        await stage.take("jobs", [announced(0)])
-        assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"jobs": 1}, 1)
-        close(stage)
-
-    asyncio.run(run())
+    stage = rank_stage(outbox)
+    monkeypatch.setattr("irregulars.streams.stages.rank_stage.decode", raises)
+    await stage.take("jobs", [announced(0)])
+    assert (stage.states[0].position(), stage.services.dead_letters.count) == ({"jobs": 1}, 1)
+    close(stage)
 
 
-def test_a_job_that_can_never_be_judged_is_given_up_and_not_stored(outbox: TakesAll) -> None:
-    async def run() -> None:
-        monitor = SlowJob()
-        stage = job_stage(outbox, monitor)
-        monitor.advance_raises = KeyError("rank")
-        for offset in range(MOST_FAULTS + 2):
-            await stage.take("evidence", [evidence(offset)])
-            await settle(stage)
-        await stage.snapshot_all()
-        assert monitor.added == MOST_FAULTS, "it is asked no more"
-        assert stage.services.dead_letters.count == MOST_FAULTS + 2
-        assert stage.states[0].stored_position == {"evidence": MOST_FAULTS + 2}
-        close(stage)
-
-    asyncio.run(run())
+async def test_a_job_that_can_never_be_judged_is_given_up_and_not_stored(outbox: TakesAll) -> None:
+    monitor = SlowJob()
+    stage = job_stage(outbox, monitor)
+    monitor.advance_raises = KeyError("rank")
+    for offset in range(MOST_FAULTS + 2):
+        await stage.take("evidence", [evidence(offset)])
+        await settle(stage)
+    await stage.snapshot_all()
+    assert monitor.added == MOST_FAULTS, "it is asked no more"
+    assert stage.services.dead_letters.count == MOST_FAULTS + 2
+    assert stage.states[0].stored_position == {"evidence": MOST_FAULTS + 2}
+    close(stage)
     assert b"j" not in outbox.keys("job_snapshots")
 
 
@@ -327,18 +303,15 @@ def announced(rank: int) -> Any:
     return record("jobs", rank, rank_key("j", rank), encode_announcement(announcement))
 
 
-def test_a_rank_that_never_came_back_is_forgotten(outbox: TakesAll) -> None:
-    async def run() -> None:
-        stage = rank_stage(outbox, forget_s=100.0)
-        await stage.take("jobs", [announced(0), announced(1)])
-        await stage.snapshot_all()
-        stage.states[0].tracked[rank_key("j", 0)].heard_at_s -= 101.0
-        stage.start_snapshots()  # nothing else has changed
-        await asyncio.gather(*stage._running)
-        assert set(stage.states[0].tracked) == {rank_key("j", 1)}
-        close(stage)
-
-    asyncio.run(run())
+async def test_a_rank_that_never_came_back_is_forgotten(outbox: TakesAll) -> None:
+    stage = rank_stage(outbox, forget_s=100.0)
+    await stage.take("jobs", [announced(0), announced(1)])
+    await stage.snapshot_all()
+    stage.states[0].tracked[rank_key("j", 0)].heard_at_s -= 101.0
+    stage.start_snapshots()  # nothing else has changed
+    await asyncio.gather(*stage._running)
+    assert set(stage.states[0].tracked) == {rank_key("j", 1)}
+    close(stage)
     assert [value for _, key, value in outbox.sent if key == rank_key("j", 0)][-1] is None, "a tombstone"
 
 
@@ -361,90 +334,72 @@ def bundle(offset: int, starts_ns: Sequence[int]) -> Any:
     return record("commops", offset, group_key("lockstep", GROUP), encode_bundle(bundle_of(batches)))
 
 
-def test_the_ranks_of_a_group_have_one_monitor_wherever_their_announcements_stand(outbox: TakesAll) -> None:
-    async def run() -> None:
-        stage = rank_stage(outbox)
-        state = stage.states[0]
-        await stage.take("commops", [bundle(0, (1000, 1000))])
-        assert state.position() == {"commops": 0}, "parked until they are announced"
-        await stage.take("jobs", [grouped(0, 0), grouped(1, 1)])
-        assert set(state.tracked) == {group_key("lockstep", GROUP)}
-        assert state.position() == {"commops": 1, "jobs": 2}
-        await stage.take("commops", [bundle(1, (2000, 2000))])
-        await stage.snapshot_all()
-        close(stage)
-
-    asyncio.run(run())
+async def test_the_ranks_of_a_group_have_one_monitor_wherever_their_announcements_stand(outbox: TakesAll) -> None:
+    stage = rank_stage(outbox)
+    state = stage.states[0]
+    await stage.take("commops", [bundle(0, (1000, 1000))])
+    assert state.position() == {"commops": 0}, "parked until they are announced"
+    await stage.take("jobs", [grouped(0, 0), grouped(1, 1)])
+    assert set(state.tracked) == {group_key("lockstep", GROUP)}
+    assert state.position() == {"commops": 1, "jobs": 2}
+    await stage.take("commops", [bundle(1, (2000, 2000))])
+    await stage.snapshot_all()
+    close(stage)
     assert outbox.keys("rank_snapshots")[:1] == [group_key("lockstep", GROUP)]
     assert outbox.keys("deadletter") == []
 
 
-def test_of_a_bundle_only_the_part_that_cannot_be_true_is_buried(outbox: TakesAll) -> None:
+async def test_of_a_bundle_only_the_part_that_cannot_be_true_is_buried(outbox: TakesAll) -> None:
     now_ns = time.time_ns()
-
-    async def run() -> None:
-        stage = rank_stage(outbox)
-        await stage.take("jobs", [grouped(0, 0), grouped(1, 1)])
-        await stage.take("commops", [bundle(0, (now_ns, now_ns)), bundle(1, (now_ns + 10, now_ns + (1 << 61)))])
-        assert stage.states[0].position() == {"commops": 2, "jobs": 2}
-        close(stage)
-
-    asyncio.run(run())
+    stage = rank_stage(outbox)
+    await stage.take("jobs", [grouped(0, 0), grouped(1, 1)])
+    await stage.take("commops", [bundle(0, (now_ns, now_ns)), bundle(1, (now_ns + 10, now_ns + (1 << 61)))])
+    assert stage.states[0].position() == {"commops": 2, "jobs": 2}
+    close(stage)
     (letter,) = [value for topic, _, value in outbox.sent if topic.endswith("deadletter")]
     assert [one.header.rank for one in decode_batches(letter, "commops")] == [1]
 
 
-def test_a_job_whose_key_is_that_of_another_job_s_group_is_kept_apart(outbox: TakesAll) -> None:
-    async def run() -> None:
-        stage = rank_stage(outbox)
-        alike = Announcement("lockstep/@node", 1, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
-        assert rank_key("lockstep/@node", 0) == group_key("lockstep", GROUP)
-        await stage.take(
-            "jobs", [grouped(0, 0), record("jobs", 1, rank_key(alike.job, 0), encode_announcement(alike))]
-        )
-        assert stage.states[0].position() == {"jobs": 2}
-        assert stage.services.dead_letters.count == 1
-        close(stage)
-
-    asyncio.run(run())
+async def test_a_job_whose_key_is_that_of_another_job_s_group_is_kept_apart(outbox: TakesAll) -> None:
+    stage = rank_stage(outbox)
+    alike = Announcement("lockstep/@node", 1, 0, 2, 2, (Communicator("world", "world", (0, 1)),))
+    assert rank_key("lockstep/@node", 0) == group_key("lockstep", GROUP)
+    await stage.take("jobs", [grouped(0, 0), record("jobs", 1, rank_key(alike.job, 0), encode_announcement(alike))])
+    assert stage.states[0].position() == {"jobs": 2}
+    assert stage.services.dead_letters.count == 1
+    close(stage)
 
 
-def test_a_group_whose_state_is_spoilt_begins_anew_with_all_its_ranks(outbox: TakesAll) -> None:
-    async def run() -> None:
-        stage = rank_stage(outbox)
-        state = stage.states[0]
-        told = [SimpleNamespace(**{n: (lambda v=v: v) for n, v in (
-            ("key", one.key), ("value", one.value), ("offset", one.offset))})
-            for one in (grouped(0, 0), grouped(1, 1), announced(0))]  # fmt: skip
-        stage.reader.read_tail = lambda *_: told  # type: ignore[assignment,method-assign,return-value]
-        key = group_key("lockstep", GROUP)
-        await stage.begin_anew(state, {key}, PositionRecord(positions={"jobs": 3}))
-        assert set(state.tracked) == {key}, "the other rank's state could be read"
-        monitor: Any = state.tracked[key].monitor
-        assert [one.rank for one in monitor.drain()] == [0, 1]
-        close(stage)
-
-    asyncio.run(run())
+async def test_a_group_whose_state_is_spoilt_begins_anew_with_all_its_ranks(outbox: TakesAll) -> None:
+    stage = rank_stage(outbox)
+    state = stage.states[0]
+    told = [SimpleNamespace(**{n: (lambda v=v: v) for n, v in (
+        ("key", one.key), ("value", one.value), ("offset", one.offset))})
+        for one in (grouped(0, 0), grouped(1, 1), announced(0))]  # fmt: skip
+    stage.reader.read_tail = lambda *_: told  # type: ignore[assignment,method-assign,return-value]
+    key = group_key("lockstep", GROUP)
+    await stage.begin_anew(state, {key}, PositionRecord(positions={"jobs": 3}))
+    assert set(state.tracked) == {key}, "the other rank's state could be read"
+    monitor: Any = state.tracked[key].monitor
+    assert [one.rank for one in monitor.drain()] == [0, 1]
+    close(stage)
 
 
-def test_a_rank_monitor_that_raises_costs_its_message_and_no_other(outbox: TakesAll) -> None:
-    async def run() -> None:
-        stage = rank_stage(outbox)
-        await stage.take("jobs", [announced(0), announced(1)])
-        odd = stage.states[0].tracked[rank_key("j", 0)]
+async def test_a_rank_monitor_that_raises_costs_its_message_and_no_other(outbox: TakesAll) -> None:
+    stage = rank_stage(outbox)
+    await stage.take("jobs", [announced(0), announced(1)])
+    odd = stage.states[0].tracked[rank_key("j", 0)]
 
-        def raises(announcement: Announcement) -> None:
-            raise OverflowError("too large")
+    def raises(announcement: Announcement) -> None:
+        raise OverflowError("too large")
 
-        odd.monitor.announce = raises  # type: ignore[method-assign]  # what no test of ours knows to do
-        again = [announced(0), announced(1)]
-        for number, one in enumerate(again):
-            one.offset = 2 + number
-        await stage.take("jobs", again)
-        assert stage.states[0].position() == {"jobs": 4}
-        assert (stage.faults.count, stage.services.dead_letters.count) == (1, 1)
-        await stage.snapshot_all()
-        close(stage)
-
-    asyncio.run(run())
+    odd.monitor.announce = raises  # type: ignore[method-assign]  # what no test of ours knows to do
+    again = [announced(0), announced(1)]
+    for number, one in enumerate(again):
+        one.offset = 2 + number
+    await stage.take("jobs", again)
+    assert stage.states[0].position() == {"jobs": 4}
+    assert (stage.faults.count, stage.services.dead_letters.count) == (1, 1)
+    await stage.snapshot_all()
+    close(stage)
     assert rank_key("j", 1) in outbox.keys("rank_snapshots")

@@ -125,7 +125,7 @@ def test_a_new_assignment_begins_anew(log: Log) -> None:
     assert log.clocks.job_until_s(0, {"evidence": 0}) is None
 
 
-def test_a_request_that_hangs_is_the_only_one(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_hangs_is_the_only_one(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Faust's fetches go through the same few threads."""
     monkeypatch.setattr("irregulars.streams.stages.stream_time._ANSWER_S", 0.01)
     asked = []
@@ -135,12 +135,9 @@ def test_a_request_that_hangs_is_the_only_one(log: Log, monkeypatch: pytest.Monk
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def look_often() -> None:
-        clocks = StreamTime(RANK_TOPICS, "evidence", hang, log)
-        for _ in range(5):
-            await clocks.look()
-
-    asyncio.run(look_often())
+    clocks = StreamTime(RANK_TOPICS, "evidence", hang, log)
+    for _ in range(5):
+        await clocks.look()
     assert len(asked) == 1
 
 
