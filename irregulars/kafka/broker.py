@@ -41,12 +41,9 @@ def client_config(
 ) -> dict[str, Any]:
     """Return the librdkafka configuration that all our clients share.
 
-    Parameters
-    ----------
-    security
-        librdkafka's settings of protocol and credentials, for example ``security.protocol`` and ``sasl.password``.
-    errors
-        Collects what librdkafka reports in the background: a refused log-in only shows there.
+    `security`: librdkafka's settings of protocol and credentials, for example ``security.protocol`` and
+    ``sasl.password``.
+    `errors`: collects what librdkafka reports in the background: a refused log-in only shows there.
     """
     # Its own log would put several lines a second on standard error while a broker is away; we report once.
     config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **security}

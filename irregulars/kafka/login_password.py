@@ -44,12 +44,8 @@ class LoginPassword(str):
 
     Usable from several threads.
 
-    Attributes
-    ----------
-    user
-        Whose it is.
-    path
-        The file that holds it; `None`: it does not change.
+    `user`: whose it is.
+    `path`: the file that holds it; `None`: it does not change.
     """
 
     user: str

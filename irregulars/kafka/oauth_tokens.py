@@ -44,10 +44,7 @@ class TokenSource:
 
     `fetch`: `token_of_file` or `TokenEndpoint`.
 
-    Attributes
-    ----------
-    trouble
-        Why the last question gave no token; `None` where it gave one, or none was asked for yet.
+    `trouble`: why the last question gave no token; `None` where it gave one, or none was asked for yet.
     """
 
     def __init__(self, fetch: Callable[[], Token]) -> None:

@@ -161,12 +161,8 @@ class Cursor:
 class ScatteredReading:
     """One reading with a consumer that is assigned to nothing, and is again afterwards.
 
-    Parameters
-    ----------
-    consumer
-        Must tell of the ends of partitions, and not go elsewhere by itself (``auto.offset.reset=error``).
-    recent
-        Messages that need not be read; those that are read are added.
+    `consumer`: must tell of the ends of partitions, and not go elsewhere by itself (``auto.offset.reset=error``).
+    `recent`: messages that need not be read; those that are read are added.
     """
 
     def __init__(

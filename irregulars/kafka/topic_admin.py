@@ -221,10 +221,8 @@ def alter_topics(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Give topics a configuration, as far as they have another one.
 
-    Returns
-    -------
-    The names of the topics that were changed; and of those that could not be (we may lack the right, and small
-    brokers can't do it) the values that are still to be set, as ``key=value,…``.
+    Returns the names of the topics that were changed; and of those that could not be (we may lack the right, and
+    small brokers can't do it) the values that are still to be set, as ``key=value,…``.
     """
     altered, stale = [], {}
     for name in names:

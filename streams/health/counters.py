@@ -32,23 +32,14 @@ Labels = tuple[str, ...]
 class Counters:
     """Counts of one worker since it started, and its state of storing rows.
 
-    Attributes
-    ----------
-    registry
-        All metrics; `observer.Observer` adds those of the stages and of sent messages.
-    operator_messages
-        Messages of operators that went into monitors.
-    sink_busy_at_s
-        When the sink last had to be called again (as `time.monotonic`); `None`: it takes rows.
-    unstored_bytes, unstored_limit_bytes, unstored_since_s
-        Rows that wait for the sink in memory; the limit; since when a row has waited (as `time.monotonic`), `None`:
-        all is stored.
-    sink_is_missing
-        Whether the sink's database has not been reached since the start.
-    store_is_full
-        Whether judging waits, since no more rows may wait.
-    thresholds_revision
-        Offset on the topic ``thresholds`` up to which changes were read.
+    `registry`: all metrics; `observer.Observer` adds those of the stages and of sent messages.
+    `operator_messages`: messages of operators that went into monitors.
+    `sink_busy_at_s`: when the sink last had to be called again (as `time.monotonic`); `None`: it takes rows.
+    `unstored_bytes`, `unstored_limit_bytes`, `unstored_since_s`: rows that wait for the sink in memory; the limit;
+    since when a row has waited (as `time.monotonic`), `None`: all is stored.
+    `sink_is_missing`: whether the sink's database has not been reached since the start.
+    `store_is_full`: whether judging waits, since no more rows may wait.
+    `thresholds_revision`: offset on the topic ``thresholds`` up to which changes were read.
     """
 
     def __init__(self) -> None:

@@ -76,17 +76,11 @@ class JobClock:
     A job stands still while its messages only tell of operators that do not end. These come when the first hop falls
     silent itself, and so has waited for the silence before: a grace is enough then.
 
-    Attributes
-    ----------
-    silence_s
-        As above; it may change at any time.
-    still_s
-        For how long the job has not moved, s; None before the first message. It survives a restart of the worker, the
-        other times begin anew: a duration, as the next worker's clock may be another host's.
-    is_rank_overdue
-        Whether the oldest iteration that waits for ranks has waited for a grace.
-    is_attempt_overdue
-        Whether the next attempt has waited for a grace for this one to end.
+    `silence_s` may change at any time.
+    `still_s`: for how long the job has not moved, s; None before the first message. It survives a restart of the
+    worker, the other times begin anew: a duration, as the next worker's clock may be another host's.
+    `is_rank_overdue`: whether the oldest iteration that waits for ranks has waited for a grace.
+    `is_attempt_overdue`: whether the next attempt has waited for a grace for this one to end.
     """
 
     def __init__(self, silence_s: float, grace_s: float) -> None:
@@ -146,14 +140,10 @@ class JobClock:
     ) -> None:
         """Take in the time.
 
-        Parameters
-        ----------
-        now_s, until_s
-            The present, and until when everything that ranks sent has been read. A new value begins in the present,
-            since it may have been sent just now; it has lasted only as far as was read.
-        is_stuck
-            Whether the newest evidence tells of operators that never ended; asked only if it matters, as the answer
-            takes a look at all evidence that waits.
+        `now_s`, `until_s`: the present, and until when everything that ranks sent has been read. A new value begins
+        in the present, since it may have been sent just now; it has lasted only as far as was read.
+        `is_stuck`: whether the newest evidence tells of operators that never ended; asked only if it matters, as the
+        answer takes a look at all evidence that waits.
         """
         self._ticked_s = now_s
         if self._restored_still_s is not None:

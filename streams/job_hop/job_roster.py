@@ -45,10 +45,8 @@ class JobRoster:
 
     An iteration can be judged once every rank that logs has delivered it, has ended, or was given up.
 
-    Attributes
-    ----------
-    announcements
-        That of each rank which holds in the iteration that `hold` was asked for last, else the one that came first.
+    `announcements`: that of each rank which holds in the iteration that `hold` was asked for last, else the one that
+    came first.
     """
 
     def __init__(self) -> None:

@@ -168,14 +168,9 @@ ToldIteration = tuple[int, IterationTimes | None]
 class MessageRows:
     """All rows of one message, or of one rank that had to be looked at one by one.
 
-    Parameters
-    ----------
-    columns
-        Of the message's schema. Rows that were looked at have a column ``offset`` besides.
-    names
-        The message's dictionary.
-    offset
-        Of the message on Kafka; None: each row says its own.
+    `columns`: of the message's schema. Rows that were looked at have a column ``offset`` besides.
+    `names`: the message's dictionary.
+    `offset`: of the message on Kafka; None: each row says its own.
     """
 
     def __init__(self, columns: Mapping[str, Column], names: tuple[str, ...], offset: int | None) -> None:
@@ -313,11 +308,9 @@ def parts_of(rows: Batch | Bundle, offset: int) -> Iterator[Part]:
 def shared_codes(sources: Sequence[MessageRows], names: Sequence[str]) -> tuple[Ints, Ints]:
     """Return the codes that stand for the same communicators in all messages: their places in `names`.
 
-    Returns
-    -------
-    A table of the codes of each dictionary, and where that of each message begins in it. Where the messages have the
-    names ``dp tp`` and ``tp pp``, the table is ``0 1 1 2``. The second message's names begin at its place 2, so that
-    its code 1 stands at place 3: ``pp``.
+    Returns a table of the codes of each dictionary, and where that of each message begins in it. Where the messages
+    have the names ``dp tp`` and ``tp pp``, the table is ``0 1 1 2``. The second message's names begin at its place 2,
+    so that its code 1 stands at place 3: ``pp``.
 
     >>> messages = [MessageRows({}, own, 0) for own in (("dp", "tp"), ("tp", "pp"))]
     >>> [column.tolist() for column in shared_codes(messages, ("dp", "tp", "pp"))]

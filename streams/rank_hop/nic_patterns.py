@@ -52,12 +52,8 @@ class Placed(NamedTuple):
 def place_in_blocks(parts: Sequence[tuple[Sequence[Piece], slice]], start_ns: Ints, elapsed_ns: Ints) -> Placed:
     """Give each sample to the block in whose time the middle of its interval lies; leave out those of none.
 
-    Parameters
-    ----------
-    parts
-        The samples of a rank, in pieces, and its blocks; at least one rank.
-    start_ns, elapsed_ns
-        Of all blocks; a rank's starts are ascending.
+    `parts`: the samples of a rank, in pieces, and its blocks; at least one rank.
+    `start_ns`, `elapsed_ns`: of all blocks; a rank's starts are ascending.
     """
     samples = joined_samples([piece for pieces, _ in parts for piece in pieces])
     counts = [sum(piece.rows for piece in pieces) for pieces, _ in parts]
@@ -130,16 +126,10 @@ def sampled_blocks(placed: Placed, start_ns: Ints, elapsed_ns: Ints) -> Sampled:
 def reduce_patterns(rows: Mapping[str, Column], elapsed_ns: Ints, start_ns: Ints, sampled: Sampled) -> Ragged:
     """Make the patterns of all blocks: of each class of operators, and of the iteration as a whole.
 
-    Parameters
-    ----------
-    rows
-        Operators with ``block``, ``communicator``, ``operator``, ``start_ns`` and ``elapsed_ns``.
-    elapsed_ns, start_ns
-        Of each block.
+    `rows`: operators with ``block``, ``communicator``, ``operator``, ``start_ns`` and ``elapsed_ns``.
+    `elapsed_ns`, `start_ns`: of each block.
 
-    Returns
-    -------
-    For each block its patterns, columns as `messages.evidence.PATTERN_COLUMNS` says.
+    Returns for each block its patterns, columns as `messages.evidence.PATTERN_COLUMNS` says.
     """
     blocks = len(elapsed_ns)
     has_samples = np.bincount(sampled.block, minlength=blocks) >= NICS.min_samples
@@ -177,9 +167,7 @@ def _executions(
 ) -> tuple[tuple[Ints, Ints, Ints], Ints, Ints]:
     """Return the operators of sampled blocks, and each of these blocks as a whole, as one operator more.
 
-    Returns
-    -------
-    Their classes (block, communicator, operator), and their begins and ends since the beginning of the block.
+    Returns their classes (block, communicator, operator), and their begins and ends since the beginning of the block.
     """
     is_used = has_samples[rows["block"]] & (rows["start_ns"] != UNKNOWN) & np.isfinite(rows["elapsed_ns"])
     at, whole = np.flatnonzero(is_used), np.flatnonzero(has_samples)

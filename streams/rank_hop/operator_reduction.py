@@ -52,17 +52,12 @@ def reduce_blocks(
 ) -> Reduction:
     """Reduce the operators of many blocks at once.
 
-    Parameters
-    ----------
-    rows
-        `OPERATOR_COLUMNS` and ``block``, the number of each row's block, in any order; rows given twice count once.
-    is_next
-        For each block whether it is the iteration after the block before it, of the same rank.
-    free_ns
-        When the rank was free to begin each block; `UNKNOWN` where only its first operator shows it. Where `is_next`,
-        the end of the block before takes its place.
-    is_classed
-        For each row whether its class is wanted; None: all are.
+    `rows`: `OPERATOR_COLUMNS` and ``block``, the number of each row's block, in any order; rows given twice count
+    once.
+    `is_next`: for each block whether it is the iteration after the block before it, of the same rank.
+    `free_ns`: when the rank was free to begin each block; `UNKNOWN` where only its first operator shows it. Where
+    `is_next`, the end of the block before takes its place.
+    `is_classed`: for each row whether its class is wanted; None: all are.
     """
     if is_classed is not None:
         rows = {**rows, "is_classed": is_classed}
@@ -246,18 +241,11 @@ def sum_blocks(
 ) -> Reduction | Flags:
     """Reduce the operators of some closings, or say which of them `reduce_blocks` has to do.
 
-    Parameters
-    ----------
-    cuts
-        The operators of each closing, as they stand in their messages.
-    names
-        Communicators: classes name them by their place here.
-    wide
-        Communicators of whose collectives classes are wanted.
+    `cuts`: the operators of each closing, as they stand in their messages.
+    `names`: communicators: classes name them by their place here.
+    `wide`: communicators of whose collectives classes are wanted.
 
-    Returns
-    -------
-    All but the rows and their gaps, which are left empty.
+    Returns all but the rows and their gaps, which are left empty.
     """
     assert KERNEL is not None
     sources = list({id(cut[0]): cut[0] for own in cuts for cut in own}.values())

@@ -70,9 +70,7 @@ class HeldMessages:
     def drop_before(self, schema: str, attempt: int, since_ns: int | None) -> int:
         """Drop batches of a schema that are of no later attempt or place, as rows came that were sent after them.
 
-        Returns
-        -------
-        How many operators were in them.
+        Returns how many operators were in them.
         """
         gone = [
             batch
@@ -142,8 +140,6 @@ class RankMonitor:
 
     `partition`: of ``commops``; goes into the evidence with the offsets.
 
-    Notes
-    -----
     Nothing here depends on how topics interleave: an iteration closes when each source that the rank announced has
     passed its end, and a heartbeat takes effect when the rows that it counts have arrived
     (`streams.rank_hop.rank_attempt`).

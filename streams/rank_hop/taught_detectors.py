@@ -68,12 +68,8 @@ class TaughtState:
 class TaughtDetectors:
     """Detectors of one rank's operators.
 
-    Attributes
-    ----------
-    columns
-        Names of the columns of evidence with the largest score of each.
-    cold
-        Names of those that began cold although a snapshot should have held them.
+    `columns`: names of the columns of evidence with the largest score of each.
+    `cold`: names of those that began cold although a snapshot should have held them.
     """
 
     def __init__(self, makers: Sequence[Callable[[], Detector]], delta: float, window: int) -> None:
@@ -87,9 +83,8 @@ class TaughtDetectors:
     def take(self, frame: Mapping[str, Column], elapsed_ns: int) -> dict[str, float]:
         """Score an iteration's operators, and then learn it if it took no longer than usual.
 
-        Returns
-        -------
-        The largest score by column of evidence: of each detector, and ``score``, that of all; NaN: no opinion.
+        Returns the largest score by column of evidence: of each detector, and ``score``, that of all; NaN: no
+        opinion.
         """
         is_usual = self._usual.is_usual(elapsed_ns, self._delta, self._window)
         found = {"score": np.nan}

@@ -49,12 +49,8 @@ class Tracked(Generic[M]):
 class PartitionState(Generic[M]):
     """One partition of one hop, from its assignment to its revocation.
 
-    Parameters
-    ----------
-    generation
-        Of the consumer group: messages that were fetched in another one are not for this state.
-    epoch
-        Grows with every assignment of the partition to any worker; see `streams.snapshots.snapshot_log`.
+    `generation`: of the consumer group: messages that were fetched in another one are not for this state.
+    `epoch`: grows with every assignment of the partition to any worker; see `streams.snapshots.snapshot_log`.
     """
 
     def __init__(self, partition: int, generation: int, epoch: int, positions: Mapping[str, int]) -> None:

@@ -49,17 +49,10 @@ class ReadWords(Generic[W]):
 class WordLog(Generic[W]):
     """Reads the words that came since the last reading.
 
-    Parameters
-    ----------
-    name
-        Without the prefix; names the line of the log that says why nothing is read.
-    decode
-        Makes a word of a message's value; raises `RecordError`.
+    `name`: without the prefix; names the line of the log that says why nothing is read.
+    `decode`: makes a word of a message's value; raises `RecordError`.
 
-    Attributes
-    ----------
-    known
-        The words that were read so far; another object once more have come.
+    `known`: the words that were read so far; another object once more have come.
     """
 
     def __init__(self, topic: str, name: str, reading: ReadingThread, decode: Callable[[bytes | None], W]) -> None:

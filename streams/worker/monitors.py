@@ -27,12 +27,9 @@ LOG: Final = logging.getLogger("irregulars.worker")
 class Monitors:
     """The objects that the stages feed, as functions that make them.
 
-    Parameters
-    ----------
-    make_rank, make_job
-        New ones: of job and partition; of a job.
-    restore_rank, restore_job
-        Of what their ``state()`` returned, encoded; raise `RecordError` where that can't be read.
+    `make_rank`, `make_job`: new ones: of job and partition; of a job.
+    `restore_rank`, `restore_job`: of what their ``state()`` returned, encoded; raise `RecordError` where that can't
+    be read.
     """
 
     make_rank: MakeRankMonitor

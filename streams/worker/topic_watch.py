@@ -37,10 +37,7 @@ class TopicWatch:
 
     `settings`: ``broker_away_s`` is how long a topic may be missing, as long as the broker may be away.
 
-    Attributes
-    ----------
-    ids
-        Kafka's ids of the topics, as they were found first; of those that are away when a worker starts, later.
+    `ids`: Kafka's ids of the topics, as they were found first; of those that are away when a worker starts, later.
     """
 
     def __init__(self, settings: WorkerSettings, reading: ReadingThread) -> None:
