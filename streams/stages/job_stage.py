@@ -21,7 +21,6 @@ from irregulars.messages.judgements import Judgements, Verdict, bounded, encode_
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.streams.faust_driver.block_fetcher import Record as Message
-from irregulars.streams.health.judges import Judges
 from irregulars.streams.health.log_lines import log_job, log_verdict
 from irregulars.streams.health.monitor_faults import BROKEN, is_broken
 from irregulars.streams.health.watchdog import WorkGivenUp
@@ -31,6 +30,7 @@ from irregulars.streams.snapshots.records import Draft, EncodedState, Ends, Offs
 from irregulars.streams.stages.job_topics import EVIDENCE, JobTopics, Rows, start_of
 from irregulars.streams.stages.job_work import (
     JobWork,
+    Judges,
     QueuedMessage,
     State,
     TrackedJob,

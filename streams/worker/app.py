@@ -39,9 +39,8 @@ from irregulars.streams.faust_driver.transport import SCHEME, Consumer
 from irregulars.streams.health.broker_watch import QUIET_S, BrokerWatch
 from irregulars.streams.health.counters import Counters
 from irregulars.streams.health.observer import Hop, Observer
-from irregulars.streams.health.process import StopDeadline
+from irregulars.streams.health.process import SpareMemory, StopDeadline
 from irregulars.streams.health.reading_watch import ReadingWatch
-from irregulars.streams.health.spare_memory import SpareMemory
 from irregulars.streams.health.watchdog import Watchdog
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE

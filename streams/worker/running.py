@@ -23,15 +23,16 @@ from irregulars.sinks.protocol import Sink
 from irregulars.streams.health.log_lines import logging_config
 from irregulars.streams.health.observer import OBSERVE_S, serve_pages
 from irregulars.streams.health.process import (
+    GIVE_BACK_S,
     Need,
     StopDeadline,
     ask_in_thread,
     free_port_or_none,
     make_directory,
     new_loop,
+    share_few_heaps,
     wait_for,
 )
-from irregulars.streams.health.spare_memory import GIVE_BACK_S, share_few_heaps
 from irregulars.streams.stages.job_stage import JobStage
 from irregulars.streams.stages.job_topics import EVIDENCE
 from irregulars.streams.stages.rank_stage import RANK_TOPICS, RankStage

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from irregulars.streams.health.spare_memory import SpareMemory, share_few_heaps
+from irregulars.streams.health.process import SpareMemory, share_few_heaps
 
 
 @pytest.mark.parametrize(("spent_s", "gives"), [(0.1, True), (9.9, True), (10.1, False)])
