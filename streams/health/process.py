@@ -1,4 +1,4 @@
-"""A worker's process: directory, port, memory and event loop, waiting for services at the start, and a stop that ends."""
+"""A worker's process: directory, port, memory, event loop, waiting for services at the start, a stop that ends."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def share_few_heaps() -> None:
 class SpareMemory:
     """Gives freed memory back to the system while the process has little to do.
 
-    After a burst glibc holds what numpy and librdkafka have freed: in each arena only the end of the heap goes back by
-    itself, and every thread of some fifty may get an arena of its own. Elsewhere (musl, macOS) nothing is done.
+    After a burst glibc holds what numpy and librdkafka have freed: in each arena only the end of the heap goes back
+    by itself, and every thread of some fifty may get an arena of its own. Elsewhere (musl, macOS) nothing is done.
     """
 
     def __init__(

@@ -49,27 +49,71 @@ def times(monitor: JobMonitor) -> dict[int, JudgedIteration]:
 # --- whose word is waited for ---------------------------------------------------------------------------------------
 
 
-def test_an_iteration_is_judged_when_all_ranks_have_delivered_it() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}))
-    assert judged(monitor) == []
-    monitor.add([evidence_of(1, {0: 12})])
-    assert judged(monitor) == [0]
-    monitor.add([evidence_of(1, {1: 12})])
-    assert judged(monitor) == [1]
+BOTH_CAME = [came(0), came(1)]
+Step = tuple[Rows | Sequence[float], list[int]]
+
+# What comes, or seconds at which the clock ticks; and the iterations that are judged then. The last of each case says
+# whether the job has ended.
+WAITING: dict[str, tuple[list[Step], bool]] = {
+    "an iteration is judged when all ranks have delivered it": (
+        [([*BOTH_CAME, evidence_of(0, {0: 10, 1: 10})], []), ([evidence_of(1, {0: 12})], [0]),
+         ([evidence_of(1, {1: 12})], [1])], False,
+    ),
+    "nothing is judged before all ranks that log were announced": (
+        [([came(0), evidence_of(0, {0: 10})], []), ([came(1), evidence_of(1, {0: 10})], [0])], False,
+    ),
+    "a rank that will not log is not waited for": (
+        [([came(0, logged_ranks=1), came(1, logged_ranks=1, is_logged=False), went(1, "not logged"),
+           evidence_of(0, {0: 10})], [0])], False,
+    ),
+    "a rank that ended is not waited for": (
+        [([*BOTH_CAME, evidence_of(0, {0: 10, 1: 10}), evidence_of(1, {0: 10}), went(1)], [0, 1])], False,
+    ),
+    "a silent rank is given up after the grace": (
+        [([*BOTH_CAME, evidence_of(0, {0: 10, 1: 10})], []), ([100.0, 129.0], []), ([130.0], [0, 1])], False,
+    ),
+    "a rank that was given up is waited for again once it delivers": (
+        [([*BOTH_CAME, evidence_of(0, {0: 10})], []), ([0.0, 30.0], [0]),
+         ([evidence_of(0, {1: 10, 2: 10}), evidence_of(1, {1: 10})], [1])], False,
+    ),
+    "evidence of an iteration that was judged without it changes nothing": (
+        [([*BOTH_CAME, evidence_of(0, {0: 10})], []), ([0.0, 30.0], [0]), ([evidence_of(1, {0: 99})], [])], False,
+    ),
+    "ranks that were never announced are given up too": (
+        [([came(0), evidence_of(0, {0: 10})], []), ([0.0, 30.0], [0])], False,
+    ),
+    "a job of one rank waits for no other": ([([came(0, 1), evidence_of(0, {0: 10})], [0])], False),
+    "a job ends when all its ranks have": (
+        [([*BOTH_CAME, evidence_of(0, {0: 10}), went(0)], []), ([evidence_of(1, {0: 10}), went(1)], [0])], True,
+    ),
+    "a job that ends before its first iteration ends": ([([came(0, 1), went(0)], [])], True),
+    "evidence before any announcement is not heard": ([([evidence_of(0, {0: 10}), went(0)], [])], False),
+    "the end of a rank that was never announced ends nothing": (
+        [([came(0), went(7, "stopped"), evidence_of(0, {0: 10}), went(0)], []), ([0.0, 30.0], [0])], True,
+    ),
+    "evidence of a later attempt that was never announced stops nothing": (
+        [([came(0, 1), evidence_of(0, {0: 10}, attempt=9), evidence_of(0, {0: 10}), went(0)], [0]), ([], [])], True,
+    ),
+    "evidence of a rank that was never announced stops nothing": (
+        [([came(0, 1, clock="per_host"), evidence_of(5, dict.fromkeys(range(30), 10)),
+           evidence_of(0, {n: 10 + 20 * (n > 20) for n in range(30)}), went(0)], list(range(30)))], True,
+    ),
+    "an iteration number from nowhere does not end the judging": (
+        [([*BOTH_CAME, evidence_of(0, {2**60: 10}), evidence_of(1, {0: 10, 1: 10})], [0, 1]),
+         ([went(0), went(1)], [2**60])], True,
+    ),
+    "empty evidence says nothing": ([([came(0, 1), evidence_of(0, {})], [])], False),
+}  # fmt: skip
 
 
-def test_nothing_is_judged_before_all_ranks_that_log_were_announced() -> None:
-    monitor = made(came(0), evidence_of(0, {0: 10}))
-    assert judged(monitor) == []
-    monitor.add([came(1), evidence_of(1, {0: 10})])
-    assert judged(monitor) == [0]
-
-
-def test_a_rank_that_will_not_log_is_not_waited_for() -> None:
-    monitor = made(came(0, logged_ranks=1), came(1, logged_ranks=1, is_logged=False), went(1, "not logged"))
-    monitor.add([evidence_of(0, {0: 10})])
-    assert judged(monitor) == [0]
-    assert not monitor.is_ended
+@pytest.mark.parametrize(("steps", "is_ended"), WAITING.values(), ids=WAITING)
+def test_what_is_judged_of_what_came(steps: list[Step], is_ended: bool) -> None:
+    monitor = made(grace_s=30.0)
+    for what, expected in steps:
+        for one in what:
+            monitor.tick(one) if isinstance(one, float) else monitor.add([one])
+        assert judged(monitor) == expected
+    assert monitor.is_ended == is_ended
 
 
 def test_a_rank_that_skips_an_iteration_is_not_waited_for() -> None:
@@ -77,53 +121,9 @@ def test_a_rank_that_skips_an_iteration_is_not_waited_for() -> None:
     assert {n: one.ranks_reported for n, one in times(monitor).items()} == {0: 1, 1: 2}
 
 
-def test_a_rank_that_ended_is_not_waited_for() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}), evidence_of(1, {0: 10}), went(1))
-    assert judged(monitor) == [0, 1]
-
-
 def test_the_time_of_an_iteration_is_the_largest_of_its_ranks() -> None:
     monitor = made(came(0), came(1), evidence_of(0, {7: 10}), evidence_of(1, {7: 12.5}))
     assert times(monitor)[7].elapsed_ns == 12_500_000
-
-
-def test_a_silent_rank_is_given_up_after_the_grace() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {0: 10, 1: 10}), grace_s=30.0)
-    monitor.tick(100.0)
-    monitor.tick(129.0)
-    assert judged(monitor) == []
-    monitor.tick(130.0)
-    assert judged(monitor) == [0, 1]
-
-
-def test_a_rank_that_was_given_up_is_waited_for_again_once_it_delivers() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), grace_s=30.0)
-    for now_s in (0.0, 30.0):
-        monitor.tick(now_s)
-    assert judged(monitor) == [0]
-    monitor.add([evidence_of(0, {1: 10, 2: 10}), evidence_of(1, {1: 10})])
-    assert judged(monitor) == [1]
-
-
-def test_evidence_of_an_iteration_that_was_judged_without_it_changes_nothing() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), grace_s=30.0)
-    for now_s in (0.0, 30.0):
-        monitor.tick(now_s)
-    advance(monitor)
-    monitor.add([evidence_of(1, {0: 99})])
-    assert judged(monitor) == []
-
-
-def test_ranks_that_nobody_announced_are_given_up_too() -> None:
-    monitor = made(came(0), evidence_of(0, {0: 10}), grace_s=30.0)
-    for now_s in (0.0, 30.0):
-        monitor.tick(now_s)
-    assert judged(monitor) == [0]
-
-
-def test_a_job_of_one_rank_waits_for_nobody() -> None:
-    monitor = made(came(0, 1), evidence_of(0, {0: 10}))
-    assert judged(monitor) == [0]
 
 
 # --- what is judged -------------------------------------------------------------------------------------------------
@@ -183,15 +183,6 @@ def test_what_was_lost_and_late_stands_in_the_rows_of_ranks() -> None:
 # --- ends and restarts ----------------------------------------------------------------------------------------------
 
 
-def test_a_job_ends_when_all_its_ranks_have() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {0: 10}), went(0))
-    assert judged(monitor) == []
-    assert not monitor.is_ended
-    monitor.add([evidence_of(1, {0: 10}), went(1)])
-    assert judged(monitor) == [0]
-    assert monitor.is_ended
-
-
 def late_rank_job(
     attempt: int = 1, iterations: int = 60, late_from: int = 40, late_rank: int = 2, late_ms: int = 30
 ) -> LockstepJob:
@@ -225,16 +216,10 @@ def test_an_open_verdict_closes_with_the_reason_of_the_end(reason: str, expected
     job.feed(messages)
     for rank in range(4):
         job.deliver([])
-        job.ranks[rank].beat(_last_word(rank, reason))
+        job.ranks[rank].beat(Heartbeat("lockstep", 1, rank, {}, "ended", reason))
         job.deliver(job.ranks[rank].drain())
     (verdict,) = job.outcome.verdicts.values()
     assert (verdict.state, verdict.close_reason, verdict.event) == ("closed", expected, "closed")
-
-
-def _last_word(rank: int, reason: str, attempt: int = 1) -> Any:
-    from irregulars.messages.announcements import Heartbeat
-
-    return Heartbeat("lockstep", attempt, rank, {}, "ended", reason)
 
 
 def test_a_restart_closes_what_was_open_and_begins_a_new_life() -> None:
@@ -608,32 +593,6 @@ def test_operators_that_are_no_longer_there_accuse_nobody() -> None:
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
-def test_evidence_before_anybody_was_announced_is_not_heard() -> None:
-    monitor = made(evidence_of(0, {0: 10}), went(0))
-    assert judged(monitor) == []
-    assert not monitor.is_ended
-
-
-def test_the_end_of_a_rank_that_nobody_announced_ends_nothing() -> None:
-    monitor = made(came(0), went(7, "stopped"), evidence_of(0, {0: 10}), went(0), grace_s=30.0)
-    for now_s in (0.0, 30.0):
-        monitor.tick(now_s)
-    assert judged(monitor) == [0]
-
-
-def test_evidence_of_a_later_attempt_that_nobody_announced_stops_nothing() -> None:
-    monitor = made(came(0, 1), evidence_of(0, {0: 10}, attempt=9), evidence_of(0, {0: 10}), went(0))
-    assert judged(monitor) == [0]
-    advance(monitor)
-    assert monitor.is_ended
-
-
-def test_evidence_of_a_rank_that_nobody_announced_stops_nothing() -> None:
-    monitor = made(came(0, 1, clock="per_host"), evidence_of(5, dict.fromkeys(range(30), 10)))
-    monitor.add([evidence_of(0, {n: 10 + 20 * (n > 20) for n in range(30)}), went(0)])
-    assert judged(monitor) == list(range(30))
-
-
 def test_a_rank_announced_twice_with_other_content_keeps_what_it_said_first() -> None:
     monitor = made(came(0), came(1), came(1, host="elsewhere", logged_ranks=50))
     monitor.add([evidence_of(0, {0: 10}), evidence_of(1, {0: 10})])
@@ -656,24 +615,6 @@ def test_iterations_without_length_before_a_late_rank_do_not_divide_by_zero() ->
             row["elapsed_ns"] = 0
     outcome = judge_trace(job.trace())
     assert len(outcome.iterations) == 60
-
-
-def test_an_iteration_number_from_nowhere_does_not_end_the_judging() -> None:
-    monitor = made(came(0), came(1), evidence_of(0, {2**60: 10}), evidence_of(1, {0: 10, 1: 10}))
-    assert judged(monitor) == [0, 1]
-    monitor.add([went(0), went(1)])
-    assert judged(monitor) == [2**60]
-
-
-def test_empty_evidence_says_nothing() -> None:
-    monitor = made(came(0, 1), evidence_of(0, {}))
-    assert judged(monitor) == []
-
-
-def test_a_job_that_ends_before_its_first_iteration_ends() -> None:
-    monitor = made(came(0, 1), went(0))
-    assert judged(monitor) == []
-    assert monitor.is_ended
 
 
 def test_advance_without_anything_says_nothing() -> None:
