@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -90,3 +92,56 @@ def any_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
         )
         rows[rank, operator, peer, one["communicator"], one["sequence"]] = one
     return list(rows.values())
+
+
+RING = 4
+WORK, QUICK, SLOW = 20, 10, 50
+"""What comes before a round, and how long the two batches of a link last that is as usual, and that is slow."""
+
+
+def ring_rows(*rounds: Collection[int], iteration: int = 0, size: int = RING) -> list[dict[str, Any]]:
+    """Rows of one iteration; for each round which links are slow, called by their senders."""
+    rows, begin = [], 1000 * iteration
+    for at, slow_links in enumerate(rounds):
+        starts = begin + WORK
+        ends = [starts + (SLOW if {rank, (rank - 1) % size} & set(slow_links) else QUICK) for rank in range(size)]
+        number: dict[str, Any] = {"sequence": iteration * len(rounds) + at, "iteration": iteration}
+        for rank, end in enumerate(ends):
+            rows.append(row(rank, starts, end, "send", peer=(rank + 1) % size, **number))
+            rows.append(row(rank, starts, end, "recv", peer=(rank - 1) % size, **number))
+        begin = max(ends)
+    return rows
+
+
+RANKS, BUCKETS = 6, 8
+WORK_NS, TRANSFER_NS, LATER_NS = 100_000, 30_000, 4_000
+
+
+def rows_of(
+    iterations: int,
+    late: Mapping[int, int],
+    *,
+    is_overlapped: bool,
+    hung_ns: Mapping[int, int] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """Rows of each rank, all a little unlike each other.
+
+    ``late``: by iteration, the rank that works `LATER_NS` longer before each reduction. ``hung_ns``: by sequence, how
+    much longer a transfer takes.
+    """
+    rows, free = [], 0
+    for iteration in range(iterations):
+        done = [free] * RANKS  # the rank's own work
+        for bucket in range(BUCKETS):
+            for rank in range(RANKS):
+                uneven = 37 * ((7 * rank + 5 * bucket + 3 * iteration) % 11)
+                done[rank] += WORK_NS + uneven + LATER_NS * (late.get(iteration) == rank)
+            starts = [max(one, free) for one in done]
+            number = iteration * BUCKETS + bucket
+            free = max(starts) + TRANSFER_NS + hung_ns.get(number, 0)
+            rows += [
+                row(rank, start, free, sequence=number, iteration=iteration) for rank, start in enumerate(starts)
+            ]
+            if not is_overlapped:
+                done = [free] * RANKS
+    return rows

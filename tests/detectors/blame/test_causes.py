@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_transfers
-from irregulars.detectors.job.lanes import Lane, LaneExcess
+from irregulars.detectors.blame.explanation import Unexplained
+from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.irregular.late_rank import Latest
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from tests.detectors.lost_time import APART, MS, TP0, TWO_EACH, WORK, WORLD, always, named, pair, seen
+from tests.detectors.observed_iterations import PAIR as ONE_TO_THREE
+from tests.detectors.observed_iterations import late, observation, work
 
 LEAVES = Topology(
     8,
@@ -233,3 +239,102 @@ def test_renaming_ranks_renames_the_causes(attributions: list[Attribution], orde
         return  # of two devices that are as probable, either may be named
     one = [(c.kind, {rename(lane) for lane in c.lanes}) for c in causes]
     assert [(c.kind, set(c.lanes)) for c in find_causes(renamed, other)] == one
+
+
+PAIR = pair(1, 3)
+
+
+def test_what_is_left_to_explain() -> None:
+    # What was quicker than usual is no excess
+    left = Unexplained.of([seen(0, {WORK[1]: 50.0, WORK[2]: -20.0})], APART)
+    assert left.path_excess_ns == [{WORK[1]: 50 * MS}]
+    # What a cause explains is taken from path and lanes
+    left = Unexplained.of([seen(0, {WORK[1]: 50.0, PAIR: 30.0}, {PAIR: 30.0, pair(0, 2): 5.0})], APART)
+    rest = left.without(frozenset([PAIR]))
+    assert rest.path_excess_ns == [{WORK[1]: 50 * MS}]
+    assert rest.seen.observe(pair(0, 2), rest.explained).keys() == {pair(0, 2)}
+    assert left.seen.observe(pair(0, 2), left.explained).keys() == {pair(0, 2), PAIR}
+    assert rest.own_ns([WORK[1], PAIR]) == [50 * MS]
+
+
+@pytest.mark.parametrize(("excess_ms", "share"), [(None, 0.4), (60.0, 0.5), (20.0, 1.0), (500.0, 0.4)])
+def test_a_cause_is_held_against_the_iteration_s_own_excess_where_that_is_less_than_its_parts(
+    excess_ms: float | None, share: float
+) -> None:
+    """30 of the 75 ms of all parts, which may have been waited for in part."""
+    one = seen(0, {WORK[1]: 30.0, WORK[2]: 45.0})
+    one = replace(one, excess_ns=None if excess_ms is None else excess_ms * MS)
+    assert Unexplained.of([one], APART).share(frozenset([WORK[1]])) == pytest.approx(share)
+
+
+def test_iterations_in_which_lanes_lost_nothing_have_no_say_in_their_share() -> None:
+    some = [seen(0, {WORK[1]: 30.0, WORK[2]: 10.0}), seen(1, {WORK[2]: 500.0})]
+    assert Unexplained.of(some, APART).share(frozenset([WORK[1]])) == pytest.approx(0.75)
+
+
+LATE_SIGMAS = IRREGULAR.late_sigmas
+
+LINK = Cause("slow_link", ((Device("link", (1, 3)), 0.95),), frozenset({ONE_TO_THREE}), 1, {0: 8 * MS})
+RANK = Cause("slow_rank", ((Device("gpu", (1,)), 1.0),), frozenset({work(1)}), None, {0: 8 * MS})
+
+
+def noisy(most_ms: float, noise_ms: float = 0.001) -> Observation:
+    """Transfers that took 8 ms longer, and up to `most_ms` longer when all was as always, give or take `noise_ms`."""
+    one = observation(0, {ONE_TO_THREE: 8.0})
+    assert one.attribution is not None
+    lanes = one.attribution.lanes
+    lanes = {at: own._replace(most_ns=most_ms * MS, noise_ns=noise_ms * MS) for at, own in lanes.items()}
+    return replace(one, attribution=replace(one.attribution, lanes=lanes))
+
+
+@pytest.mark.parametrize(("noise_ms", "is_beyond"), [(0.9, True), (1.1, False)])
+def test_the_longest_that_was_as_always_is_known_to_its_noise(noise_ms: float, is_beyond: bool) -> None:
+    assert noisy(7.0, noise_ms).is_beyond_noise(LINK) == is_beyond
+
+
+@pytest.mark.parametrize(("most_ms", "is_beyond"), [(7.0, True), (9.0, False)])
+def test_transfers_are_beyond_noise_if_they_took_longer_than_any_that_was_as_always(
+    most_ms: float, is_beyond: bool
+) -> None:
+    assert noisy(most_ms).is_beyond_noise(LINK) == is_beyond
+
+
+def test_which_causes_an_iteration_may_show() -> None:
+    # What a device does to few bytes does not hide what it does to many
+    one = noisy(7.0)
+    assert one.attribution is not None
+    other = Lane("pair", 3, 0)
+    quiet = one.attribution.lanes[ONE_TO_THREE]._replace(excess_ns=0.0, most_ns=30 * MS)
+    both = replace(one, attribution=replace(one.attribution, lanes={**one.attribution.lanes, other: quiet}))
+    assert both.is_beyond_noise(replace(LINK, lanes=frozenset({ONE_TO_THREE, other})))
+    # Transfers that were not seen are not beyond noise
+    assert not noisy(0.0).is_beyond_noise(replace(LINK, lanes=frozenset({Lane("pair", 2, 3)})))
+    assert not observation(0).is_beyond_noise(LINK)
+    assert not observation(0).is_beyond_noise(RANK)
+    # What was read for a late rank says nothing of others
+    weak = replace(observation(0, late(1)), is_long=False, latest=Latest(1, 50 * MS, LATE_SIGMAS))
+    assert weak.may_show(RANK)
+    assert not weak.may_show(LINK)
+    assert not replace(weak, latest=Latest(2, 50 * MS, LATE_SIGMAS)).may_show(RANK)
+    assert replace(weak, is_shifted=True).may_show(LINK)
+
+
+EVERYBODYS = Lane("collective", 0)
+
+
+@pytest.mark.parametrize(("path_ms", "is_mainly"), [
+    ({work(1): 5.0}, True),  # nothing beside it
+    ({work(1): 5.0, EVERYBODYS: 4.9}, True),
+    ({work(1): 5.0, EVERYBODYS: 5.1}, False), ({work(1): 5.0, EVERYBODY: 5.1}, False),
+    ({work(1): 6.9, EVERYBODYS: 15.0}, False), ({work(1): 7.1, EVERYBODYS: 15.0}, True),  # of 100 ms that are usual
+    ({work(1): 5.0, EVERYBODYS: -20.0}, True),  # what was quicker is no cause beside it
+    ({EVERYBODYS: 15.0}, False),
+])  # fmt: skip
+def test_a_cause_beside_another_has_most_of_the_excess_or_more_than_a_slow_phase(
+    path_ms: dict[Lane, float], is_mainly: bool
+) -> None:
+    assert observation(0, path_ms).is_mainly(RANK) == is_mainly
+
+
+def test_an_iteration_that_was_not_looked_into_has_no_main_cause() -> None:
+    assert not observation(0).is_mainly(RANK)

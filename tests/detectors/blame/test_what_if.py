@@ -19,8 +19,7 @@ from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.path.critical_path import Attribution, attribute
 from irregulars.detectors.path.operator_graph import build_graph
 from irregulars.detectors.path.usual_by_past import Reference, learn_reference
-from tests.detectors.batched_rings import QUICK, RING, SLOW, ring_rows
-from tests.detectors.operator_graphs import columns_of, graph_of, row
+from tests.detectors.operator_graphs import QUICK, RING, SLOW, columns_of, graph_of, ring_rows, row
 from tests.stored_states import stored
 
 MS = 1_000_000

@@ -17,7 +17,7 @@ from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
-from tests.detectors.strange_tokens import FewTokens
+from tests.detectors.bad_detectors import FewTokens
 from tests.streams.eight_ranks import EightRanks
 from tests.streams.judged_streams import Outcome, judge_trace
 from tests.streams.lockstep_job import MS

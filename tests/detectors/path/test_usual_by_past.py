@@ -12,6 +12,13 @@ from hypothesis import strategies as st
 
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.path.critical_path import attribute
+from irregulars.detectors.path.operator_classes import (
+    NO_RANK,
+    is_p2p,
+    pack_class,
+    senders_and_receivers,
+    unpack_class,
+)
 from irregulars.detectors.path.operator_graph import build_graph, collective_rows
 from irregulars.detectors.path.usual_by_past import (
     _overlapped,
@@ -20,8 +27,18 @@ from irregulars.detectors.path.usual_by_past import (
     usual_times,
     usual_transfers,
 )
-from tests.detectors.operator_graphs import any_rows, columns_of, exact_graph, graph_of, row
-from tests.detectors.overlapped_work import BUCKETS, LATER_NS, RANKS, rows_of
+from irregulars.messages.records import OPERATOR_CODES, OPERATORS, RECV, SEND, UNKNOWN
+from tests.detectors.operator_graphs import (
+    BUCKETS,
+    LATER_NS,
+    RANKS,
+    any_rows,
+    columns_of,
+    exact_graph,
+    graph_of,
+    row,
+    rows_of,
+)
 
 
 @pytest.mark.parametrize("is_overlapped", [False, True])
@@ -89,3 +106,24 @@ def test_a_rank_works_on_if_the_time_since_the_operator_before_began_clearly_var
     place = np.array([0, 0])
     found = _overlapped(np.array([7]), place, np.array([1.0, 1.0]), np.array([since_apart_ns, since_apart_ns]))
     assert found.tolist() == [is_overlapped]
+
+
+ALL_REDUCE = OPERATOR_CODES["all_reduce"]
+
+
+def test_a_message_has_a_sender_and_a_receiver_at_both_of_its_ends() -> None:
+    operator, rank, peer = np.array([SEND, RECV, ALL_REDUCE]), np.array([0, 3, 5]), np.array([3, 0, UNKNOWN])
+    sender, receiver = senders_and_receivers(operator, rank, peer)
+    assert is_p2p(operator).tolist() == [True, True, False]
+    assert (sender.tolist(), receiver.tolist()) == ([0, 0, NO_RANK], [3, 3, NO_RANK])
+
+
+@given(
+    communicator=st.integers(0, 2**16 - 1),
+    operator=st.integers(0, len(OPERATORS) - 1),
+    peer=st.one_of(st.none(), st.integers(0, 2**28)),
+)
+def test_a_class_unpacks_to_what_was_packed(communicator: int, operator: int, peer: int | None) -> None:
+    values = {"communicator": communicator, "operator": operator, "peer": UNKNOWN if peer is None else peer}
+    packed = pack_class({name: np.array([value]) for name, value in values.items()})
+    assert [int(part[0]) for part in unpack_class(packed)] == [communicator, operator, -1 if peer is None else peer]

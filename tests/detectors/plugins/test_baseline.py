@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.detectors.plugins.baseline import RobustBaseline
+from irregulars.detectors.plugins.peers import PeerDeviation
+from irregulars.detectors.plugins.river_gaussian import RiverGaussian
 from irregulars.detectors.plugins.sample_frames import copy_frame, sample_frame
 from irregulars.messages.records import UNKNOWN
 
@@ -97,3 +99,74 @@ def test_the_order_of_rows_changes_nothing(seed: int) -> None:
         )
         plain.learn(frame)
         shuffled.learn({name: column[order] for name, column in frame.items()})
+
+
+def frame(work_ns: list[float], stage: list[int] | None = None) -> dict[str, np.ndarray]:
+    stages = stage or [0] * len(work_ns)
+    return {"work_ns": np.array(work_ns), "stage": np.array(stages, dtype=np.int64)}
+
+
+def test_deviation_from_peers() -> None:
+    # The rank that works longer is strange from the first frame
+    scores = PeerDeviation().score(frame([100.0, 102.0, 98.0, 150.0]))
+    assert scores.argmax() == 3
+    assert scores[3] > 6
+    assert np.abs(scores[:3]).max() < 2
+    # A stage that works more is not strange
+    scores = PeerDeviation().score(frame([100.0, 101.0, 99.0, 300.0, 303.0, 297.0], [0, 0, 0, 1, 1, 1]))
+    assert np.abs(scores).max() < 2
+    # One that has no peers gets no opinion
+    scores = PeerDeviation().score(frame([100.0, 100.0, 500.0, 1.0, np.nan], [0, 0, UNKNOWN, 1, 0]))
+    assert np.isnan(scores).all()
+    # A rank without a known work is left out
+    scores = PeerDeviation().score(frame([100.0, np.nan, 101.0, 99.0, np.inf]))
+    assert np.isnan(scores).tolist() == [False, True, False, False, True]
+    # Peers that agree exactly make nobody infinite
+    assert PeerDeviation().score(frame([100.0, 100.0, 100.0, 101.0]))[3] == pytest.approx(0.5, abs=0.01)
+    # Common slowness changes no score
+    work_ns = [100.0, 103.0, 97.0, 140.0]
+    slower = [3 * value for value in work_ns]
+    np.testing.assert_allclose(PeerDeviation().score(frame(work_ns)), PeerDeviation().score(frame(slower)))
+
+
+def work_frame(**work_ns: float) -> dict[str, np.ndarray]:
+    ranks = np.array([int(name[1:]) for name in work_ns], dtype=np.int64)
+    return {"rank": ranks, "work_ns": np.array(list(work_ns.values()))}
+
+
+def taught_river() -> RiverGaussian:
+    detector = RiverGaussian()
+    rng = np.random.default_rng(2)
+    for factor in rng.lognormal(0, 0.05, 60):
+        detector.learn(work_frame(r0=1e8 * factor, r1=3e8 * factor))
+    return detector
+
+
+def test_deviation_from_ones_own_past() -> None:
+    # Each rank is compared with its own past
+    usual, slow = taught_river().score(work_frame(r0=1e8, r1=4.5e8))
+    assert abs(usual) < 1
+    assert slow > 5
+    # A cold rank has no opinion where rivers scorer says regular
+    assert np.isnan(taught_river().score(work_frame(r7=1e9))).all()
+    assert np.isnan(RiverGaussian().score(work_frame(r0=1e9))).all()
+    # A series without spread does not make its usual value strange
+    detector = RiverGaussian()
+    for _ in range(40):
+        detector.learn(work_frame(r0=1e8))
+    assert abs(detector.score(work_frame(r0=1e8))[0]) < 1e-6
+    assert detector.score(work_frame(r0=2e8))[0] > 10
+    # The score stays open to the top
+    slow, slower = (taught_river().score(work_frame(r0=value))[0] for value in (1e9, 1e11))
+    assert slower > slow + 10
+    # What is not known is not learned
+    detector = taught_river()
+    before = detector.score(work_frame(r0=1.1e8))[0]
+    for value in (np.nan, np.inf, -1.0):
+        detector.learn(work_frame(r0=value))
+    assert detector.score(work_frame(r0=1.1e8))[0] == before
+    # A rank that left is forgotten
+    detector = taught_river()
+    for _ in range(60):
+        detector.learn(work_frame(r0=1e8))
+    assert np.isnan(detector.score(work_frame(r1=3e8))).all()

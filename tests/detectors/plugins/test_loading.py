@@ -1,18 +1,30 @@
 from __future__ import annotations
 
 import pickle
+import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from irregulars.detectors.plugins.baseline import RobustBaseline
+from irregulars.detectors.plugins.checks import CHECKS, check_detector
 from irregulars.detectors.plugins.loading import DetectorName, load_detector, load_detectors, parse_detector
 from irregulars.detectors.plugins.peers import PeerDeviation
 from irregulars.detectors.plugins.protocol import name_of, opens_verdicts, with_say
+from irregulars.detectors.plugins.river_gaussian import RiverGaussian
 from irregulars.detectors.plugins.sample_frames import sample_frame
-from irregulars.errors import PluginError
+from irregulars.detectors.plugins.stored_state import (
+    decode_detector,
+    encode_detector,
+    restore_detectors,
+    stored_detectors,
+)
+from irregulars.errors import PluginError, RecordError
+from tests.detectors.bad_detectors import BAD_DETECTORS, FewTokens, LogWork
 
 
 @pytest.fixture
@@ -149,3 +161,100 @@ def test_a_plug_in_that_cannot_be_used_is_one_line(plugin: str, text: str, messa
     with pytest.raises(PluginError, match=message) as caught:
         load_detector(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [RobustBaseline, PeerDeviation, RiverGaussian, LogWork])
+@pytest.mark.filterwarnings("ignore:invalid value encountered in log")
+def test_a_good_detector_passes_all_checks(make: Callable[[], Any]) -> None:
+    check_detector(make)
+
+
+@pytest.mark.parametrize(
+    ("check", "make", "message"), BAD_DETECTORS, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_each_check_rejects_its_bad_detector(check: str, make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(PluginError, match=rf"{message}.*\(check {check}\)") as caught:
+        check_detector(make)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_checks_themselves() -> None:
+    # Every check has a bad detector
+    assert {check for check, _, _ in BAD_DETECTORS} == set(CHECKS)
+    # The budget is the callers
+    with pytest.raises(PluginError, match=r"must take at most 0\.001 ms"):
+        check_detector(PeerDeviation, budget_s=1e-6)
+    # Checks leave the global random state alone
+    random.seed(5)
+    np.random.seed(5)
+    wanted = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    check_detector(PeerDeviation)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == wanted  # type: ignore[index]
+
+
+class RefusesItsState(RobustBaseline):
+    def restore(self, state: Any) -> None:
+        super().restore(state)
+        raise KeyError("another version")
+
+
+def taught(make: Callable[[], Any]) -> Any:
+    detector = make()
+    for iteration in range(40):
+        detector.learn(sample_frame(detector.level, iteration))
+    return detector
+
+
+@pytest.mark.parametrize("make", [RobustBaseline, RiverGaussian])
+def test_a_restored_detector_goes_on_as_the_one_that_was_stored(make: Callable[[], Any]) -> None:
+    original = taught(make)
+    ((_, restored),), cold = restore_detectors([make], stored_detectors([(name_of(original), original)], 10_000))
+    assert cold == ()
+    for iteration in range(40, 50):
+        frame = sample_frame(original.level, iteration)
+        np.testing.assert_allclose(restored.score(frame), original.score(frame), rtol=1e-6)
+        original.learn(frame)
+        restored.learn(frame)
+
+
+def test_arrays_and_plain_values_come_back_as_they_were() -> None:
+    state = {"n": 3, "x": 0.5, "words": ["a", None, True], "raw": b"\x00", "deep": {"a": np.arange(6).reshape(2, 3)}}
+    found = decode_detector(encode_detector(state))
+    np.testing.assert_array_equal(found["deep"].pop("a"), state["deep"].pop("a"))  # type: ignore[attr-defined]
+    assert found == state
+
+
+@pytest.mark.parametrize("value", [object(), np.array([object()]), 2**70])
+def test_what_is_no_plain_value_is_refused(value: Any) -> None:
+    with pytest.raises(PluginError, match="state of a detector must be a mapping of plain values"):
+        encode_detector({"value": value})
+
+
+@pytest.mark.parametrize("value", [b"", b"\xc1", b"\x93\x01\x02\x03", encode_detector({"a": np.zeros(4)})[:-3]])
+def test_bytes_that_are_no_state_are_refused(value: bytes) -> None:
+    with pytest.raises(RecordError, match="state of a detector must be a mapping; got another one"):
+        decode_detector(value)
+
+
+def test_states_that_are_not_taken() -> None:
+    # A state above its bound is left out and the detector counted as cold
+    states = stored_detectors([("few_tokens", FewTokens()), ("river_gaussian", taught(RiverGaussian))], 100)
+    assert [bool(one.state) for one in states] == [True, False]
+    assert restore_detectors([FewTokens, RiverGaussian], states).cold == ("river_gaussian",)
+    # Who does not take its state begins cold and whole
+    states = stored_detectors([("refuses_its_state", taught(RefusesItsState))], 100_000)
+    ((_, detector),), cold = restore_detectors([RefusesItsState], states)
+    assert cold == ("refuses_its_state",)
+    assert np.isnan(detector.score(sample_frame("operator", 50))).all()
+
+
+@pytest.mark.parametrize("state", [{"made": object()}, None])
+def test_who_has_no_state_to_give_costs_its_job_no_snapshot(state: dict[str, Any] | None) -> None:
+    class GivesNone(RobustBaseline):
+        def state(self) -> dict[str, Any]:
+            if state is None:
+                raise RuntimeError("not today")
+            return state
+
+    states = stored_detectors([("gives_none", GivesNone()), ("baseline", taught(RobustBaseline))], 100_000)
+    assert [bool(one.state) for one in states] == [False, True]

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from irregulars.detectors.plugins.adapters.drifts import DriftAdapter
-from irregulars.detectors.plugins.adapters.outliers import OutlierAdapter
+from irregulars.detectors.plugins.adapters.outliers import OutlierAdapter, PastScores
+from irregulars.detectors.plugins.adapters.series import SeriesPast
 from irregulars.detectors.plugins.loading import DetectorName, load_detector, load_detectors, parse_detector
+from irregulars.detectors.plugins.protocol import Detector
 from irregulars.detectors.plugins.sample_frames import sample_frame
 from irregulars.errors import PluginError
 
@@ -121,3 +123,120 @@ def test_a_model_for_all_ranks_or_for_each_finds_the_slow_one(shared: bool) -> N
         detector.learn(sample_frame("rank", iteration, 16))
     scores = detector.score(sample_frame("rank", 200, 16, is_faulty=True))
     assert np.flatnonzero(scores >= 1).tolist() == [1]
+
+
+def filled(scores: np.ndarray, kept: int = 500) -> PastScores:
+    past = PastScores(kept=kept, strange_share=0.05)
+    for score in scores.tolist():
+        past.add(score)
+    return past
+
+
+def test_the_scale_of_past_scores() -> None:
+    # One is where the strange share of past scores was as high
+    past = filled(np.arange(999.0), kept=999)
+    assert past.scaled(np.array([950.0]))[0] == pytest.approx(1.0)
+    assert past.scaled(np.array([-1.0]))[0] == pytest.approx(0.0)
+    assert past.scaled(np.array([1e9]))[0] == pytest.approx(np.log(1000) / np.log(20))
+    # The scale does not depend on the models own
+    scores, asked = np.random.default_rng(1).normal(size=300), np.array([0.0, 1.0, 2.0])
+    assert filled(scores).scaled(asked).tolist() == filled(7 * scores - 100).scaled(7 * asked - 100).tolist()
+    # Of few scores nothing is said
+    assert np.isnan(filled(np.arange(49.0)).scaled(np.array([100.0]))).all()
+    # What a cold model says of all does not count: `HalfSpaceTrees` says 0 until its first window is full; against
+    # those its first scores would be strange.
+    past = filled(np.zeros(250))
+    assert np.isnan(past.scaled(np.array([0.7]))).all()
+    for score in np.random.default_rng(2).uniform(0.6, 0.9, 60).tolist():
+        past.add(score)
+    assert past.scaled(np.array([0.7]))[0] < 0.5
+    # Scores that are no numbers are left out
+    past = filled(np.array([np.nan, np.inf, *range(60)]))
+    assert np.isfinite(past.scaled(np.array([3.0]))).all()
+    assert np.isnan(past.scaled(np.array([np.nan]))).all()
+    # Old scores are forgotten
+    past = filled(np.concatenate([np.full(500, 9.0) + np.arange(500), np.arange(100.0) / 100]), kept=100)
+    assert past.scaled(np.array([5.0]))[0] > 1
+
+
+def warm(text: str = "river:drift.ADWIN(delta=0.01)", frames: int = 60) -> Detector:
+    detector = load_detector(text, is_checked=False)()
+    for iteration in range(frames):
+        detector.learn(sample_frame("rank", iteration, 16))
+    return detector
+
+
+def test_drifts() -> None:
+    # A row that would be a drift if it stayed is strange
+    scores = warm().score(sample_frame("rank", 100, 16, is_faulty=True))
+    assert np.flatnonzero(scores >= 1).tolist() == [1]
+    # A slow drift that no row shows is strange when the detector tells of it
+    detector, strange = warm(), []
+    for step in range(120):
+        frame = sample_frame("rank", 100 + step, 16)
+        frame["work_ns"][3] *= 1.0 + 0.004 * step  # 0.4 % an iteration: never five spreads at once
+        strange += [step] * int(detector.score(frame)[3] >= 1)
+        detector.learn(frame)
+    assert strange
+    assert strange[0] < 80
+    # A drift downwards is nobodys fault
+    detector = warm()
+    for step in range(60):
+        frame = sample_frame("rank", 100 + step, 16)
+        frame["work_ns"][3] *= 0.7
+        assert not (detector.score(frame)[3] >= 1)
+        detector.learn(frame)
+    # A drift is held for some frames and then over
+    detector = warm("river:drift.ADWIN(delta=0.01) with hold=4")
+    for step in range(200):
+        frame = sample_frame("rank", 100 + step, 16)
+        frame["work_ns"][3] *= 2.0
+        detector.learn(frame)
+    assert detector.score(frame)[3] == 0.0, "twice the work has long been usual"
+
+
+def taught(frames: int, ranks: int = 3) -> SeriesPast:
+    past, rng = SeriesPast(1, warm_up=20), np.random.default_rng(1)
+    for _ in range(frames):
+        past.learn(np.arange(ranks), rng.normal(5.0, 0.1, (ranks, 1)))
+    return past
+
+
+def test_deviations_of_series() -> None:
+    # Deviations are in spreads of the series own past
+    found = taught(60).deviations(np.array([1]), np.array([[6.0]]))[0, 0]
+    assert 7 < found < 14, "1.0 above a median of 5, with a spread of about 0.1"
+    # Median and spread are those of numpy however many values there are
+    rng = np.random.default_rng(3)
+    for count in (2, 3, 5, 64, 90):
+        past, values = SeriesPast(1, warm_up=2, floor=0.0), rng.normal(5.0, 1.0, count)
+        for value in values.tolist():
+            past.learn(np.array([4]), np.array([[value]]))
+        newest = values[-64:]
+        middle = np.median(newest)
+        assert past.usual(4) == pytest.approx((middle, 1.4826 * np.median(np.abs(newest - middle))), rel=1e-4)
+    # A cold series and one never seen have no opinion
+    assert np.isnan(taught(19).deviations(np.array([1]), np.array([[6.0]]))).all()
+    assert np.isnan(taught(60).deviations(np.array([9]), np.array([[6.0]]))).all()
+    # Unknown values are neither taught nor judged
+    past = taught(60)
+    before = past.deviations(np.array([0]), np.array([[6.0]]))
+    past.learn(np.array([0]), np.array([[np.nan]]))
+    assert past.deviations(np.array([0]), np.array([[6.0]])).tolist() == before.tolist()
+    assert np.isnan(past.deviations(np.array([0]), np.array([[np.nan]]))).all()
+    # A series that is gone is forgotten
+    past = taught(60)
+    for _ in range(101):
+        past.learn(np.array([0]), np.array([[5.0]]))
+    assert np.isnan(past.deviations(np.array([1]), np.array([[6.0]]))).all()
+
+
+def test_rows_and_warm_up_of_a_series() -> None:
+    # Several rows of a series teach one after the other
+    past = SeriesPast(1, warm_up=2, kept=4)
+    for _ in range(4):
+        past.learn(np.zeros(4, dtype=np.int64), np.array([[1.0], [2.0], [3.0], [4.0]]))
+    assert past.usual(0)[0] == pytest.approx(2.5)
+    # A warm up beyond what is kept is refused
+    with pytest.raises(PluginError, match=r"warm_up must be 2 to 64"):
+        SeriesPast(1, warm_up=65)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from tests.benchmarks.incidents import Incident
 
 _KEY = ("rank", "iteration", "communicator", "operator", "peer", "sequence")
@@ -42,3 +44,22 @@ def graph_of_iterations(
     order = np.lexsort([rows[name].astype(np.int64) for name in _KEY])
     truth[np.lexsort([getattr(graph, name) for name in _KEY])] = rows["is_abnormal"][order]
     return graph, truth
+
+
+RECORDINGS = Path(__file__).resolve().parents[1] / "recordings"
+
+
+def read_operators(recording: str) -> dict[str, np.ndarray]:
+    """Operators of all ranks that ended in an iteration, in the order of their starts.
+
+    Integers are int64, with `UNKNOWN` for a peer where there is none; ``elapsed_ns, size_bytes`` are float64.
+    """
+    table = pq.read_table(RECORDINGS / recording / "commops.parquet").to_pandas()
+    table = table[table["iteration"].notna() & table["elapsed_ns"].notna()].sort_values("start_ns", kind="stable")
+    return {
+        **{name: table[name].to_numpy(dtype=np.int64) for name in ("rank", "iteration", "sequence", "start_ns")},
+        **{name: table[name].to_numpy(dtype=np.float64) for name in ("elapsed_ns", "size_bytes")},
+        "communicator": np.unique(table["communicator"], return_inverse=True)[1].astype(np.int64),
+        "operator": table["operator"].map(OPERATOR_CODES).to_numpy(dtype=np.int64),
+        "peer": np.where(table["peer"].isna(), UNKNOWN, table["peer"].fillna(0).astype(np.int64)),
+    }
