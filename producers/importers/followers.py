@@ -68,30 +68,11 @@ def follow(
 ) -> FollowingSource:
     """Follow the files of one kind in a directory, as a source for the agent.
 
-    Parameters
-    ----------
-    kind
-        As of `producers.importers.importing.KINDS`.
-    directory
-        Where the tool writes; may be made later.
-    job
-        Name of the job: no such file holds one.
-    world_size
-        How many ranks the job has. NCCL Inspector needs it: a process's rank in the communicator of that size is its
-        global rank. Without it clog's first communicator is taken as the one of all ranks.
-    position
-        Where an earlier source of the same directory stood; None: from the beginning.
-    interval_s
-        Time between two listings of the directory, seconds.
-    settle_s
-        A trace or a dump that has not changed for so long is complete, seconds.
-    ends_when_idle
-        Whether the source ends when everything that is there was read.
-
-    Raises
-    ------
-    InputError
-        If the kind is unknown, the world size is missing, or the position is none of a followed source.
+    `kind`: as of `producers.importers.importing.KINDS`. `world_size`: how many ranks the job has. NCCL Inspector
+    needs it: a process's rank in the communicator of that size is its global rank. Without it clog's first
+    communicator is taken as the one of all ranks. `position`: where an earlier source of the same directory stood;
+    None: from the beginning. `settle_s`: a trace or a dump that has not changed for so long is complete, seconds.
+    Raises InputError if the kind is unknown, the world size is missing, or the position is none of a followed source.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")

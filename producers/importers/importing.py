@@ -46,19 +46,9 @@ def import_trace(
 ) -> ImportedJob:
     """Read the files of `source`, a file or a directory, and write a trace directory (contract, section 1).
 
-    Parameters
-    ----------
-    kind
-        One of `KINDS`.
-    job
-        Name of the job; by default that of the source.
-    hosts
-        Host of a rank; it wins over the one in the files.
-
-    Raises
-    ------
-    InputError
-        If the kind is unknown, files are unusable, or the directory can't be written; one line that names the file.
+    `kind`: one of `KINDS`. `job`: name of the job; by default that of the source. `hosts`: host of a rank; it wins
+    over the one in the files. Raises InputError if the kind is unknown, files are unusable, or the directory can't be
+    written; one line that names the file.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")

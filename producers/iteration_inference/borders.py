@@ -43,21 +43,14 @@ class Template:
 def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array | None = None) -> Template | None:
     """Find the smallest period that is an iteration.
 
-    Parameters
-    ----------
-    classes
-        Class of each operator of one lane in order of sequence; `HOLE` where unknown.
-    sides
-        Of each kind of training communication beside the lane, how many there were before each operator of the lane
-        since the one before (float64, NaN where not known).
-    is_scalar
-        Whether each operator carries single numbers: a loss or a norm, which comes when people want to see it.
-
-    Notes
-    -----
     A period is accepted if exact repeats (`REPEATS` in a row) cover a good part of the lane, and if it holds every
     kind of training communication: a kind that comes in few of the supposed periods, but at least once in 32, shows
     that they are parts (micro-batches, buckets of gradients). A rarer kind is an evaluation or a checkpoint.
+
+    `classes`: class of each operator of one lane in order of sequence; `HOLE` where unknown. `sides`: of each kind of
+    training communication beside the lane, how many there were before each operator of the lane since the one before
+    (float64, NaN where not known). `is_scalar`: whether each operator carries single numbers: a loss or a norm, which
+    comes when people want to see it.
     """
     longest = len(classes) // REPEATS
     # Where each class of the lane comes, except holes and single numbers

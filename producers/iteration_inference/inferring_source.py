@@ -137,26 +137,12 @@ class InferringSource(PassingSource):
     an operator carries a number is left alone from there on. A restart of the job is another attempt, whose numbers
     begin anew; after a restart of this source alone they go on, if it has a state.
 
-    Parameters
-    ----------
-    source
-        The source behind this one.
-    is_unmarked
-        Whether the operators of a rank carry no iteration.
-    state_path
-        File of the state; None: none. All of it is written by `close`, and meanwhile, every few seconds, the part
-        without which numbers could not go on.
-    is_counted_apart
-        Whether sequences count operators of each kind apart (`producers.iteration_inference.operators`).
-    limits
-        Of each job's inference.
-    clock_s
-        Seconds of a clock that never goes back.
-
-    Notes
-    -----
     `position` is that of the source behind. Held rows are in the state, so that both together resume after the
     last record polled.
+
+    `state_path`: file of the state; None: none. All of it is written by `close`, and meanwhile, every few seconds,
+    the part without which numbers could not go on. `is_counted_apart`: whether sequences count operators of each kind
+    apart (`producers.iteration_inference.operators`).
     """
 
     def __init__(

@@ -97,15 +97,9 @@ class Operators:
 def arrange_operators(columns: Mapping[str, Array]) -> tuple[Operators, Array]:
     """Order rows, and drop copies; neither order nor copies of the rows given change the result.
 
-    Parameters
-    ----------
-    columns
-        ``rank``, ``communicator`` (codes of the whole job), ``operator``, ``sequence``, ``peer``, ``start_ns``,
-        ``size_bytes``; unknown values as in `messages.records`.
-
-    Returns
-    -------
-    The operators, and for each row given the index of its operator among them.
+    `columns`: ``rank``, ``communicator`` (codes of the whole job), ``operator``, ``sequence``, ``peer``,
+    ``start_ns``, ``size_bytes``; unknown values as in `messages.records`. Returns the operators, and for each row
+    given the index of its operator among them.
     """
     rank, operator, peer = (columns[name].astype(np.int64) for name in ("rank", "operator", "peer"))
     source = np.where(operator == RECV, peer, np.where(operator == SEND, rank, UNKNOWN))

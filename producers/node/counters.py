@@ -20,18 +20,11 @@ _LONGEST_S: Final = 2.0  # a lazy counter that has not moved for this long, seco
 def increments(counts: np.ndarray, before: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Return the growth of cumulative counters from each sample to the next.
 
-    Parameters
-    ----------
-    counts, before
-        uint64, of equal shape: the counts, and those of the samples before. `UNREADABLE` where there is none.
-    limits
-        float64, broadcast to that shape: a counter can't have grown by more in the time between.
-
-    Returns
-    -------
-    float64; NaN where it is not known. A counter that fell has wrapped, at 32 or 64 bits, if the way over the top is
-    one that it can have gone; else it was reset, and what it counted meanwhile is not known. A 32-bit counter that
-    stands at its top is saturated (counters of InfiniBand do not wrap), and says nothing.
+    `counts`, `before`: uint64, of equal shape: the counts, and those of the samples before. `UNREADABLE` where there
+    is none. `limits`: float64, broadcast to that shape: a counter can't have grown by more in the time between.
+    Returns float64; NaN where it is not known. A counter that fell has wrapped, at 32 or 64 bits, if the way over the
+    top is one that it can have gone; else it was reset, and what it counted meanwhile is not known. A 32-bit counter
+    that stands at its top is saturated (counters of InfiniBand do not wrap), and says nothing.
     """
     moved = (counts - before).astype(np.float64)  # modulo 2**64
     has_fallen = counts < before
@@ -63,17 +56,9 @@ class CounterTrack:
     def rates(self, times_ns: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add samples, in order; return times and rates of the intervals that end with them.
 
-        Parameters
-        ----------
-        times_ns
-            int64, shape (n,): when the counts were read.
-        counts
-            uint64, shape (n, 2): sent and received.
-
-        Returns
-        -------
-        times_ns, int64 (m,), and rates in bytes/s, float64 (m, 2); m <= n, for the first sample ever begins an
-        interval and ends none.
+        `times_ns`: int64, shape (n,): when the counts were read. `counts`: uint64, shape (n, 2): sent and received.
+        Returns times_ns, int64 (m,), and rates in bytes/s, float64 (m, 2); m <= n, for the first sample ever begins
+        an interval and ends none.
         """
         if self._time_ns is not None:
             times_ns = np.concatenate([[self._time_ns], times_ns])

@@ -97,26 +97,11 @@ class _Rank:
 class Agent:
     """Publishes all that a source gives; one agent may carry many ranks.
 
-    Parameters
-    ----------
-    source
-        Is polled from the thread that calls `run`, and closed at its end.
-    settings
-        Where to and how.
-    on_progress
-        Called at each heartbeat, and at the end.
-    clock_s
-        Seconds of a clock that never goes back.
-    topics
-        Those that must exist.
-    make_publisher
-        Makes what carries messages to Kafka.
-    idle_s
-        Seconds from one poll of a source that gives nothing to the next.
-    ends_ranks
-        Whether the agent sends heartbeats of its ranks from their first record to its own end. Where not, it sends
-        those of a rank from its announcement until the source ends it: other processes may send for ranks that were
-        not announced here, and another agent may follow this one.
+    `source`: is polled from the thread that calls `run`, and closed at its end. `topics`: those that must exist.
+    `make_publisher`: makes what carries messages to Kafka. `ends_ranks`: whether the agent sends heartbeats of its
+    ranks from their first record to its own end. Where not, it sends those of a rank from its announcement until the
+    source ends it: other processes may send for ranks that were not announced here, and another agent may follow this
+    one.
     """
 
     def __init__(

@@ -121,16 +121,9 @@ _CUTS: Final = (1, 7, 100, 1_000)
 def check_source(open: Callable[[str | None], Source]) -> None:
     """Check that a source keeps the protocol. Ours and a stranger's pass the same checks.
 
-    Parameters
-    ----------
-    open
-        Opens the source on the same input each time, at a position or (`None`) at its beginning. Of an endless input
-        the first 20,000 rows are checked. It should be fast: no pacing.
-
-    Raises
-    ------
-    PluginError
-        On the first broken rule, with the numbers.
+    `open`: opens the source on the same input each time, at a position or (`None`) at its beginning. Of an endless
+    input the first 20,000 rows are checked. It should be fast: no pacing. Raises PluginError on the first broken
+    rule, with the numbers.
     """
     whole = _read(open(None), random.Random(_SEED), limit=_MOST_ROWS)
     if not whole.announced or not whole.rows:

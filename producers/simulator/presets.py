@@ -167,8 +167,8 @@ def described_keys() -> Iterator[tuple[str, str]]:
     Both come from the dataclass: ``("loss_ratio=0.0, loss_burst_rows=20.0", "Part of the operators … .")``.
     """
     defaults = {field.name: field.default for field in fields(SimulatorSettings)}
-    parameters = re.split(r"\n(?:Parameters|Raises)\n-+\n", inspect.getdoc(SimulatorSettings) or "")[1]
-    for names, text in re.findall(r"^(\w.*)\n((?:    .*\n?)+)", parameters, re.MULTILINE):
+    explained = inspect.getdoc(SimulatorSettings) or ""
+    for names, text in re.findall(r"^(\w[\w, ]*): (.*\n?(?:    .*\n?)*)", explained, re.MULTILINE):
         keys = [name for name in names.split(", ") if name not in _OTHERS]
         if keys:
             yield ", ".join(f"{key}={_shown(defaults[key])}" for key in keys), _first_sentence(text)

@@ -44,150 +44,103 @@ RECORDED_START_NS: Final = 1_800_000_000_000_000_000
 class SimulatorSettings:
     """Settings of one simulated training job; the defaults are 64 GPUs with iterations of about a quarter second.
 
-    Parameters
-    ----------
-    job, attempt
-        Name of the job, and which start of it this is, from 1.
-    dp, pp, tp, cp, ep, shards
-        Sizes of the parallel dimensions: replicas of the data, pipeline stages, tensor, context and expert parallel
-        ranks, and shards of the optimizer's state inside a replica group. The world has their product of ranks;
-        gradients are reduced over ``dp * shards * ep * cp`` of them.
-    rank_order
-        How ranks are counted, the fastest dimension first, as Megatron's option of this name says it.
-    model_chunks
-        Above 1: interleaved 1F1B, each stage holds so many parts of the model.
-    micro_batches
-        Micro-batches that one iteration sends through the pipeline.
-    iterations
-        Length of the run.
-    seed
-        All randomness comes from it; a fault draws nothing from the generators of the healthy job.
-    gpus_per_host, gpus_per_nic, hosts_per_switch
-        Shape of the cluster.
-    nic_bytes_per_s, nvlink_bytes_per_s
-        What a transfer reaches on a healthy device when it has the device for itself.
-    network_latency_us, nvlink_latency_us
-        Time of one step of a collective between hosts and inside one.
-    forward_ms, backward_ms
-        Work of one stage for one micro-batch, without communication.
-    data_loading_ms, optimizer_ms, idle_ms
-        Work before the first micro-batch, after the gradients, and the pause between two iterations.
-    tp_operators, cp_operators, ep_operators
-        Collectives over ranks of these groups in each forward and in each backward of a stage.
-    activation_bytes, gradient_bytes, expert_gradient_bytes
-        Payload of a pipeline or tensor parallel operator, of all dense gradients of one rank, and of its experts'.
-    gradient_sync
-        ``sharded``: reduce_scatter, optimizer, all_gather. ``all_reduce``: all_reduce, optimizer. ``fsdp``:
-        parameters are gathered unit by unit, and gradients scattered, beside the work.
-    gradient_buckets
-        Into how many operators the gradients are cut.
-    is_gradient_overlapped
-        The buckets go out on a second stream, each as soon as the last backward has made it, while the work goes on.
-    has_data_broadcast
-        The first rank of each tensor parallel group loads the data and broadcasts it to the others.
-    has_loss_reduction
-        At the end of an iteration the losses of each data parallel group are reduced to its first rank.
-    has_tied_embeddings
-        The first and the last stage share a matrix, and all_reduce its gradients.
-    is_send_buffered
-        A send that is not batched with a recv returns when its bytes are copied, not when they are taken.
-    gap_noise_ratio, transfer_noise_ratio
-        Standard deviation of work and transfers, relative to their length.
-    spike_probability, spike_factor_low, spike_factor_high
-        One transfer in ``1 / spike_probability`` takes so many times its length.
-    rank_spread_ratio
-        Standard deviation of the ranks' own speeds, which last: no two GPUs are equal.
-    micro_batch_spread_ratio
-        Standard deviation of the micro-batches' weights, relative to their mean.
-    host_slow_probability, host_slow_iterations, host_slow_ratio
-        In an iteration each host begins, with this probability, to do all its work slower by up to this ratio,
-        for so many iterations on average.
-    stalls_per_iteration
-        How many transfers of the whole job hang in an iteration on average, for 50 to 200 % of its time. Whose they
-        are is chance.
-    drift_ratio
-        By how much all work gets longer from the first iteration to the last.
-    workload_changes
-        ``(iteration, factor)``: from there on sequences are so many times as long as at the start; all compute and
-        the sizes of activations follow.
-    clock, clock_offset_ms, clock_drift_ppm
-        ``per_host``: each host's clock is off by up to so much to either side, and drifts by up to so much.
-    checkpoint_every, checkpoint_ms, is_checkpoint_marked
-        Every so many iterations (0: never) the ranks write for so long at the end, and say so in ``phase`` or not.
-    evaluate_every, evaluation_passes, is_evaluation_marked
-        Every so many iterations (0: never) one is an evaluation, of so many times the forward passes of a training
-        iteration and nothing else, and says so in ``phase`` or not.
-    hidden
-        What the job waits for and nobody logs: any of ``tp``, ``cp``, ``ep`` (that group's operators) and ``barrier``
-        (of all ranks, before the optimizer).
-    logged
-        ``all`` ranks write their operators, or the ``tp_leaders`` alone: the first of each tensor parallel group; or
-        ``some_ranks``, or all ranks of ``some_hosts`` (see ``unlogged_ratio``).
-    loss_ratio, loss_burst_rows
-        Part of the operators that the exporter drops, and how many in a row on average.
-    repeat_ratio
-        Part of the operators that the exporter sends twice.
-    recorded_after_hang_s
-        How long recording goes on after the last rank of a hung job has come to a standstill.
-    bandwidth_period_ms
-        Time between two samples of a NIC; 0: none.
-    tokens_per_micro_batch
-        For the column ``tokens``.
-    time_resolution_ns
-        ``start_ns`` and ``elapsed_ns`` are rounded to it, each by itself: 1, or 1,000 as Kineto and NCCL Inspector
-        write, or 10,000.
-    elapsed_clock_ppm
-        Durations are taken on a clock of the device, off by up to so much, and another for each rank; starts are not.
-        Crystals of servers: up to 50 ppm, disciplined ones some ppm.
-    shared_clock_error_us
-        Where clocks are shared: by how much they differ all the same, to either side (the contract allows 100).
-    is_launched_ahead
-        Kernels wait in the queue of their stream: an operator beside the work begins when it is ready and at once
-        when the one before on its stream has ended. False: it is launched after that, which takes a moment.
-    fsdp_units
-        With ``gradient_sync="fsdp"``: into how many units a stage is wrapped. Each is gathered before its forward and
-        its backward, one ahead, and its gradients are scattered after its backward (torch's FullyShardedDataParallel
-        with ``BACKWARD_PRE``, Zhao et al., VLDB'23, section 3.3.2). Between replicas they are then all-reduced
-        (``HYBRID_SHARD``).
-    cp_exchange
-        ``collective``: keys and values are gathered. ``ring``: they go round in batches of one isend and one irecv,
-        beside the attention over the block that is there (Liu et al., "Ring attention", 2023; Megatron's
-        ``cp_comm_type=p2p``).
-    expert_spread_ratio
-        Standard deviation of the tokens that a rank's experts get, relative to their mean: most of it lasts, since
-        what a router prefers changes slowly, the rest is of each batch.
-    expert_work_ratio
-        Part of a stage's work that the experts do.
-    is_nic_contended
-        Transfers that cross a NIC at the same time share its rate as long as they overlap. False: ranks that share a
-        NIC have their part of it at all times, and groups do not disturb each other.
-    unlogged_ratio
-        With ``logged`` ``some_ranks`` or ``some_hosts``: the part that writes no row, drawn from the seed.
-    host_phase_ratio, host_phase_iterations
-        Each host has slow phases, up to two thirds to four thirds of this ratio slower, which come and go with so
-        many iterations of memory (a thermal state, a neighbour on the host).
-    replica_spread_ratio, iteration_spread_ratio
-        Standard deviation of the work of one replica, and of the whole job, in an iteration: which sequences it got.
-    micro_batch_tail
-        Degrees of freedom of the micro-batches' weights (Student's t, in logarithms); 0: normal.
-    pause_probability, pause_ms, pause_tail_index
-        A rank pauses in an iteration with this probability, anywhere, for this long or longer: Pareto, of this index
-        (garbage collection, page faults, a daemon).
-    warmup_iterations, warmup_ratio
-        In the first iterations all work takes longer, by this ratio at first and evenly less (caching allocator,
-        cuBLAS and cuDNN heuristics, clocks).
-    compile_ms
-        In the first iteration every rank compiles for about so long, and in the second for a fifth of it:
-        torch.compile takes a size for dynamic when it sees a second one, and compiles again.
-    connect_ms
-        The first transfer of each communicator and pair takes so much longer: NCCL connects when it is first used.
-    faults
-        What is broken, see `producers.simulator.faults.parse_fault`.
+    Raises InputError if a value is out of its range.
 
-    Raises
-    ------
-    InputError
-        If a value is out of its range.
+    job, attempt: Name of the job, and which start of it this is, from 1.
+    dp, pp, tp, cp, ep, shards: Sizes of the parallel dimensions: replicas of the data, pipeline stages, tensor,
+        context and expert parallel ranks, and shards of the optimizer's state inside a replica group. The world has
+        their product of ranks; gradients are reduced over ``dp * shards * ep * cp`` of them.
+    rank_order: How ranks are counted, the fastest dimension first, as Megatron's option of this name says it.
+    model_chunks: Above 1: interleaved 1F1B, each stage holds so many parts of the model.
+    micro_batches: Micro-batches that one iteration sends through the pipeline.
+    iterations: Length of the run.
+    seed: All randomness comes from it; a fault draws nothing from the generators of the healthy job.
+    gpus_per_host, gpus_per_nic, hosts_per_switch: Shape of the cluster.
+    nic_bytes_per_s, nvlink_bytes_per_s: What a transfer reaches on a healthy device when it has the device for
+        itself.
+    network_latency_us, nvlink_latency_us: Time of one step of a collective between hosts and inside one.
+    forward_ms, backward_ms: Work of one stage for one micro-batch, without communication.
+    data_loading_ms, optimizer_ms, idle_ms: Work before the first micro-batch, after the gradients, and the pause
+        between two iterations.
+    tp_operators, cp_operators, ep_operators: Collectives over ranks of these groups in each forward and in each
+        backward of a stage.
+    activation_bytes, gradient_bytes, expert_gradient_bytes: Payload of a pipeline or tensor parallel operator, of all
+        dense gradients of one rank, and of its experts'.
+    gradient_sync: ``sharded``: reduce_scatter, optimizer, all_gather. ``all_reduce``: all_reduce, optimizer.
+        ``fsdp``: parameters are gathered unit by unit, and gradients scattered, beside the work.
+    gradient_buckets: Into how many operators the gradients are cut.
+    is_gradient_overlapped: The buckets go out on a second stream, each as soon as the last backward has made it,
+        while the work goes on.
+    has_data_broadcast: The first rank of each tensor parallel group loads the data and broadcasts it to the others.
+    has_loss_reduction: At the end of an iteration the losses of each data parallel group are reduced to its first
+        rank.
+    has_tied_embeddings: The first and the last stage share a matrix, and all_reduce its gradients.
+    is_send_buffered: A send that is not batched with a recv returns when its bytes are copied, not when they are
+        taken.
+    gap_noise_ratio, transfer_noise_ratio: Standard deviation of work and transfers, relative to their length.
+    spike_probability, spike_factor_low, spike_factor_high: One transfer in ``1 / spike_probability`` takes so many
+        times its length.
+    rank_spread_ratio: Standard deviation of the ranks' own speeds, which last: no two GPUs are equal.
+    micro_batch_spread_ratio: Standard deviation of the micro-batches' weights, relative to their mean.
+    host_slow_probability, host_slow_iterations, host_slow_ratio: In an iteration each host begins, with this
+        probability, to do all its work slower by up to this ratio, for so many iterations on average.
+    stalls_per_iteration: How many transfers of the whole job hang in an iteration on average, for 50 to 200 % of its
+        time. Whose they are is chance.
+    drift_ratio: By how much all work gets longer from the first iteration to the last.
+    workload_changes: ``(iteration, factor)``: from there on sequences are so many times as long as at the start; all
+        compute and the sizes of activations follow.
+    clock, clock_offset_ms, clock_drift_ppm: ``per_host``: each host's clock is off by up to so much to either side,
+        and drifts by up to so much.
+    checkpoint_every, checkpoint_ms, is_checkpoint_marked: Every so many iterations (0: never) the ranks write for so
+        long at the end, and say so in ``phase`` or not.
+    evaluate_every, evaluation_passes, is_evaluation_marked: Every so many iterations (0: never) one is an evaluation,
+        of so many times the forward passes of a training iteration and nothing else, and says so in ``phase`` or not.
+    hidden: What the job waits for and nobody logs: any of ``tp``, ``cp``, ``ep`` (that group's operators) and
+        ``barrier`` (of all ranks, before the optimizer).
+    logged: ``all`` ranks write their operators, or the ``tp_leaders`` alone: the first of each tensor parallel group;
+        or ``some_ranks``, or all ranks of ``some_hosts`` (see ``unlogged_ratio``).
+    loss_ratio, loss_burst_rows: Part of the operators that the exporter drops, and how many in a row on average.
+    repeat_ratio: Part of the operators that the exporter sends twice.
+    recorded_after_hang_s: How long recording goes on after the last rank of a hung job has come to a standstill.
+    bandwidth_period_ms: Time between two samples of a NIC; 0: none.
+    tokens_per_micro_batch: For the column ``tokens``.
+    time_resolution_ns: ``start_ns`` and ``elapsed_ns`` are rounded to it, each by itself: 1, or 1,000 as Kineto and
+        NCCL Inspector write, or 10,000.
+    elapsed_clock_ppm: Durations are taken on a clock of the device, off by up to so much, and another for each rank;
+        starts are not. Crystals of servers: up to 50 ppm, disciplined ones some ppm.
+    shared_clock_error_us: Where clocks are shared: by how much they differ all the same, to either side (the contract
+        allows 100).
+    is_launched_ahead: Kernels wait in the queue of their stream: an operator beside the work begins when it is ready
+        and at once when the one before on its stream has ended. False: it is launched after that, which takes a
+        moment.
+    fsdp_units: With ``gradient_sync="fsdp"``: into how many units a stage is wrapped. Each is gathered before its
+        forward and its backward, one ahead, and its gradients are scattered after its backward (torch's
+        FullyShardedDataParallel with ``BACKWARD_PRE``, Zhao et al., VLDB'23, section 3.3.2). Between replicas they
+        are then all-reduced (``HYBRID_SHARD``).
+    cp_exchange: ``collective``: keys and values are gathered. ``ring``: they go round in batches of one isend and one
+        irecv, beside the attention over the block that is there (Liu et al., "Ring attention", 2023; Megatron's
+        ``cp_comm_type=p2p``).
+    expert_spread_ratio: Standard deviation of the tokens that a rank's experts get, relative to their mean: most of
+        it lasts, since what a router prefers changes slowly, the rest is of each batch.
+    expert_work_ratio: Part of a stage's work that the experts do.
+    is_nic_contended: Transfers that cross a NIC at the same time share its rate as long as they overlap. False: ranks
+        that share a NIC have their part of it at all times, and groups do not disturb each other.
+    unlogged_ratio: With ``logged`` ``some_ranks`` or ``some_hosts``: the part that writes no row, drawn from the
+        seed.
+    host_phase_ratio, host_phase_iterations: Each host has slow phases, up to two thirds to four thirds of this ratio
+        slower, which come and go with so many iterations of memory (a thermal state, a neighbour on the host).
+    replica_spread_ratio, iteration_spread_ratio: Standard deviation of the work of one replica, and of the whole job,
+        in an iteration: which sequences it got.
+    micro_batch_tail: Degrees of freedom of the micro-batches' weights (Student's t, in logarithms); 0: normal.
+    pause_probability, pause_ms, pause_tail_index: A rank pauses in an iteration with this probability, anywhere, for
+        this long or longer: Pareto, of this index (garbage collection, page faults, a daemon).
+    warmup_iterations, warmup_ratio: In the first iterations all work takes longer, by this ratio at first and evenly
+        less (caching allocator, cuBLAS and cuDNN heuristics, clocks).
+    compile_ms: In the first iteration every rank compiles for about so long, and in the second for a fifth of it:
+        torch.compile takes a size for dynamic when it sees a second one, and compiles again.
+    connect_ms: The first transfer of each communicator and pair takes so much longer: NCCL connects when it is first
+        used.
+    faults: What is broken, see `producers.simulator.faults.parse_fault`.
     """
 
     job: str = "simulated"

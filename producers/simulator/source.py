@@ -106,21 +106,9 @@ class SimulatorSource:
 
     First come the announcements, then batches of about a second of the job each.
 
-    Parameters
-    ----------
-    settings
-        The job.
-    start_ns
-        When it starts, ns since the epoch.
-    now_ns
-        A clock in ns since the epoch: records come when their time has come. None: as fast as they are asked for.
-    position
-        A value that `position` returned: go on after it. The job is run again up to there; nothing is stored.
-
-    Raises
-    ------
-    InputError
-        If a fault does not fit the cluster, or `position` is no position of a simulator.
+    `now_ns`: a clock in ns since the epoch: records come when their time has come. None: as fast as they are asked
+    for. `position`: a value that `position` returned: go on after it. The job is run again up to there; nothing is
+    stored. Raises InputError if a fault does not fit the cluster, or `position` is no position of a simulator.
     """
 
     def __init__(
@@ -203,22 +191,8 @@ def simulate_trace(
     Memory does not grow with the number of iterations; for many incidents of one job see
     `tests.benchmarks.incidents`.
 
-    Parameters
-    ----------
-    on_part
-        Called now and then with the number of iterations written.
-
-    Returns
-    -------
-    dict
-        Content of ``label.json``.
-
-    Raises
-    ------
-    InputError
-        If a fault does not fit the cluster.
-    OSError
-        If the directory can't be written.
+    `on_part`: called now and then with the number of iterations written. Returns the content of ``label.json``.
+    Raises InputError if a fault does not fit the cluster; OSError if the directory can't be written.
     """
     truth = measure(settings)
     simulation = Simulation(truth.settings, start_ns)

@@ -57,20 +57,10 @@ class SocketSource:
     A connection that sends anything but frames is closed. So are, above a bound of bytes that all connections hold
     together, those with the most of a frame that is not whole: a rank's frames are small, and soon whole.
 
-    Parameters
-    ----------
-    path
-        Of the socket; it is made, mode 0600, and a stale one is replaced. Nothing else is: neither another file, nor
-        a socket on which a process listens.
-    ranks
-        The source is exhausted when this number of ranks have ended; `None`: never.
-    mode
-        Other permissions of the socket: a process that may write to it may send for any job.
-
-    Raises
-    ------
-    InputError
-        If the socket can't be made there, or its owner could not use it with `mode`.
+    `path`: of the socket; it is made, mode 0600, and a stale one is replaced. Nothing else is: neither another file,
+    nor a socket on which a process listens. `ranks`: the source is exhausted when this number of ranks have ended;
+    `None`: never. `mode`: other permissions of the socket: a process that may write to it may send for any job.
+    Raises InputError if the socket can't be made there, or its owner could not use it with `mode`.
     """
 
     def __init__(self, path: Path, ranks: int | None = None, *, mode: int = 0o600) -> None:

@@ -40,13 +40,9 @@ _LAST_TRY_S: Final = 2.0  # seconds for which a broker that never answered is st
 class TraceDirectory:
     """Writes this rank's part below the directory; the last rank to end puts the trace directory together.
 
-    Parameters
-    ----------
-    directory
-        Shared by all ranks, or each host's own: then the parts must be brought together later.
-    open_s
-        Seconds after which an operator that has not ended is written into the part too: a job that hangs is killed,
-        and only this shows in which operator it hung.
+    `directory`: shared by all ranks, or each host's own: then the parts must be brought together later. `open_s`:
+    seconds after which an operator that has not ended is written into the part too: a job that hangs is killed, and
+    only this shows in which operator it hung.
     """
 
     def __init__(self, directory: Path, open_s: float = 5.0) -> None:
@@ -108,12 +104,7 @@ class AgentSocket:
 
     While the agent is away rows wait in the ring, and the oldest are overwritten. Rows on their way to it are lost.
 
-    Parameters
-    ----------
-    path
-        Where the agent listens.
-    on_trouble
-        Is given each error, while the agent is not reached.
+    `on_trouble`: is given each error, while the agent is not reached.
     """
 
     def __init__(self, path: Path, on_trouble: Callable[[Exception], None]) -> None:
@@ -150,16 +141,7 @@ class AgentSocket:
 class Kafka:
     """Publishes from this process, through the agent's own publisher.
 
-    Parameters
-    ----------
-    bootstrap
-        Kafka brokers to ask first.
-    topics
-        How the topics are laid out.
-    on_trouble
-        Is given each error, while the broker is not reached.
-    security
-        How to log in.
+    `on_trouble`: is given each error, while the broker is not reached.
     """
 
     def __init__(

@@ -71,16 +71,9 @@ class Trace:
 def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
     """Read a trace directory. The order of its rows, and rows that come twice, change nothing.
 
-    Parameters
-    ----------
-    without
-        Schemas to leave aside: their files need not be there, and are not read.
-
-    Raises
-    ------
-    InputError
-        If a file is unusable; one line that names the file, the row or key, the rule and the value found.
-        Single bad rows are left out and counted instead.
+    `without`: schemas to leave aside: their files need not be there, and are not read. Raises InputError if a file is
+    unusable; one line that names the file, the row or key, the rule and the value found. Single bad rows are left out
+    and counted instead.
     """
     directory = Path(directory)
     try:
@@ -107,11 +100,8 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
 def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) -> Trace:
     """Make a trace of a job and its unchecked tables, whose rows may be in any order, with copies.
 
-    Parameters
-    ----------
-    table_of
-        Returns the table of a schema, or `None` where there is none. Called once for each, and one table is in memory
-        at a time.
+    `table_of`: returns the table of a schema, or `None` where there is none. Called once for each, and one table is
+    in memory at a time.
     """
 
     def tables_of(schema: str) -> Iterable[TableFile]:
@@ -219,15 +209,8 @@ def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> 
 def trace_batches(trace: Trace, max_rows: int = BATCH_ROWS, max_span_s: float = BATCH_SPAN_S) -> Iterator[Batch]:
     """Yield the rows of a trace as its training job would have published them.
 
-    Parameters
-    ----------
-    max_rows, max_span_s
-        Rows and event time of one batch at most.
-
-    Yields
-    ------
-    Batches with true ``rows_before`` and ``watermark_ns``, ordered over all ranks and schemas by watermark; rows
-    that never ended come last.
+    Returns batches with true ``rows_before`` and ``watermark_ns``, ordered over all ranks and schemas by watermark;
+    rows that never ended come last.
     """
     parts = (
         cut_in_order(batch, max_rows, max_span_s) for schema in SCHEMAS for batch in trace.batches(schema).values()

@@ -73,23 +73,9 @@ _POSITION: Final = re.compile(r"announcements=(\d+) rows=(\d+)")
 class TraceSource:
     """Replays a trace: its announcements at once, then each batch when it was complete in the recorded job.
 
-    Parameters
-    ----------
-    trace
-        The trace to replay.
-    speed
-        1 replays as recorded, 2 twice as fast, 0 as fast as it is polled.
-    position
-        Where an earlier source of the same trace stood; the pace starts anew there.
-    clock_s
-        Seconds of a clock that never goes back.
-    max_rows, max_span_s
-        Rows and event time of a batch at most.
-
-    Raises
-    ------
-    InputError
-        If `speed` is no number of at least 0, or `position` is of another kind of source, or past the trace's end.
+    `speed`: 1 replays as recorded, 2 twice as fast, 0 as fast as it is polled. `position`: where an earlier source of
+    the same trace stood; the pace starts anew there. Raises InputError if `speed` is no number of at least 0, or
+    `position` is of another kind of source, or past the trace's end.
     """
 
     def __init__(

@@ -24,19 +24,9 @@ _PLACE_KEYS: Final = ("host", "gpu", "nic", "switch", "lost_rows")
 def write_trace(directory: Path | str, announcements: Iterable[Announcement], batches: Iterable[Batch]) -> None:
     """Write a trace directory (``infra/docs/trace-directory.md``) in parquet, in memory that does not grow with it.
 
-    Parameters
-    ----------
-    directory
-        Is made where it does not exist. Files of an earlier trace are replaced.
-    announcements
-        All of one attempt of one job.
-    batches
-        In any order; ranks and schemas may mix.
-
-    Raises
-    ------
-    InputError
-        If announcements are missing, or are of several jobs, or contradict each other.
+    `directory`: is made where it does not exist. Files of an earlier trace are replaced. `announcements`: all of one
+    attempt of one job. `batches`: in any order; ranks and schemas may mix. Raises InputError if announcements are
+    missing, or are of several jobs, or contradict each other.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
