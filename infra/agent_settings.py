@@ -228,7 +228,7 @@ class InspectorOptions(FollowOptions):
 
 def _follow(kind: str) -> Callable[[FollowOptions, Path], Source]:
     def open_it(options: FollowOptions, _: Path) -> Source:
-        from irregulars.producers.importers.followers import follow
+        from irregulars.producers.importers.following import follow
         from irregulars.producers.iteration_inference.inferring_source import InferringSource
 
         # Without a state: a restarted agent reads the files from their beginning, and infers the same again.

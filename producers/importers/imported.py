@@ -142,19 +142,12 @@ class ImportedJob:
         for rank, rows in sorted(self.ranks.items()):
             place = self.places.get(rank, RankLocation())
             yield Announcement(
-                job=self.job,
-                attempt=0,
-                rank=rank,
-                world_size=self.world_size,
-                logged_ranks=len(self.ranks),
+                job=self.job, attempt=0, rank=rank, world_size=self.world_size, logged_ranks=len(self.ranks),
                 communicators=tuple(members.get(rank, ())),
-                sources=("commops", "iterations") if rows.has_iterations else ("commops",),
-                clock=self.clock,
-                host=place.host,
-                gpu=place.gpu,
-                lost_rows=place.lost_rows,
+                sources=("commops", "iterations") if rows.has_iterations else ("commops",), clock=self.clock,
+                host=place.host, gpu=place.gpu, lost_rows=place.lost_rows,
                 recorded_until_ns=max(self.complete_until_ns.values(), default=None),
-            )
+            )  # fmt: skip
 
     def batches(self) -> Iterator[Batch]:
         """Yield the rows of each rank, as at most one batch of operators and one of iterations."""

@@ -243,15 +243,10 @@ class TraceParser:
             elif _is_time(count):
                 size_bytes = count * bytes_of_type(kernel.arguments.get("dtype"))
             yield Call(
-                group=group,
-                lane=f"stream {kernel.arguments.get('stream')}",
-                operator=operator,
-                start_ns=kernel.start_ns + self._base_ns,
-                elapsed_ns=kernel.elapsed_ns,
-                size_bytes=size_bytes,
-                issued_ns=issued_ns + self._base_ns,
-                peer=peer,
-            )
+                group=group, lane=f"stream {kernel.arguments.get('stream')}", operator=operator,
+                start_ns=kernel.start_ns + self._base_ns, elapsed_ns=kernel.elapsed_ns, size_bytes=size_bytes,
+                issued_ns=issued_ns + self._base_ns, peer=peer,
+            )  # fmt: skip
 
     def _named(self, kernel: Kernel) -> int | None:
         """Return the operator that a kernel's own arguments name."""
@@ -271,15 +266,10 @@ class TraceParser:
                 _count(skipped, "sends and recvs whose other end is not in the trace")
                 continue
             yield Call(
-                group=None,
-                lane="gloo",
-                operator=operator,
-                start_ns=span.start_ns + self._base_ns,
-                elapsed_ns=span.end_ns - span.start_ns,
-                size_bytes=span.size_bytes,
-                issued_ns=span.start_ns + self._base_ns,
-                peer=-1 if call is None else call.peer,
-            )
+                group=None, lane="gloo", operator=operator, start_ns=span.start_ns + self._base_ns,
+                elapsed_ns=span.end_ns - span.start_ns, size_bytes=span.size_bytes,
+                issued_ns=span.start_ns + self._base_ns, peer=-1 if call is None else call.peer,
+            )  # fmt: skip
 
 
 _ARGUMENTS: Final = (

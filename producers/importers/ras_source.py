@@ -20,8 +20,7 @@ from typing import Any, Final
 from irregulars.errors import InputError
 from irregulars.private_files import make_private_directory, write_private_file
 from irregulars.producers.importers.ras_answers import Answer, RasAway, RasCommunicator, Worker, read_answer
-from irregulars.producers.importers.ras_records import JobRun
-from irregulars.producers.importers.ras_standstill import Open, StandstillWatch, find_world
+from irregulars.producers.importers.ras_records import JobRun, Open, StandstillWatch, find_world
 from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.ras")
@@ -103,17 +102,12 @@ class RasWatch:
             return {}
         run = self._run
         return {
-            "world": self._world,
-            "job": run.job,
-            "attempt": run.attempt,
-            "began_ns": run.began_ns,
-            "observed": run.observed,
-            "observed_ns": run.observed_ns,
+            "world": self._world, "job": run.job, "attempt": run.attempt, "began_ns": run.began_ns,
+            "observed": run.observed, "observed_ns": run.observed_ns,
             "members": {name: list(ranks) for name, ranks in run.members.items()},
             "operators": [[rank, rows] for rank, rows in sorted(run.operators.items())],
-            "told": [list(one) for one in run.told],
-            "told_ns": run.told_ns,
-        }
+            "told": [list(one) for one in run.told], "told_ns": run.told_ns,
+        }  # fmt: skip
 
     # --- a job's run ------------------------------------------------------------------------------------------------
 
@@ -185,17 +179,12 @@ def _restored_run(state: Mapping[str, Any], job: str, world: str, workers: Mappi
         return None
     try:
         return JobRun(
-            job,
-            int(state["attempt"]),
-            workers,
-            {str(name): tuple(ranks) for name, ranks in state["members"].items()},
-            int(state["began_ns"]),
-            int(state["observed"]),
-            int(state["observed_ns"]),
-            {int(rank): int(rows) for rank, rows in state["operators"]},
-            [Open(*one) for one in state["told"]],
+            job, int(state["attempt"]), workers,
+            {str(name): tuple(ranks) for name, ranks in state["members"].items()}, int(state["began_ns"]),
+            int(state["observed"]), int(state["observed_ns"]),
+            {int(rank): int(rows) for rank, rows in state["operators"]}, [Open(*one) for one in state["told"]],
             int(state["told_ns"]),
-        )
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 

@@ -336,17 +336,12 @@ class OnlineInference:
         Brief, it is some kilobytes, and holds no rows: those that wait are lost, and the numbers still go on.
         """
         return InferenceState(
-            kinds=dict(self._kinds),
-            ranks=frozenset(self._ranks),
-            codes=tuple(self._codes),
+            kinds=dict(self._kinds), ranks=frozenset(self._ranks), codes=tuple(self._codes),
             held=() if is_brief else tuple(map(encode_batch, self._held)),
-            past=() if is_brief else tuple(map(dict, self._past)),
-            cadences=dict(self._cadences),
-            reached=dict(self._reached),
-            newest=dict(self._newest),
-            tried_rows=self._tried_rows,
+            past=() if is_brief else tuple(map(dict, self._past)), cadences=dict(self._cadences),
+            reached=dict(self._reached), newest=dict(self._newest), tried_rows=self._tried_rows,
             is_counted_apart=self.is_counted_apart,
-        )
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: InferenceState, limits: InferenceLimits | None = None) -> OnlineInference:

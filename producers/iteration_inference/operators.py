@@ -116,16 +116,11 @@ def arrange_operators(columns: Mapping[str, Array]) -> tuple[Operators, Array]:
     place[share[order]] = np.arange(len(order))
     size_bytes = np.where(np.isin(operator, _UNSIZED), np.nan, columns["size_bytes"])
     found = Operators(
-        row=order,
-        rank=rank[order],
-        communicator=columns["communicator"].astype(np.int64)[order],
-        operator=operator[order],
-        sequence=columns["sequence"].astype(np.int64)[order],
-        lane=lane[order],
-        kind=number_rows(lane, np.where(operator == RECV, SEND, operator))[order],
-        start_ns=start_ns[order],
+        row=order, rank=rank[order], communicator=columns["communicator"].astype(np.int64)[order],
+        operator=operator[order], sequence=columns["sequence"].astype(np.int64)[order], lane=lane[order],
+        kind=number_rows(lane, np.where(operator == RECV, SEND, operator))[order], start_ns=start_ns[order],
         size_bytes=size_bytes[order],
-    )
+    )  # fmt: skip
     return found, place[share]
 
 

@@ -150,24 +150,13 @@ def parse_fault(text: str) -> Fault:
     if inside not in ("yes", "no"):
         raise InputError(f"inside must be yes or no; got {inside!r} (fault {text!r})")
     return Fault(
-        kind=kind,
-        first=first,
-        past=past,
-        shape=shape,
-        factor=_number(values, "factor", text, least=1.0),
-        add_ms=_number(values, "add_ms", text),
-        spread=_number(values, "spread", text),
-        rank=_index(values, "src" if "src" in values else "rank", text),
-        peer=_index(values, "dst", text),
-        host=values.get("host"),
-        switch=values.get("switch"),
-        stage=_index(values, "stage", text),
-        excess=_number(values, "excess", text),
-        by=_sought(kind, values, text),
-        over=_over(shape, values, text),
-        at=at,
-        is_inside=inside == "yes",
-    )
+        kind=kind, first=first, past=past, shape=shape, factor=_number(values, "factor", text, least=1.0),
+        add_ms=_number(values, "add_ms", text), spread=_number(values, "spread", text),
+        rank=_index(values, "src" if "src" in values else "rank", text), peer=_index(values, "dst", text),
+        host=values.get("host"), switch=values.get("switch"), stage=_index(values, "stage", text),
+        excess=_number(values, "excess", text), by=_sought(kind, values, text), over=_over(shape, values, text),
+        at=at, is_inside=inside == "yes",
+    )  # fmt: skip
 
 
 def _pairs(rest: str, text: str) -> dict[str, str]:

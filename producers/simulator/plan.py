@@ -72,18 +72,11 @@ def operator_rows(topology: Topology, programs: Sequence[Sequence[Call]], start:
     counts = np.concatenate([np.full(topology.stage_ranks, block[0].shape[1]) for block in blocks])
     rank = np.repeat(topology.rank_of_seat, counts)
     return OperatorRows(
-        step=step,
-        communicator=communicator,
-        local_communicator=local.astype(np.uint16),
-        operator=operator.astype(np.uint8),
-        peer=peer,
-        size_bytes=size.astype(np.float64),
-        is_scaled=is_scaled.astype(np.bool_),
-        series=_series(communicator, operator, rank, peer, topology.world_size),
-        ordinal=ordinal,
-        per_iteration=per_iteration,
-        first=np.concatenate([[0], np.cumsum(counts)]),
-    )
+        step=step, communicator=communicator, local_communicator=local.astype(np.uint16),
+        operator=operator.astype(np.uint8), peer=peer, size_bytes=size.astype(np.float64),
+        is_scaled=is_scaled.astype(np.bool_), series=_series(communicator, operator, rank, peer, topology.world_size),
+        ordinal=ordinal, per_iteration=per_iteration, first=np.concatenate([[0], np.cumsum(counts)]),
+    )  # fmt: skip
 
 
 def _series(communicator: Ints, operator: Ints, rank: Ints, peer: Ints, world_size: int) -> Ints:
@@ -326,17 +319,12 @@ class _Layout:
         width = np.concatenate(widths)
         shares, roles, is_queued, before, *others = (np.concatenate(part) for part in parts)
         return Wave(
-            first=first,
-            past=self._count,
-            shares=shares,
-            offsets=np.cumsum(width) - width,
-            owner=np.repeat(np.arange(len(width)), width),
-            before=before,
+            first=first, past=self._count, shares=shares, offsets=np.cumsum(width) - width,
+            owner=np.repeat(np.arange(len(width)), width), before=before,
             others=tuple(other for other in others if not np.array_equal(other, before)),
             is_queued=is_queued.astype(np.bool_) if others and is_queued.any() else None,
-            roles=roles if roles.any() else None,
-            is_merging=is_merging,
-        )
+            roles=roles if roles.any() else None, is_merging=is_merging,
+        )  # fmt: skip
 
     def _call(self, member: tuple[int, int]) -> Call:
         stage, place = member

@@ -217,20 +217,13 @@ def _described(fault: Fault, topology: Topology) -> dict[str, Any]:
     ranks = fault_ranks(fault, topology).tolist()
     is_link, is_switch = fault.kind == "slow_link", fault.kind == "slow_switch"
     return {
-        "kind": VERDICT_OF[fault.kind],
-        "rank": ranks[0] if ranks else None,
-        "peer": fault.peer,
-        "ranks": ranks,
+        "kind": VERDICT_OF[fault.kind], "rank": ranks[0] if ranks else None, "peer": fault.peer, "ranks": ranks,
         "communicator": _shared_communicator(ranks, topology) if is_link else None,
         "switch": topology.switch_name(topology.find_switch(str(fault.switch))) if is_switch else None,
-        "iterations": list(fault.iterations(topology.settings.iterations)),
-        "fault": fault.kind,
-        "shape": fault.shape,
-        "factor": fault.factor,
-        "add_ms": fault.add_ms,
-        "spread": fault.spread,
+        "iterations": list(fault.iterations(topology.settings.iterations)), "fault": fault.kind, "shape": fault.shape,
+        "factor": fault.factor, "add_ms": fault.add_ms, "spread": fault.spread,
         "wanted_excess_ratio": fault.excess or None,
-    }
+    }  # fmt: skip
 
 
 def _shared_communicator(ranks: list[int], topology: Topology) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -10,8 +11,8 @@ import numpy as np
 
 from irregulars.messages.announcements import Announcement, Heartbeat, SourceProgress
 from irregulars.messages.records import Batch, Header
-from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, take_rows
-from irregulars.producers.publishing.sources import Record, row_count
+from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
+from irregulars.producers.publishing.sources import Record, take_records
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.ring import ROW, Ring
 from irregulars.producers.torch_hook.identity import Identity, Start
@@ -131,7 +132,7 @@ class TorchSource:
         self._reader = RowReader()
         self._announcement: Announcement | None = None
         self._first_seen_s: float | None = None
-        self._queue: list[Record] = []
+        self._queue: deque[Record] = deque()
         self._given_lost_rows = 0
         self._rows = {"commops": 0, "iterations": 0}
         self._rows_before = dict(self._rows)  # given before the newest announcement of another rank or group
@@ -146,15 +147,7 @@ class TorchSource:
         """Return what has come, at most `max_records` announcements, heartbeats and rows."""
         if not self._queue and not self._is_drained:
             self._fill()
-        polled: list[Record] = []
-        while self._queue and max_records > 0:
-            record = self._queue.pop(0)
-            if isinstance(record, Batch) and len(record) > max_records:
-                self._queue.insert(0, take_rows(record, max_records, len(record)))
-                record = take_rows(record, 0, max_records)
-            max_records -= row_count(record)
-            polled.append(record)
-        return polled
+        return take_records(self._queue, max_records)
 
     def position(self) -> str:
         """Return the numbers of rows given: a training process that ended can't be read again."""
@@ -183,7 +176,7 @@ class TorchSource:
     def start_over(self) -> None:
         """Announce again: the agent or broker is another, and records that the old one had not passed on are lost."""
         if self._announcement is not None:
-            self._queue.insert(0, self._announcement)
+            self._queue.appendleft(self._announcement)
             self._given_lost_rows = 0
             self._given_open.clear()
 
@@ -234,22 +227,12 @@ class TorchSource:
     def _announce(self, rank: int, world_size: int, start: str | None, since_ns: int | None) -> None:
         own = self._identity
         self._announcement = Announcement(
-            job=own.job,
-            attempt=own.attempt,
-            rank=rank,
-            world_size=world_size,
-            logged_ranks=world_size,
+            job=own.job, attempt=own.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
             communicators=tuple(group.communicator for group in self._groups.present),
             sources=("commops", "iterations") if self._iterations.ended else ("commops",),
-            clock=own.clock(world_size),
-            host=own.host,
-            gpu=own.gpu,
-            nic=own.nic,
-            switch=own.switch,
-            lost_rows=self.lost_rows,
-            start=start,
-            since_ns=since_ns,
-        )
+            clock=own.clock(world_size), host=own.host, gpu=own.gpu, nic=own.nic, switch=own.switch,
+            lost_rows=self.lost_rows, start=start, since_ns=since_ns,
+        )  # fmt: skip
         self._queue.append(self._announcement)
 
     def _collect(self, is_last: bool) -> None:

@@ -116,16 +116,11 @@ def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> 
     read = {schema: _check_rows(schema, job, tables_of(schema)) for schema in SCHEMAS}
     batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
     return Trace(
-        job=job.job,
-        attempt=job.attempt,
-        world_size=job.world_size,
-        clock=job.clock,
-        recorded_until_ns=job.recorded_until_ns,
-        announcements=tuple(_announcements(job, batches)),
+        job=job.job, attempt=job.attempt, world_size=job.world_size, clock=job.clock,
+        recorded_until_ns=job.recorded_until_ns, announcements=tuple(_announcements(job, batches)),
         rejected=sum((rejected for _, rejected, _ in read.values()), Rejected()),
-        copies=sum(copies for _, _, copies in read.values()),
-        **batches,
-    )
+        copies=sum(copies for _, _, copies in read.values()), **batches,
+    )  # fmt: skip
 
 
 def _read_tables(directory: Path, schema: str) -> Iterable[TableFile]:
@@ -188,22 +183,11 @@ def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> 
         )
         place = job.places.get(rank, RankLocation())
         yield Announcement(
-            job=job.job,
-            attempt=job.attempt,
-            rank=rank,
-            world_size=job.world_size,
-            logged_ranks=len(logged),
-            communicators=tuple(job.communicators[i] for i in job.membership.of_rank(rank)),
-            sources=sources,
-            is_logged=rank in logged,
-            clock=job.clock,
-            host=place.host,
-            gpu=place.gpu,
-            nic=place.nic,
-            switch=place.switch,
-            lost_rows=place.lost_rows,
-            recorded_until_ns=job.recorded_until_ns,
-        )
+            job=job.job, attempt=job.attempt, rank=rank, world_size=job.world_size, logged_ranks=len(logged),
+            communicators=tuple(job.communicators[i] for i in job.membership.of_rank(rank)), sources=sources,
+            is_logged=rank in logged, clock=job.clock, host=place.host, gpu=place.gpu, nic=place.nic,
+            switch=place.switch, lost_rows=place.lost_rows, recorded_until_ns=job.recorded_until_ns,
+        )  # fmt: skip
 
 
 def trace_batches(trace: Trace, max_rows: int = BATCH_ROWS, max_span_s: float = BATCH_SPAN_S) -> Iterator[Batch]:

@@ -13,12 +13,9 @@ def context(
 ) -> dict[str, Any]:
     """Header and metadata of a process whose pid is 100 + `process`; its rank is that, if no other is given."""
     header = {
-        "id": comm,
-        "comm_name": "unknown",
-        "rank": process if comm_rank is None else comm_rank,
-        "n_ranks": size,
+        "id": comm, "comm_name": "unknown", "rank": process if comm_rank is None else comm_rank, "n_ranks": size,
         "nnodes": 1,
-    }
+    }  # fmt: skip
     metadata = {
         "inspector_output_format_version": version, "git_rev": "x", "rec_mechanism": "nccl_profiler_interface",
         "dump_timestamp_us": START_US + 10**9, "hostname": "host-0", "pid": 100 + process,

@@ -88,13 +88,10 @@ def test_an_operator_that_we_do_not_know_is_counted_and_keeps_its_place() -> Non
 @pytest.mark.parametrize(
     ("first", "got"),
     [
-        ("V|2|base_timestamp=1.000", "V|2"),
-        ("{}", "{}"),
-        ("", "''"),
-        ("V|1|base_timestamp=x", "V|1"),
+        ("V|2|base_timestamp=1.000", "V|2"), ("{}", "{}"), ("", "''"), ("V|1|base_timestamp=x", "V|1"),
         ("\0\xff", "x00"),
     ],
-)
+)  # fmt: skip
 def test_another_version_and_what_is_no_log_is_refused_with_its_line(first: str, got: str) -> None:
     with pytest.raises(InputError, match=r"line 1 must be V\|1\|base_timestamp=SECONDS\.MILLISECONDS") as caught:
         parsed(first)

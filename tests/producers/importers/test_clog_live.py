@@ -13,8 +13,8 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
 from irregulars.producers.importers import clog_lines as lines_of_clog
 from irregulars.producers.importers import following
-from irregulars.producers.importers.clog_live import LiveClog
-from irregulars.producers.importers.followers import LogReader, follow
+from irregulars.producers.importers.clog_job import LiveClog
+from irregulars.producers.importers.following import LogReader, follow
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.directory import read_trace

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from irregulars.producers.importers.clog_lines import LogParser
-from irregulars.producers.importers.clog_times import CALL, START, UNCLEAR, TimeCounts
+from irregulars.producers.importers.clog_lines import CALL, START, UNCLEAR, LogParser, TimeCounts
 from tests.producers.importers.clog_lines import event, header, new_comm, signature, steady
 
 

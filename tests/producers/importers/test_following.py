@@ -18,8 +18,7 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
-from irregulars.producers.importers.followers import NewFileReader, follow
-from irregulars.producers.importers.following import FollowingSource, Stand
+from irregulars.producers.importers.following import FollowingSource, NewFileReader, Stand, follow
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace, read_kineto
 from irregulars.producers.publishing.sources import Record, check_source

@@ -209,15 +209,11 @@ def bomb(begin: bytes, fill: bytes, end: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("kind", "begin", "fill"),
     [
-        ("flight-recorder", b"{", b" "),
-        ("flight-recorder", b"\x80\x02", b"N"),
-        ("kineto", b"", b" "),
-        ("kineto", b'{"traceEvents": [{"a": "', b"x"),
-        ("kineto", b'{"traceEvents": [', b"["),
-        ("nccl-inspector", b"", b"x"),
-        ("clog", b"V|1|base_timestamp=1.000\n", b"x"),
+        ("flight-recorder", b"{", b" "), ("flight-recorder", b"\x80\x02", b"N"), ("kineto", b"", b" "),
+        ("kineto", b'{"traceEvents": [{"a": "', b"x"), ("kineto", b'{"traceEvents": [', b"["),
+        ("nccl-inspector", b"", b"x"), ("clog", b"V|1|base_timestamp=1.000\n", b"x"),
     ],
-)
+)  # fmt: skip
 def test_a_bomb_does_not_fill_the_memory(tmp_path: Path, kind: str, begin: bytes, fill: bytes) -> None:
     value = bomb(begin, fill)
     assert len(value) < BOMB_BYTES / 100

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from irregulars.messages.records import OPERATOR_CODES
-from irregulars.producers.importers.followers import LogReader
+from irregulars.producers.importers.following import LogReader
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import LiveLog
 from tests.producers.importers.inspector_lines import START_US, collective, context, lines, pair

@@ -63,15 +63,12 @@ def test_communicators_of_one_hash_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("value", "found"),
     [
-        (b"NCCL version 2.26.2 compiled with CUDA 12.6\n", "since 2.28.7"),
-        (b"", "since 2.28.7"),
-        (PlayedJob().answer()[:900], "must be complete JSON"),
-        (b"{}", "list of communicators"),
-        (b'{"communicators": {}}', "list of communicators"),
-        (b"[" * 100_000, "since 2.28.7"),
+        (b"NCCL version 2.26.2 compiled with CUDA 12.6\n", "since 2.28.7"), (b"", "since 2.28.7"),
+        (PlayedJob().answer()[:900], "must be complete JSON"), (b"{}", "list of communicators"),
+        (b'{"communicators": {}}', "list of communicators"), (b"[" * 100_000, "since 2.28.7"),
         (b'{"a": ' + b"[" * 100_000, "must be complete JSON"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_answer_is_refused(value: bytes, found: str) -> None:
     with pytest.raises(InputError, match=found):
         read_answer(value)

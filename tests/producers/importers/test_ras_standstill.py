@@ -6,7 +6,7 @@ import pytest
 
 from irregulars.messages.records import OPERATORS
 from irregulars.producers.importers.ras_answers import read_answer
-from irregulars.producers.importers.ras_standstill import Open, StandstillWatch, find_world
+from irregulars.producers.importers.ras_records import Open, StandstillWatch, find_world
 from tests.producers.importers.played_server import PlayedJob
 
 S = 1_000_000_000

@@ -43,16 +43,10 @@ def columns_of(iterations: Sequence[Sequence[Sequence[Call]]], first: int = 0) -
                 code = OPERATOR_CODES[call.operator]
                 rows.append(
                     (
-                        rank,
-                        call.communicator,
-                        code,
-                        sequences[series],
-                        peer,
-                        10**18 + now_ns[rank],
-                        call.size_bytes,
-                        truth,
+                        rank, call.communicator, code, sequences[series], peer, 10**18 + now_ns[rank],
+                        call.size_bytes, truth,
                     )
-                )
+                )  # fmt: skip
                 now_ns[rank] += MS // 10
     names = ("rank", "communicator", "operator", "sequence", "peer", "start_ns", "size_bytes", "iteration")
     columns = {

@@ -88,61 +88,28 @@ def test_without_overlap_contention_changes_nothing(tidy: Tidy) -> None:
 
 
 JOBS = st.builds(
-    SimulatorSettings,
-    dp=st.integers(1, 3),
-    pp=st.integers(1, 4),
-    tp=st.integers(2, 3),
-    cp=st.integers(1, 2),
-    ep=st.integers(1, 2),
-    shards=st.integers(1, 2),
-    rank_order=st.sampled_from(["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]),
-    micro_batches=st.integers(1, 6),
-    gpus_per_host=st.integers(1, 8),
-    gpus_per_nic=st.integers(1, 2),
-    gradient_buckets=st.integers(1, 2),
-    gradient_sync=st.sampled_from(["sharded", "all_reduce"]),
-    is_send_buffered=st.booleans(),
-    iterations=st.just(3),
-    seed=st.integers(0, 1000),
-)
+    SimulatorSettings, dp=st.integers(1, 3), pp=st.integers(1, 4), tp=st.integers(2, 3), cp=st.integers(1, 2),
+    ep=st.integers(1, 2), shards=st.integers(1, 2), rank_order=st.sampled_from(["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]),
+    micro_batches=st.integers(1, 6), gpus_per_host=st.integers(1, 8), gpus_per_nic=st.integers(1, 2),
+    gradient_buckets=st.integers(1, 2), gradient_sync=st.sampled_from(["sharded", "all_reduce"]),
+    is_send_buffered=st.booleans(), iterations=st.just(3), seed=st.integers(0, 1000),
+)  # fmt: skip
 INTERLEAVED_JOBS = st.builds(
-    SimulatorSettings,
-    dp=st.integers(1, 2),
-    pp=st.just(3),
-    tp=st.just(2),
-    model_chunks=st.integers(2, 3),
-    micro_batches=st.sampled_from([3, 6, 9]),
-    gpus_per_host=st.integers(1, 4),
-    is_send_buffered=st.booleans(),
-    iterations=st.just(2),
-    seed=st.integers(0, 1000),
-)
+    SimulatorSettings, dp=st.integers(1, 2), pp=st.just(3), tp=st.just(2), model_chunks=st.integers(2, 3),
+    micro_batches=st.sampled_from([3, 6, 9]), gpus_per_host=st.integers(1, 4), is_send_buffered=st.booleans(),
+    iterations=st.just(2), seed=st.integers(0, 1000),
+)  # fmt: skip
 ALL_JOBS = st.one_of(JOBS, INTERLEAVED_JOBS)
 FIELD_JOBS = st.builds(
-    SimulatorSettings,
-    dp=st.integers(1, 3),
-    pp=st.integers(1, 3),
-    tp=st.integers(2, 3),
-    cp=st.integers(1, 4),
-    ep=st.integers(1, 2),
-    shards=st.integers(1, 2),
-    micro_batches=st.integers(1, 3),
-    gpus_per_host=st.integers(1, 6),
-    gpus_per_nic=st.integers(1, 3),
-    gradient_sync=st.sampled_from(["sharded", "all_reduce", "fsdp"]),
-    gradient_buckets=st.integers(1, 3),
-    is_gradient_overlapped=st.booleans(),
-    fsdp_units=st.integers(1, 3),
-    cp_exchange=st.sampled_from(["collective", "ring"]),
-    is_launched_ahead=st.booleans(),
-    is_nic_contended=st.booleans(),
-    expert_spread_ratio=st.sampled_from([0.0, 0.2]),
-    evaluate_every=st.sampled_from([0, 2]),
-    pause_probability=st.sampled_from([0.0, 0.2]),
-    connect_ms=st.sampled_from([0.0, 5.0]),
-    iterations=st.just(3),
-    seed=st.integers(0, 1000),
-)
+    SimulatorSettings, dp=st.integers(1, 3), pp=st.integers(1, 3), tp=st.integers(2, 3), cp=st.integers(1, 4),
+    ep=st.integers(1, 2), shards=st.integers(1, 2), micro_batches=st.integers(1, 3), gpus_per_host=st.integers(1, 6),
+    gpus_per_nic=st.integers(1, 3), gradient_sync=st.sampled_from(["sharded", "all_reduce", "fsdp"]),
+    gradient_buckets=st.integers(1, 3), is_gradient_overlapped=st.booleans(), fsdp_units=st.integers(1, 3),
+    cp_exchange=st.sampled_from(["collective", "ring"]), is_launched_ahead=st.booleans(),
+    is_nic_contended=st.booleans(), expert_spread_ratio=st.sampled_from([0.0, 0.2]),
+    evaluate_every=st.sampled_from([0, 2]), pause_probability=st.sampled_from([0.0, 0.2]),
+    connect_ms=st.sampled_from([0.0, 5.0]), iterations=st.just(3), seed=st.integers(0, 1000),
+)  # fmt: skip
 """What operators beside the work may be: they overlap, so only what holds of any transfer is asked of them."""
 
 

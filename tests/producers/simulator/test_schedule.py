@@ -12,25 +12,14 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.producers.simulator.conftest import TIDY
 
 SHAPES = st.builds(
-    SimulatorSettings,
-    dp=st.integers(1, 3),
-    pp=st.integers(2, 9),
-    tp=st.integers(1, 3),
-    micro_batches=st.integers(1, 12),
-    tp_operators=st.integers(0, 3),
-    gradient_sync=st.sampled_from(["sharded", "all_reduce", "fsdp"]),
-    gradient_buckets=st.integers(1, 3),
-    fsdp_units=st.integers(1, 3),
-    cp=st.integers(1, 3),
-    cp_exchange=st.sampled_from(["collective", "ring"]),
-    ep=st.integers(1, 2),
-    shards=st.integers(1, 2),
-    is_gradient_overlapped=st.booleans(),
-    has_data_broadcast=st.booleans(),
-    has_loss_reduction=st.booleans(),
-    has_tied_embeddings=st.booleans(),
+    SimulatorSettings, dp=st.integers(1, 3), pp=st.integers(2, 9), tp=st.integers(1, 3),
+    micro_batches=st.integers(1, 12), tp_operators=st.integers(0, 3),
+    gradient_sync=st.sampled_from(["sharded", "all_reduce", "fsdp"]), gradient_buckets=st.integers(1, 3),
+    fsdp_units=st.integers(1, 3), cp=st.integers(1, 3), cp_exchange=st.sampled_from(["collective", "ring"]),
+    ep=st.integers(1, 2), shards=st.integers(1, 2), is_gradient_overlapped=st.booleans(),
+    has_data_broadcast=st.booleans(), has_loss_reduction=st.booleans(), has_tied_embeddings=st.booleans(),
     hidden=st.sampled_from([(), ("barrier",), ("tp", "cp")]),
-)
+)  # fmt: skip
 INTERLEAVED = st.tuples(st.integers(3, 6), st.integers(2, 4), st.integers(1, 4)).map(
     lambda shape: SimulatorSettings(pp=shape[0], model_chunks=shape[1], micro_batches=shape[0] * shape[2], dp=2, tp=1)
 )

@@ -15,13 +15,10 @@ from irregulars.producers.torch_hook.identity import agreed_start, machine_has_g
 @pytest.mark.parametrize(
     ("names", "has_gpus"),
     [
-        ((), False),
-        (("null", "nvidiactl", "nvidia-caps"), False),
-        (("nvidia0",), True),
-        (("kfd",), True),
+        ((), False), (("null", "nvidiactl", "nvidia-caps"), False), (("nvidia0",), True), (("kfd",), True),
         (("dxg",), True),
     ],
-)
+)  # fmt: skip
 def test_gpus_are_seen_by_their_device_files(tmp_path: Path, names: tuple[str, ...], has_gpus: bool) -> None:
     for name in names:
         (tmp_path / name).touch()

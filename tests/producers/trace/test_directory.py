@@ -233,17 +233,13 @@ def commop_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
         is_p2p = communicator == "pp0"
         rows.append(
             commop(
-                rank=rank,
-                communicator=communicator,
+                rank=rank, communicator=communicator,
                 operator=draw(st.sampled_from(("send", "recv") if is_p2p else ("all_reduce", "barrier"))),
-                sequence=draw(st.integers(0, 3)),
-                peer=2 - rank if is_p2p else None,
-                start_ns=draw(st.none() | st.integers(START_NS, START_NS + 3)),
-                elapsed_ns=draw(OPTIONAL),
-                size_bytes=draw(OPTIONAL),
-                iteration=draw(OPTIONAL),
+                sequence=draw(st.integers(0, 3)), peer=2 - rank if is_p2p else None,
+                start_ns=draw(st.none() | st.integers(START_NS, START_NS + 3)), elapsed_ns=draw(OPTIONAL),
+                size_bytes=draw(OPTIONAL), iteration=draw(OPTIONAL),
             )
-        )
+        )  # fmt: skip
     return rows
 
 
