@@ -350,7 +350,18 @@ class LogParser:
         if len(self.members) + len(self.splits) >= MOST_MEMBERSHIPS:
             return False
         if fields[0] == "new_comm":
-            return self._join(named)
+            rank, size = named.get("rank", ""), named.get("world_size", "")
+            if not named.get("comm") or not _RANKS.fullmatch(f"{rank},{size}"):
+                return False
+            one = Membership(name_of(named["comm"]), int(rank), int(size))
+            if not one.comm_rank < one.size <= _MOST_RANKS:
+                return False
+            if any(other[::2] == one[::2] and other.comm_rank != one.comm_rank for other in self.members):
+                text = f"rank {one.comm_rank} of {one.communicator}"
+                raise self._error("be of the same rank as those before", text, "each rank needs a file of its own")
+            if one not in self.members:
+                self.members.append(one)
+            return True
         ranks = named.get("ranks", "?")
         if fields[0] != "split" or not named.get("parent") or not named.get("child"):
             return False
@@ -364,20 +375,6 @@ class LogParser:
             if self._listed > MOST_LISTED:
                 raise self._error(f"list at most {MOST_LISTED} ranks, with all split lines before", fields[0])
             self.splits.append(split)
-        return True
-
-    def _join(self, named: Mapping[str, str]) -> bool:
-        rank, size = named.get("rank", ""), named.get("world_size", "")
-        if not named.get("comm") or not _RANKS.fullmatch(f"{rank},{size}"):
-            return False
-        one = Membership(name_of(named["comm"]), int(rank), int(size))
-        if not one.comm_rank < one.size <= _MOST_RANKS:
-            return False
-        if any(other[::2] == one[::2] and other.comm_rank != one.comm_rank for other in self.members):
-            text = f"rank {one.comm_rank} of {one.communicator}"
-            raise self._error("be of the same rank as those before", text, "each rank needs a file of its own")
-        if one not in self.members:
-            self.members.append(one)
         return True
 
     # --- calls ------------------------------------------------------------------------------------------------------

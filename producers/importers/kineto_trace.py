@@ -199,7 +199,14 @@ class TraceParser:
             rule = "a rank, or the file's name end in one, as rank-3.json"
             raise InputError(f"distributedInfo.rank must be {rule}; got neither")
         world_size = told["world_size"] if _is_count(told.get("world_size")) and told["world_size"] > rank else None
-        groups = _groups(told.get("pg_config"))
+        config = told.get("pg_config")
+        found: dict[str, ProcessGroup] = {}
+        for one in config[:_MOST_GROUPS] if isinstance(config, list) else ():
+            ranks = ranks_of(one.get("ranks")) if isinstance(one, dict) else None
+            if ranks is not None:
+                name = str(one.get("pg_name"))[:200]
+                found[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
+        groups = found
         skipped = {"collectives without a usable time": self._timeless} if self._timeless else {}
         calls = [*self._kernel_calls(groups, skipped), *self._gloo_calls(skipped)]
         host = properties.get("host_name")
@@ -309,16 +316,6 @@ def _word(name: str) -> str:
 def _count(skipped: dict[str, int], reason: str) -> None:
     if reason in skipped or len(skipped) < 20:
         skipped[reason] = skipped.get(reason, 0) + 1
-
-
-def _groups(config: Any) -> dict[str, ProcessGroup]:
-    found: dict[str, ProcessGroup] = {}
-    for one in config[:_MOST_GROUPS] if isinstance(config, list) else ():
-        ranks = ranks_of(one.get("ranks")) if isinstance(one, dict) else None
-        if ranks is not None:
-            name = str(one.get("pg_name"))[:200]
-            found[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
-    return found
 
 
 def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> ProcessGroup | None:

@@ -77,25 +77,22 @@ class _Machine:
         elif name == "MEMOIZE":
             self._memo[len(self._memo)] = self._top()
         elif name not in _IGNORED:
-            self._build(name)
-
-    def _build(self, name: str) -> None:
-        if name == "MARK":
-            self._stack.append(_MARK)
-        elif name in _TUPLES:
-            values = [self._pop() for _ in range(_TUPLES[name])]
-            self._stack.append(tuple(reversed(values)))
-        elif name in ("TUPLE", "LIST", "DICT"):
-            values = self._after_mark()
-            self._stack.append(tuple(values) if name == "TUPLE" else values if name == "LIST" else _pairs(values))
-        elif name in ("APPEND", "APPENDS"):
-            values = self._after_mark() if name == "APPENDS" else [self._pop()]
-            self._of(list).extend(values)
-        elif name in ("SETITEM", "SETITEMS"):
-            values = self._after_mark() if name == "SETITEMS" else [self._pop(), self._pop()][::-1]
-            self._of(dict).update(_pairs(values))
-        else:
-            raise ValueError(f"the instruction {name}, which builds more than plain data")
+            if name == "MARK":
+                self._stack.append(_MARK)
+            elif name in _TUPLES:
+                values = [self._pop() for _ in range(_TUPLES[name])]
+                self._stack.append(tuple(reversed(values)))
+            elif name in ("TUPLE", "LIST", "DICT"):
+                values = self._after_mark()
+                self._stack.append(tuple(values) if name == "TUPLE" else values if name == "LIST" else _pairs(values))
+            elif name in ("APPEND", "APPENDS"):
+                values = self._after_mark() if name == "APPENDS" else [self._pop()]
+                self._of(list).extend(values)
+            elif name in ("SETITEM", "SETITEMS"):
+                values = self._after_mark() if name == "SETITEMS" else [self._pop(), self._pop()][::-1]
+                self._of(dict).update(_pairs(values))
+            else:
+                raise ValueError(f"the instruction {name}, which builds more than plain data")
 
     def _pop(self) -> Any:
         value = self._stack.pop()

@@ -188,7 +188,16 @@ class InferringSource(PassingSource):
                 else:
                     self._beat(record)
                 self._ready.append(record)
-            self._release_where_due()
+            # Pass held rows on if nothing more comes.
+            now_s, is_over = self._clock_s(), super().is_exhausted
+            for key, job in list(self._jobs.items()):
+                silent_s = now_s - job.heard_s
+                if job.inference.held_rows and (is_over or silent_s > PAUSE_S):
+                    self._ready += job.inference.flush(may_learn=self._may_learn())
+                elif silent_s > _FORGET_S:
+                    self._drop(key)
+                elif silent_s > _FORGET_ROWS_S:
+                    job.inference.forget_rows()
             if self._has_news and self._clock_s() - self._saved_s > _SAVE_S:
                 self._save(is_brief=True)
         return take_records(self._ready, max_records)
@@ -244,18 +253,6 @@ class InferringSource(PassingSource):
         job.ended.add(heartbeat.rank)
         if job.ended.issuperset(job.announcements):
             self._drop((heartbeat.job, heartbeat.attempt))
-
-    def _release_where_due(self) -> None:
-        """Pass held rows on if nothing more comes."""
-        now_s, is_over = self._clock_s(), super().is_exhausted
-        for key, job in list(self._jobs.items()):
-            silent_s = now_s - job.heard_s
-            if job.inference.held_rows and (is_over or silent_s > PAUSE_S):
-                self._ready += job.inference.flush(may_learn=self._may_learn())
-            elif silent_s > _FORGET_S:
-                self._drop(key)
-            elif silent_s > _FORGET_ROWS_S:
-                job.inference.forget_rows()
 
     def _drop(self, key: tuple[str, int]) -> None:
         self._ready += self._jobs.pop(key).inference.flush(may_learn=self._may_learn())

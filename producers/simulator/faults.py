@@ -137,7 +137,15 @@ def parse_fault(text: str) -> Fault:
     if kind not in _PLACES:
         raise InputError(f"fault must begin with one of {', '.join(FAULT_KINDS)}; got {kind!r} (fault {text!r})"
                          f"{nearest(kind, FAULT_KINDS)}")  # fmt: skip
-    values = _pairs(rest, text)
+    pairs: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        key, sign, value = (p.strip() for p in part.partition("="))
+        if not (key and sign and value):
+            raise InputError(f"a setting of a fault must be key=value; got {part!r} (fault {text!r})")
+        if key in pairs:
+            raise InputError(f"a setting of a fault must be given once; got {key!r} twice (fault {text!r})")
+        pairs[key] = value
+    values = pairs
     _check_keys(kind, values, text)
     first, past, shape = _times(values, text)
     try:
@@ -157,18 +165,6 @@ def parse_fault(text: str) -> Fault:
         excess=_number(values, "excess", text), by=_sought(kind, values, text), over=_over(shape, values, text),
         at=at, is_inside=inside == "yes",
     )  # fmt: skip
-
-
-def _pairs(rest: str, text: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for part in filter(None, (p.strip() for p in rest.split(","))):
-        key, sign, value = (p.strip() for p in part.partition("="))
-        if not (key and sign and value):
-            raise InputError(f"a setting of a fault must be key=value; got {part!r} (fault {text!r})")
-        if key in pairs:
-            raise InputError(f"a setting of a fault must be given once; got {key!r} twice (fault {text!r})")
-        pairs[key] = value
-    return pairs
 
 
 def _check_keys(kind: str, values: Mapping[str, str], text: str) -> None:

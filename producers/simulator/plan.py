@@ -315,7 +315,14 @@ class _Layout:
             for part, values in zip(parts, self._steps(meeting, members, links, depth), strict=True):
                 part.append(values.ravel())
             widths.append(np.full(len(members), members.shape[1]))
-            self._add_flows(meeting, members)
+            call = self._call(meeting.members[0])
+            factor = wire_factor(call.operators[0], members.shape[1]) if call.operators else 0.0
+            paths = self._paths(meeting, call, members)
+            self._first.append((paths[0], factor * call.size_bytes, call.is_scaled))
+            if len(paths) > 1:
+                transfer = self._count + np.arange(len(members))
+                self._second.append((transfer, paths[1], factor * call.size_bytes, call.is_scaled))
+            self._count += len(members)
         width = np.concatenate(widths)
         shares, roles, is_queued, before, *others = (np.concatenate(part) for part in parts)
         return Wave(
@@ -364,16 +371,6 @@ class _Layout:
             return np.array([COPIED if is_buffered and set(c.operators) == {"send"} else ALL for c in calls])
         root, others = _ROOTED.get("".join(calls[0].operators), (ALL, ALL))
         return np.array([root] + [others] * (width - 1))
-
-    def _add_flows(self, meeting: Meeting, members: Ints) -> None:
-        call = self._call(meeting.members[0])
-        factor = wire_factor(call.operators[0], members.shape[1]) if call.operators else 0.0
-        paths = self._paths(meeting, call, members)
-        self._first.append((paths[0], factor * call.size_bytes, call.is_scaled))
-        if len(paths) > 1:
-            transfer = self._count + np.arange(len(members))
-            self._second.append((transfer, paths[1], factor * call.size_bytes, call.is_scaled))
-        self._count += len(members)
 
     def _paths(self, meeting: Meeting, call: Call, members: Ints) -> list[Ints]:
         """Path of each flow, first all that lead down the pipeline."""
