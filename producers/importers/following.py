@@ -313,7 +313,9 @@ def follow(
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
     reader: FileReader
     if kind == "kineto":
-        reader = NewFileReader(directory, job, _job_of_traces, settle_s, traces_among)
+        of_traces = partial(job_of_captures, is_whole=False)
+        read = lambda files, name: of_traces(map(read_capture, traces_among(files)), name)  # noqa: E731
+        reader = NewFileReader(directory, job, read, settle_s, traces_among)
     elif kind == "flight-recorder":
         # If no file is named like a dump, all are taken for some.
         named = lambda files: [path for path in files if rank_of_name(path) is not None] or files  # noqa: E731
@@ -332,10 +334,6 @@ def follow(
         ends_when_idle=ends_when_idle,
         world_size=world_size,
     )
-
-
-def _job_of_traces(files: list[Path], job: str) -> ImportedJob:
-    return job_of_captures((read_capture(path) for path in traces_among(files)), job, is_whole=False)
 
 
 def _job_of_dump_files(files: list[Path], job: str) -> ImportedJob:

@@ -146,15 +146,7 @@ class EventReader:
         begins = structure.at[structure.is_open & (structure.depth == 1)]
         pasts = structure.at[~structure.is_open & (structure.depth == 0)] + 1
         past = int(structure.at[-1]) if is_over else int(pasts[-1]) if len(pasts) else 0
-        yield from self._parse(block, begins[: len(pasts)], pasts)
-        self.events += len(pasts)
-        self._rest = block[past:]
-        if not is_over and len(self._rest) > MAX_EVENT_BYTES:
-            raise InputError(f"an event must be at most {MAX_EVENT_BYTES} bytes; got more")
-        return is_over
-
-    def _parse(self, block: bytes, begins: Array, pasts: Array) -> Iterator[dict[str, Any]]:
-        for at in self._wanted_events(block, begins, pasts):
+        for at in self._wanted_events(block, begins[: len(pasts)], pasts):
             try:
                 event = orjson.loads(block[begins[at] : pasts[at]])
             except (orjson.JSONDecodeError, RecursionError) as error:
@@ -162,6 +154,11 @@ class EventReader:
                 raise InputError(f"event {self.events + at + 1} must be JSON; got: {reason}") from None
             if isinstance(event, dict):
                 yield event
+        self.events += len(pasts)
+        self._rest = block[past:]
+        if not is_over and len(self._rest) > MAX_EVENT_BYTES:
+            raise InputError(f"an event must be at most {MAX_EVENT_BYTES} bytes; got more")
+        return is_over
 
     def _wanted_events(self, block: bytes, begins: Array, pasts: Array) -> list[int]:
         """Return the events that hold one of the wanted texts, in their order."""

@@ -139,7 +139,11 @@ class TraceParser:
         elif name == "record_param_comms" and type(arguments.get("External id")) is int:
             self._issued[arguments["External id"]] = start_ns, self._arguments(arguments)
         elif name.startswith(("c10d::send", "c10d::recv")):
-            self._pairs.append(span._replace(peer=_peer_of_call(arguments)))
+            # c10d::send takes tensors, group, destination (a rank in the group), tag; c10d::recv_ alike.
+            values = arguments.get("Concrete Inputs")
+            text = values[2] if isinstance(values, list) and len(values) > 2 else None
+            is_rank = isinstance(text, str) and re.fullmatch(r"\d{1,6}", text) is not None
+            self._pairs.append(span._replace(peer=int(str(text)) if is_rank else -1))
 
     def _add_annotation(self, span: TimedSpan, arguments: Mapping[str, Any]) -> None:
         step = _STEP.match(span.name)
@@ -330,12 +334,3 @@ def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) 
         return None
     description = arguments.get("Process Group Description")
     return ProcessGroup(name[:200], description[:200] if isinstance(description, str) else "", ranks)
-
-
-def _peer_of_call(arguments: Mapping[str, Any]) -> int:
-    """Rank in the group of ``c10d::send`` (tensors, group, destination, tag) and ``c10d::recv_``."""
-    values = arguments.get("Concrete Inputs")
-    if not isinstance(values, list) or len(values) < 3:
-        return -1
-    text = values[2]
-    return int(text) if isinstance(text, str) and re.fullmatch(r"\d{1,6}", text) else -1

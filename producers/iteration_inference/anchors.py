@@ -85,7 +85,9 @@ def _candidates(operators: Operators, kinds: Sequence[str]) -> list[_Candidate]:
     sequence, size_bytes = operators.sequence[is_reduction], operators.size_bytes[is_reduction]
     largest = np.fmax.reduce(operators.size_bytes, initial=0.0)
     ranked = []
-    for code, rows in _groups(communicator):
+    by_communicator = np.argsort(communicator, kind="stable")
+    codes, firsts = np.unique(communicator[by_communicator], return_index=True)
+    for code, rows in zip(codes.tolist(), np.split(by_communicator, firsts[1:]), strict=False):
         used = len(np.unique(sequence[rows]))
         ranks = np.unique(rank[rows])
         own = np.fmax.reduce(size_bytes[rows], initial=0.0)
@@ -93,15 +95,6 @@ def _candidates(operators: Operators, kinds: Sequence[str]) -> list[_Candidate]:
         candidate = _Candidate(code, ranks, used, _is_scalar(own, largest), order <= _KIND_ORDER["dp"])
         ranked.append(((order, used, -len(ranks), code), candidate))
     return [candidate for _, candidate in sorted(ranked, key=lambda one: one[0])]
-
-
-def _groups(values: Array) -> Iterator[tuple[int, Array]]:
-    """Yield each distinct value with the indices at which it stands."""
-    if not len(values):
-        return
-    order = np.argsort(values, kind="stable")
-    names, firsts = np.unique(values[order], return_index=True)
-    yield from zip(names.tolist(), np.split(order, firsts[1:]), strict=True)
 
 
 def _learn(operators: Operators, candidate: _Candidate) -> Anchor | None:
@@ -141,7 +134,11 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
     """Join the reductions of a communicator as its members logged them."""
     own = operators.only((operators.communicator == communicator) & operators.is_collective)
     reductions = own.only(np.isin(own.operator, REDUCTIONS))
-    sequence = _with_holes(reductions.sequence, own.sequence)
+    # The reductions, and the missing ones between them: rows were lost, unless numbers count otherwise.
+    sequence = np.unique(reductions.sequence)
+    if len(sequence) and sequence[-1] - sequence[0] < 2 * len(np.unique(own.sequence)):
+        span = np.arange(sequence[0], sequence[-1] + 1)
+        sequence = span[np.isin(span, sequence) | ~np.isin(span, own.sequence)]
     place = np.searchsorted(sequence, reductions.sequence)
     size_bytes = np.full(len(sequence), np.nan)
     np.fmax.at(size_bytes, place, reductions.size_bytes)
@@ -155,29 +152,12 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
     sides = [side for rank in sampled.tolist() for side in _sides(operators, rank, communicator, sequence)]
     largest = float(np.fmax.reduce(operators.size_bytes, initial=0.0))
     is_scalar = (size_bytes > 0) & (size_bytes <= min(_SCALAR_BYTES, _SCALAR_SHARE * largest))
-    starts = _starts(reductions, place, len(sequence))
-    return AnchorLane(sequence, classes, coarse, size_bytes, is_scalar, starts, sides)
-
-
-def _with_holes(wanted: Array, seen: Array) -> Array:
-    """Return the wanted sequences, and the missing ones between them."""
-    wanted = np.unique(wanted)
-    if not len(wanted):
-        return wanted
-    if wanted[-1] - wanted[0] >= 2 * len(np.unique(seen)):  # numbers that count otherwise, not rows that were lost
-        return wanted
-    span = np.arange(wanted[0], wanted[-1] + 1)
-    return span[np.isin(span, wanted) | ~np.isin(span, seen)]
-
-
-def _starts(reductions: Operators, place: Array, size: int) -> Array:
-    start_ns = np.full(size, np.inf)
+    starts = np.full(len(sequence), np.inf)
     is_timed = reductions.start_ns > 0
-    np.minimum.at(start_ns, place[is_timed], reductions.start_ns[is_timed].astype(np.float64))
-    is_known = np.isfinite(start_ns)
-    if not is_known.any():
-        return np.arange(size, dtype=np.float64)
-    return np.interp(np.arange(size), np.flatnonzero(is_known), start_ns[is_known])
+    np.minimum.at(starts, place[is_timed], reductions.start_ns[is_timed].astype(np.float64))
+    timed, every = np.flatnonzero(np.isfinite(starts)), np.arange(len(sequence), dtype=np.float64)
+    starts = np.interp(every, timed, starts[timed]) if len(timed) else every
+    return AnchorLane(sequence, classes, coarse, size_bytes, is_scalar, starts, sides)
 
 
 def _sides(operators: Operators, rank: int, communicator: int, sequence: Array) -> list[Array]:

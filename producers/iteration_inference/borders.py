@@ -225,19 +225,17 @@ class _Search:
         begin = self._follow_back(classes, start, low)
         period = len(classes)  # a stretch shorter than one iteration holds no others
         if begin - low <= period or not self.segment(low, begin):
-            self._warm_up(classes, low, begin)
+            # Iterations before the template held, whose operators had other sizes, count as well.
+            while begin - period >= low and self._is_warm_up(classes, begin - period, begin):
+                begin -= period
+                self.cuts.add(begin)
         if high - end > period and self.segment(end, high):
-            self._mend(end, len(classes))
+            # Iterations that looked like the former job belong to the job as it goes on.
+            later = sorted(cut for cut in self.cuts if cut > end)[:2]
+            change = 2 * later[0] - later[1] if len(later) == 2 else end
+            if end - _LONG_BLOCK // 2 * period <= change < end and change in self.cuts:
+                self.cuts.difference_update(range(change + 1, later[0]))
         return True
-
-    def _mend(self, end: int, period: int) -> None:
-        """Move iterations that looked like the former job to the job as it goes on."""
-        later = sorted(cut for cut in self.cuts if cut > end)[:2]
-        if len(later) < 2:
-            return
-        begin = 2 * later[0] - later[1]
-        if end - _LONG_BLOCK // 2 * period <= begin < end and begin in self.cuts:
-            self.cuts.difference_update(range(begin + 1, later[0]))
 
     def _rotated(self, template: Template, low: int) -> tuple[Array, int]:
         """Let the template begin after the longest pause of the lane: forward passes reduce no gradients."""
@@ -287,13 +285,6 @@ class _Search:
         coarse = dict(zip(self._classes.tolist(), self._lane.operators.tolist(), strict=True))
         wanted = np.array([coarse[name] for name in classes.tolist()])
         return bool(_is_equal(self._lane.operators[first:past].reshape(-1, len(classes)), wanted).all())
-
-    def _warm_up(self, classes: Array, low: int, begin: int) -> None:
-        """Count the iterations before the template held, whose operators had other sizes."""
-        period = len(classes)
-        while begin - period >= low and self._is_warm_up(classes, begin - period, begin):
-            begin -= period
-            self.cuts.add(begin)
 
     def _is_warm_up(self, classes: Array, first: int, past: int) -> bool:
         if not self._has_operators(classes, first, past):

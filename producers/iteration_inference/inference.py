@@ -106,19 +106,14 @@ def find_phases(operators: Operators, iteration: Array, rank_gaps_ns: Array, job
     is_training = np.isin(np.arange(len(OPERATORS)), TRAINING)
     is_evaluation = np.asarray((less | more)[:, is_training].any(axis=1))
     is_checkpoint: Array = ~is_evaluation & more.any(axis=1)
-    pauses = _pauses(rank_gaps_ns, job_elapsed_ns)
+    # Iterations before which all ranks ran nothing for long
+    shortest = np.where(np.isnan(rank_gaps_ns), np.inf, rank_gaps_ns).min(axis=0, initial=np.inf)
+    shortest = np.where(np.isfinite(shortest), shortest, 0.0)
+    floor = max(_LONG_GAP * float(np.median(job_elapsed_ns)), _USUAL_GAPS * float(np.median(shortest)))
+    pauses = shortest > floor
     for found, phase in ((pauses, _CHECKPOINT), (is_checkpoint, _CHECKPOINT), (is_evaluation, _EVAL)):
         phases[_recurring(found)] = phase
     return phases
-
-
-def _pauses(rank_gaps_ns: Array, job_elapsed_ns: Array) -> Array:
-    """Return the iterations before which all ranks ran nothing for long."""
-    known = np.where(np.isnan(rank_gaps_ns), np.inf, rank_gaps_ns)
-    shortest = known.min(axis=0, initial=np.inf)
-    shortest = np.where(np.isfinite(shortest), shortest, 0.0)
-    floor = max(_LONG_GAP * float(np.median(job_elapsed_ns)), _USUAL_GAPS * float(np.median(shortest)))
-    return shortest > floor
 
 
 def _recurring(found: Array) -> Array:

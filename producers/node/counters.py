@@ -47,7 +47,6 @@ class CounterTrack:
 
     def __init__(self, device: str, unit_bytes: int, capacity_bytes_per_s: float | None) -> None:
         self._device, self._unit_bytes = device, unit_bytes
-        self._capacity = capacity_bytes_per_s
         self._most_bytes_per_s = np.inf if capacity_bytes_per_s is None else _MARGIN * capacity_bytes_per_s
         self._time_ns: int | None = None
         self._counts = np.zeros(2, dtype=np.uint64)
@@ -69,11 +68,16 @@ class CounterTrack:
         if len(times_ns) == 0:
             return times_ns, np.empty((0, 2))
         rates = self._between(times_ns, counts)
-        if self._is_jumping(rates):
+        stood = np.zeros(rates.shape, dtype=bool)
+        stood[1:] = rates[:-1] == 0  # a jump of a lazy counter follows on standing still
+        if not self.is_lazy and np.any(stood & (rates > self._most_bytes_per_s)):
             self.is_lazy = True
             _LOG.info("event=lazy_counter device=%s samples=%r", self._device, "one per change of the counter")
         if self.is_lazy:
-            keep = _changes(times_ns, counts)
+            # The first row, those with other counts than the row before, and the end of a long time without a change
+            keep = np.ones(len(times_ns), dtype=bool)
+            keep[1:] = np.any(counts[1:] != counts[:-1], axis=1)
+            keep[-1] |= times_ns[-1] - times_ns[keep][-1] >= _LONGEST_S * 1e9
             times_ns, counts = times_ns[keep], counts[keep]
             rates = self._between(times_ns, counts)
         self._time_ns, self._counts = int(times_ns[-1]), counts[-1]
@@ -87,19 +91,3 @@ class CounterTrack:
         elapsed_s = np.diff(times_ns)[:, None] / 1e9
         limits = np.minimum(elapsed_s * (self._most_bytes_per_s / self._unit_bytes), _HALF_WAY)
         return increments(counts[1:], counts[:-1], limits) * self._unit_bytes / elapsed_s
-
-    def _is_jumping(self, rates: np.ndarray) -> bool:
-        if self.is_lazy or self._capacity is None:
-            return False
-        stood = np.zeros(rates.shape, dtype=bool)
-        stood[1:] = rates[:-1] == 0  # a jump of a lazy counter follows on standing still
-        return bool(np.any(stood & (rates > self._most_bytes_per_s)))
-
-
-def _changes(times_ns: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Whether each row is the first, has other counts than the row before, or ends a long time without a change."""
-    is_kept = np.ones(len(times_ns), dtype=bool)
-    is_kept[1:] = np.any(counts[1:] != counts[:-1], axis=1)
-    if times_ns[-1] - times_ns[is_kept][-1] >= _LONGEST_S * 1e9:
-        is_kept[-1] = True
-    return is_kept

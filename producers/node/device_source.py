@@ -189,10 +189,7 @@ def _health(given: Sequence[HealthSample]) -> tuple[tuple[str, ...], dict[str, n
             if str(field.type) == "double":
                 columns[field.name] = np.array([np.nan if value is None else value for value in values], np.float64)
             else:
-                columns[field.name] = np.array([_whole(value) for value in values], np.int64)
+                # NVML's counts with all bits set do not fit: they are unknown.
+                fitting = (UNKNOWN if one is None or not abs(one) < -float(UNKNOWN) else int(one) for one in values)
+                columns[field.name] = np.fromiter(fitting, np.int64)
     return names, columns
-
-
-def _whole(value: float | None) -> int:
-    """Return a number as an int64; `UNKNOWN` where it does not fit, as NVML's counts with all bits set."""
-    return UNKNOWN if value is None or not abs(value) < -float(UNKNOWN) else int(value)

@@ -69,7 +69,14 @@ class Faults:
             if fault.kind in ("slow_rank", "slow_host"):
                 stall_ns[fault_ranks(fault, self._topology)] += add_ms * NS_PER_MS
             if fault.kind in _DEVICES:
-                slow_devices.append((_DEVICES[fault.kind], _device(fault, self._topology), factor, add_ms))
+                device: tuple[int, ...]
+                if fault.kind == "slow_link":
+                    device = int(fault.rank or 0), int(fault.peer or 0)
+                elif fault.kind == "slow_nic":
+                    device = (int(self._topology.nic[fault.rank]),)
+                else:
+                    device = (self._topology.find_switch(str(fault.switch)),)
+                slow_devices.append((_DEVICES[fault.kind], device, factor, add_ms))
         return Effects(
             work_factor=work_factor,
             stall_ns=stall_ns,
@@ -114,14 +121,6 @@ def fault_ranks(fault: Fault, topology: Topology) -> Ints:
             return np.flatnonzero(topology.switch == topology.find_switch(str(fault.switch)))
         case _:
             return np.empty(0, dtype=np.int64)
-
-
-def _device(fault: Fault, topology: Topology) -> tuple[int, ...]:
-    if fault.kind == "slow_link":
-        return int(fault.rank or 0), int(fault.peer or 0)
-    if fault.kind == "slow_nic":
-        return (int(topology.nic[fault.rank]),)
-    return (topology.find_switch(str(fault.switch)),)
 
 
 def check_place(fault: Fault, topology: Topology, network: Network) -> None:

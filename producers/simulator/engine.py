@@ -26,7 +26,7 @@ from irregulars.messages.records import PHASES
 from irregulars.producers.simulator.effects import NO_EFFECTS, Effects, Faults
 from irregulars.producers.simulator.network import Network, nowhere_path
 from irregulars.producers.simulator.noise import Noise, draw_noise, drift_factor, no_noise
-from irregulars.producers.simulator.plan import COPIED, NOBODY, ROOT, Plan, Wave, make_plan
+from irregulars.producers.simulator.plan import COPIED, NOBODY, ROOT, Plan, make_plan
 from irregulars.producers.simulator.schedule import EVALUATE, TRAIN
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
 from irregulars.producers.simulator.topology import Ints, Topology
@@ -233,7 +233,11 @@ class Engine:
         alone_ns = flow_ns
         arrival_ns, departure_ns, begin_ns = meet(flow_ns)
         for _ in range(PASSES if self._contention else 0):
-            flow_ns = alone_ns + self._extra_ns(plan, begin_ns, flow_ns, wire_bytes, effects)
+            # Each flow takes longer, since others cross its NICs too.
+            contention = self._contention[next(name for name, one in self.plans.items() if one is plan)]
+            hop_ns_per_byte, _ = self.network.hop_times(effects.network)
+            begins_ns = begin_ns[plan.flows.transfer]
+            flow_ns = alone_ns + contention.extra_ns(begins_ns, flow_ns, wire_bytes, hop_ns_per_byte)
             arrival_ns, departure_ns, begin_ns = meet(flow_ns)
         phase, tail_ns = self._tail(iteration)
         end_ns = departure_ns[plan.last_step] + tail_ns * noise.tail
@@ -265,9 +269,8 @@ class Engine:
         wire_bytes = flows.wire_bytes if longer == 1 else flows.wire_bytes * np.where(flows.is_scaled, longer, 1.0)
         if expert_load is None:
             return wire_bytes
-        busiest = np.ones(
-            nowhere_path(self.topology) + 1
-        )  # the rank with most tokens decides how long an exchange takes
+        # The rank with most tokens decides how long an exchange takes.
+        busiest = np.ones(nowhere_path(self.topology) + 1)
         loads = np.tile(expert_load, self.settings.pp)[self.topology.seat]
         np.maximum.at(busiest, self.topology.groups.numbers["ep"], loads)
         return np.asarray(wire_bytes * busiest[flows.path])
@@ -275,14 +278,6 @@ class Engine:
     def _flow_ns(self, plan: Plan, wire_bytes: Floats, effects: Effects) -> Floats:
         latency_ns, ns_per_byte = self.network.path_times(effects.network)
         return np.asarray(latency_ns[plan.flows.path] + wire_bytes * ns_per_byte[plan.flows.path])
-
-    def _extra_ns(
-        self, plan: Plan, begin_ns: Floats, flow_ns: Floats, wire_bytes: Floats, effects: Effects
-    ) -> Floats:
-        """Return how much longer each flow takes, since others cross its NICs too."""
-        contention = self._contention[next(name for name, one in self.plans.items() if one is plan)]
-        hop_ns_per_byte, _ = self.network.hop_times(effects.network)
-        return contention.extra_ns(begin_ns[plan.flows.transfer], flow_ns, wire_bytes, hop_ns_per_byte)
 
     def _stop(self, plan: Plan, gap_ns: Floats, effects: Effects) -> Ints | None:
         """Let ranks stop before a call; return the steps inside which others do."""
@@ -318,12 +313,23 @@ def _meet(
     begin_ns = np.empty(plan.transfers)
     arrival_ns[plan.start_step] = departure_ns[plan.start_step] = start_ns
     for wave in plan.waves:
-        arrived = _arrived(wave, departure_ns, gap_ns)
+        # Each share enters after its work, and after all steps that it waits for.
+        before_ns, own_ns = departure_ns[wave.before], gap_ns[wave.shares]
+        free_ns = before_ns
+        for other in wave.others:
+            free_ns = np.maximum(free_ns, departure_ns[other])
+        arrived = free_ns + own_ns
+        if wave.is_queued is not None:
+            arrived = np.where(wave.is_queued, np.maximum(before_ns + own_ns, free_ns), arrived)
         begin = np.maximum.reduceat(arrived, wave.offsets)
         length = transfer_ns[wave.first : wave.past]
         left = (begin + length)[wave.owner] + noise.spread_ns(wave.shares, length[wave.owner])
         if wave.roles is not None:
-            left = _left(wave, arrived, left, length)
+            alone_ns = length[wave.owner]  # of those who do not wait for all
+            root_ns = np.maximum(arrived, arrived[wave.offsets][wave.owner]) + alone_ns
+            left = np.where(wave.roles == COPIED, np.minimum(arrived + _BUFFERED_SEND_NS, left), left)
+            left = np.where(wave.roles == ROOT, root_ns, left)
+            left = np.where(wave.roles == NOBODY, arrived + alone_ns, left)
         if wave.is_merging:
             left = np.maximum(left, departure_ns[wave.shares])
         if stuck_steps is not None:
@@ -331,23 +337,3 @@ def _meet(
         arrival_ns[wave.shares], departure_ns[wave.shares] = arrived, left
         begin_ns[wave.first : wave.past] = begin
     return arrival_ns, departure_ns, begin_ns
-
-
-def _arrived(wave: Wave, departure_ns: Floats, gap_ns: Floats) -> Floats:
-    """Return when each share enters: after its work, and after all steps that it waits for."""
-    before_ns, own_ns = departure_ns[wave.before], gap_ns[wave.shares]
-    free_ns = before_ns
-    for other in wave.others:
-        free_ns = np.maximum(free_ns, departure_ns[other])
-    if wave.is_queued is None:
-        return np.asarray(free_ns + own_ns)
-    return np.where(wave.is_queued, np.maximum(before_ns + own_ns, free_ns), free_ns + own_ns)
-
-
-def _left(wave: Wave, arrived: Floats, left: Floats, length: Floats) -> Floats:
-    """Return departures where not all wait for all."""
-    own_ns = length[wave.owner]
-    root_ns = np.maximum(arrived, arrived[wave.offsets][wave.owner]) + own_ns
-    left = np.where(wave.roles == COPIED, np.minimum(arrived + _BUFFERED_SEND_NS, left), left)
-    left = np.where(wave.roles == ROOT, root_ns, left)
-    return np.where(wave.roles == NOBODY, arrived + own_ns, left)

@@ -236,8 +236,11 @@ class SimulatorSettings:
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            self._check_number(field.name, getattr(self, field.name))
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                _need(name not in _POSITIVE or value > 0, f"{name} must be above 0", value)
+                _need(value >= 0 and math.isfinite(value), f"{name} must be 0 or more", value)
         _one_of("clock", self.clock, CLOCKS)
         _one_of("gradient_sync", self.gradient_sync, GRADIENT_SYNCS)
         _one_of("rank_order", self.rank_order, RANK_ORDERS)
@@ -255,7 +258,11 @@ class SimulatorSettings:
         for ratio, largest in _LARGEST.items():
             value = getattr(self, ratio)
             _need(value <= largest, f"{ratio} must be at most {largest}", value)
-        self._check_chunks()
+        # With two stages forward and backward would share an ordered pair: their messages could not be told apart.
+        has_chunks, pp = self.model_chunks > 1, self.pp
+        _need(pp >= 3 or not has_chunks, "pp must be 3 or more where model_chunks is above 1", pp)
+        rule = f"micro_batches must be a multiple of pp = {pp} where model_chunks is above 1"
+        _need(not has_chunks or self.micro_batches % pp == 0, rule, self.micro_batches)
         firsts = [first for first, _ in self.workload_changes]
         _need(firsts == sorted(set(firsts)), "iterations of workload_changes must ascend", firsts)
         for first, factor in self.workload_changes:
@@ -285,20 +292,6 @@ class SimulatorSettings:
     def workload_factor(self, iteration: int) -> float:
         """How long sequences are in this iteration, relative to those at the start."""
         return next((factor for first, factor in reversed(self.workload_changes) if first <= iteration), 1.0)
-
-    def _check_number(self, name: str, value: object) -> None:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return
-        _need(name not in _POSITIVE or value > 0, f"{name} must be above 0", value)
-        _need(value >= 0 and math.isfinite(value), f"{name} must be 0 or more", value)
-
-    def _check_chunks(self) -> None:
-        if self.model_chunks == 1:
-            return
-        # With two stages forward and backward would share an ordered pair: their messages could not be told apart.
-        _need(self.pp >= 3, "pp must be 3 or more where model_chunks is above 1", self.pp)
-        rule = f"micro_batches must be a multiple of pp = {self.pp} where model_chunks is above 1"
-        _need(self.micro_batches % self.pp == 0, rule, self.micro_batches)
 
 
 def _need(is_right: bool, rule: str, value: object) -> None:

@@ -129,7 +129,11 @@ class SimulatorSource:
         self._next = next(self._records, None)
         self._cut = 0  # rows of the next batch that were polled already
         self._polled = 0
-        wanted = _records_before(position)
+        digits = f"{_POSITION}0" if position is None else position
+        count = digits.removeprefix(_POSITION)
+        if not (digits.startswith(_POSITION) and count.isascii() and count.isdigit()):
+            raise InputError(f"position must be {_POSITION}N; got {position!r} (simulator source)")
+        wanted = int(count)
         while self._polled < wanted and self._next is not None:
             self._take(self._next[1], wanted - self._polled)
         if self._polled < wanted:
@@ -207,12 +211,3 @@ def simulate_trace(
     write_trace(directory, announcements, batches())
     (Path(directory) / "label.json").write_text(json.dumps(truth.label, indent=1) + "\n", encoding="utf-8")
     return truth.label
-
-
-def _records_before(position: str | None) -> int:
-    if position is None:
-        return 0
-    count = position.removeprefix(_POSITION)
-    if not (position.startswith(_POSITION) and count.isascii() and count.isdigit()):
-        raise InputError(f"position must be {_POSITION}N; got {position!r} (simulator source)")
-    return int(count)

@@ -43,11 +43,14 @@ def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     peer = check.integers("peer", Bound(-LATEST_NS, LATEST_NS))  # `_check_peers` does more
     elapsed_ns, size_bytes = check.counts("elapsed_ns"), check.counts("size_bytes")
     iteration = check.integers("iteration")
-    local = _local_communicator(check, job, rank, ordinal)
+    members = SetLookupOptions(value_set=from_numpy(job.membership.keys))
+    pair = call_function("index_in", [from_numpy(ordinal * job.world_size + rank)], members)
+    local = to_numpy(pair, -1).astype(np.int64)
+    check.reject(local < 0, "rank", "a member of its communicator", beside="communicator")
+    local -= _at(job.membership.first_of_rank, rank)
     is_p2p = (operator == SEND) | (operator == RECV)
     peer = np.where(is_p2p, peer, UNKNOWN)  # the contract gives it a meaning for send and recv alone
     rows = np.flatnonzero(is_p2p & check.is_good)
-    members = SetLookupOptions(value_set=from_numpy(job.membership.keys))
     is_member = call_function("is_in", [from_numpy((ordinal * job.world_size)[rows] + peer[rows])], members)
     is_bad = np.zeros(len(peer), dtype=bool)
     is_in_world = (peer[rows] >= 0) & (peer[rows] < job.world_size)
@@ -108,11 +111,10 @@ def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
         own = pairs[first_of_rank[rank] : first_of_rank[rank + 1]] - rank * len(device_names)
         return tuple(device_names[i] for i in own)
 
-    return check.rows(rank, columns, _bandwidth_keys, names)
+    def keys(columns: Mapping[str, np.ndarray]) -> Keys:
+        return Keys(columns["time_ns"], tuple(columns[name] for name in ("time_ns", "path", "device")))
 
-
-def _bandwidth_keys(columns: Mapping[str, np.ndarray]) -> Keys:
-    return Keys(columns["time_ns"], tuple(columns[name] for name in ("time_ns", "path", "device")))
+    return check.rows(rank, columns, keys, names)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -217,15 +219,6 @@ class _Check:
 
 def _rank(check: _Check, job: JobFile) -> np.ndarray:
     return check.integers("rank", Bound(0, job.world_size - 1))
-
-
-def _local_communicator(check: _Check, job: JobFile, rank: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
-    membership = job.membership
-    members = SetLookupOptions(value_set=from_numpy(membership.keys))
-    pair = call_function("index_in", [from_numpy(ordinal * job.world_size + rank)], members)
-    local = to_numpy(pair, -1).astype(np.int64)
-    check.reject(local < 0, "rank", "a member of its communicator", beside="communicator")
-    return local - _at(membership.first_of_rank, rank)
 
 
 def _at(first_of_rank: np.ndarray, rank: np.ndarray) -> np.ndarray:
