@@ -68,6 +68,8 @@ def test_a_fault_reads_as_it_is_written(text: str, fault: Fault) -> None:
         ("hang:rank=1,at=now", "at must be a number from 0 to below 1; got 'now'"),
         ("hang:rank=1,inside=maybe", "inside must be yes or no; got 'maybe'"),
         ("uneven_data:spread=0", "spread must be above 0; got '0'"),
+        ("slow_rank:rank=1,factor=2,over=4", "over must stand with shape ramp or sawtooth; got '4'"),
+        ("slow_rank:rank=1,factor=2,shape=ramp,over=0", "over must be 1 or more; got '0'"),
     ],
 )
 def test_a_wrong_fault_is_refused_with_the_reason(text: str, reason: str) -> None:

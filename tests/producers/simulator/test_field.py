@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.presets import SHAPES, with_preset, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
@@ -45,11 +44,6 @@ def test_cases_of_the_field_differ_in_seed_sizes_clocks_and_resolution() -> None
     assert len({job.seed for job in jobs}) == len({job.gap_noise_ratio for job in jobs}) == 6
     assert all(0.02 <= job.micro_batch_spread_ratio <= 0.12 for job in jobs)
     assert jobs == [field_case(SimulatorSettings(seed=5), number) for number in range(6)]
-
-
-def test_a_shape_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match="shape must be one of pipeline, ddp, fsdp"):
-        with_shape(SimulatorSettings(), "sphere")
 
 
 # --- hosts, sequences, pauses ---------------------------------------------------------------------------------------
@@ -142,13 +136,6 @@ def test_a_gpu_that_throttles_recovers_and_throttles_again(tidy: Tidy) -> None:
     assert excess[6] < excess[5] - 0.2
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("slow_rank:rank=1,factor=2,over=4", "over must stand with shape ramp or sawtooth; got '4'"),
-        ("slow_rank:rank=1,factor=2,shape=ramp,over=0", "over must be 1 or more; got '0'"),
-    ],
-)
-def test_over_belongs_to_shapes_that_grow(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_fault(text)
+def test_a_shape_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="shape must be one of pipeline, ddp, fsdp"):
+        with_shape(SimulatorSettings(), "sphere")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,53 +52,34 @@ def test_the_order_of_a_ranks_communicators_is_that_of_its_codes(settings: Simul
                 assert numbers[codes[group][rank]] == own[rank]
 
 
-def test_dimensions_nest_as_megatron_documents_them() -> None:
-    found = ranks_of(SimulatorSettings(tp=2, cp=2, ep=2, dp=2, pp=2))
-    assert found["tp_p0_d0_e0_c0"] == (0, 1)
-    assert found["cp_p0_d0_e0_t0"] == (0, 2)
-    assert found["ep_p0_d0_c0_t0"] == (0, 4)
-    assert found["dp_p0_t0"] == tuple(range(0, 16, 2))
-    assert found["edp_p0_e0_t0"] == (0, 2, 8, 10)
-    assert found["pp_d0_e0_c0_t0"] == (0, 16)
-
-
-def test_the_other_order_puts_stages_inside_replicas() -> None:
-    found = ranks_of(SimulatorSettings(tp=2, dp=2, pp=2, rank_order="tp-cp-ep-pp-dp"))
-    assert found["tp_p1_d0"] == (2, 3)
-    assert found["pp_d0_t0"] == (0, 2)
-    assert found["dp_p0_t0"] == (0, 4)
-
-
-def test_shards_of_the_optimizer_split_the_gradient_group() -> None:
-    found = ranks_of(SimulatorSettings(tp=2, dp=2, shards=4, pp=1))
-    assert found["shard_p0_d1_t0"] == (8, 10, 12, 14)
-    assert found["replica_p0_s0_t1"] == (1, 9)
-    assert not any(name.startswith("dp") for name in found)
-
-
 @pytest.mark.parametrize(
-    ("name", "kind"), [("shard_p0_d0_t0", "dp"), ("emb_d0_s0_t0", "unknown"), ("world", "world")]
-)
-def test_kinds_are_those_of_the_contract(name: str, kind: str) -> None:
-    groups = Topology(SimulatorSettings(shards=2, has_tied_embeddings=True)).groups
-    assert {c.id: c.kind for c in groups.communicators}[name] == kind
+    ("shape", "wanted"),
+    [
+        ({"tp": 2, "cp": 2, "ep": 2, "dp": 2, "pp": 2}, {  # as Megatron documents them
+            "tp_p0_d0_e0_c0": (0, 1), "cp_p0_d0_e0_t0": (0, 2), "ep_p0_d0_c0_t0": (0, 4),
+            "dp_p0_t0": tuple(range(0, 16, 2)), "edp_p0_e0_t0": (0, 2, 8, 10), "pp_d0_e0_c0_t0": (0, 16)}),
+        ({"dp": 4, "pp": 4, "tp": 4}, {"tp_p0_d1": (4, 5, 6, 7), "dp_p1_t1": (17, 21, 25, 29),
+                                       "pp_d0_t1": (1, 17, 33, 49), "world": tuple(range(64))}),
+        ({"tp": 2, "dp": 2, "pp": 2, "rank_order": "tp-cp-ep-pp-dp"},  # stages inside replicas
+         {"tp_p1_d0": (2, 3), "pp_d0_t0": (0, 2), "dp_p0_t0": (0, 4)}),
+        ({"tp": 2, "dp": 2, "shards": 4, "pp": 1},
+         {"shard_p0_d1_t0": (8, 10, 12, 14), "replica_p0_s0_t1": (1, 9), "dp_p0_t0": None, "dp_p0_t1": None}),
+        ({"dp": 1, "pp": 4, "tp": 2, "has_tied_embeddings": True}, {"emb_d0_t1": (1, 7)}),
+    ],
+)  # fmt: skip
+def test_dimensions_nest(shape: dict[str, Any], wanted: dict[str, tuple[int, ...] | None]) -> None:
+    found = ranks_of(SimulatorSettings(**shape))
+    assert {name: found.get(name) for name in wanted} == wanted
 
 
-def test_tied_embeddings_join_the_first_and_the_last_stage() -> None:
-    found = ranks_of(SimulatorSettings(dp=1, pp=4, tp=2, has_tied_embeddings=True))
-    assert found["emb_d0_t1"] == (1, 7)
+def test_kinds_are_those_of_the_contract() -> None:
+    kinds = {
+        c.id: c.kind for c in Topology(SimulatorSettings(shards=2, has_tied_embeddings=True)).groups.communicators
+    }
+    assert (kinds["shard_p0_d0_t0"], kinds["emb_d0_s0_t0"], kinds["world"]) == ("dp", "unknown", "world")
 
 
 UP_TO_FIVE = st.integers(1, 5)
-
-
-def test_ranks_follow_megatrons_order() -> None:
-    topology = Topology(SimulatorSettings(dp=4, pp=4, tp=4))
-    named = {c.id: c.ranks for c in topology.groups.communicators}
-    assert named["tp_p0_d1"] == (4, 5, 6, 7)
-    assert named["dp_p1_t1"] == (17, 21, 25, 29)
-    assert named["pp_d0_t1"] == (1, 17, 33, 49)
-    assert named["world"] == tuple(range(64))
 
 
 @given(dp=UP_TO_FIVE, pp=UP_TO_FIVE, tp=UP_TO_FIVE, gpus=UP_TO_FIVE)
