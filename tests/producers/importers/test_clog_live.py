@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.records import Batch
 from irregulars.producers.importers import clog_lines as lines_of_clog
 from irregulars.producers.importers import following
 from irregulars.producers.importers.clog_job import LiveClog
@@ -193,13 +192,6 @@ def test_where_a_watchdog_looks_nothing_is_published_and_it_is_told(
     assert not drain(opened(folder))
     (told,) = messages(caplog, "records_left_out")
     assert "records=59 reason='calls of which nobody knows how long they took: a watchdog looks at the GPU'" in told
-
-
-def test_calls_that_have_not_ended_wait(folder: Path) -> None:
-    (folder / "0.log").write_bytes(log(*steady(0, calls=20), event(1, "Q", 300, 21), event(1, "S", 301)))
-    records = drain(opened(folder))
-    assert rows_of(records) == 20
-    assert all(isinstance(one, (Announcement, Batch)) for one in records)
 
 
 def test_a_rank_whose_communicators_no_message_can_hold_is_told_once_and_left_out(

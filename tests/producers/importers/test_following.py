@@ -97,8 +97,8 @@ def test_a_followed_log_is_a_source(folder: Path) -> None:
 
 
 def test_followed_traces_are_a_source(folder: Path) -> None:
-    for at, first in enumerate((0, 300)):
-        captures(folder, first, first + 300)
+    for at, first in enumerate((0, 150)):
+        captures(folder, first, first + 150)
         for path in folder.glob(f"*.{first}.json.gz"):
             age(path, at)
     check_source(lambda position: opened("kineto", folder, position))

@@ -124,7 +124,7 @@ def test_a_packed_file_that_was_cut_off_is_refused(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", VALID)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_change_of_its_bytes_is_read_or_refused(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     value = bytearray(VALID[kind]())
@@ -159,7 +159,7 @@ def odd_field(field: bytes, data: st.DataObject) -> bytes:
 
 
 @pytest.mark.parametrize("kind", VALID)
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_values_of_any_type_and_size_are_read_or_refused(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     value = VALID[kind]()

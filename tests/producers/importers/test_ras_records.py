@@ -57,13 +57,6 @@ def test_a_job_that_goes_on_keeps_nobody_waiting(tmp_path: Path) -> None:
     assert NOTE_MOVING in import_trace("nccl-ras", tmp_path, tmp_path.parent / "again").notes
 
 
-def test_a_job_that_rests_keeps_nobody_waiting(tmp_path: Path) -> None:
-    job = PlayedJob()
-    job.step(4)
-    (tmp_path / "a").write_bytes(at(job, 10) + at(job, 20))
-    assert judged(tmp_path) == []
-
-
 @pytest.mark.parametrize("count", [0, 1])
 def test_one_answer_is_not_enough(tmp_path: Path, count: int) -> None:
     (tmp_path / "a").write_bytes(hanging().answer() * count)

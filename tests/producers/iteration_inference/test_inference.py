@@ -152,7 +152,7 @@ JOBS = {
 
 @pytest.mark.parametrize("name", JOBS)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_order_and_copies_of_rows_change_nothing(name: str, seed: int) -> None:
     columns = columns_of(JOBS[name])
     generator = np.random.default_rng(seed)
@@ -175,7 +175,7 @@ def test_names_of_communicators_change_nothing(name: str, codes: list[int]) -> N
 
 @pytest.mark.parametrize("name", JOBS)
 @given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.05))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_lost_rows_move_few_operators(name: str, seed: int, share: float) -> None:
     columns = columns_of(JOBS[name])
     kept = np.random.default_rng(seed).random(len(columns["rank"])) >= share

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.source import TraceSource
-from tests.producers.trace_directories import RECORDINGS, START_NS, commop, write_directory
+from tests.producers.trace_directories import START_NS, commop, write_directory
 
 
 class Clock:
@@ -51,16 +50,6 @@ def test_the_clock_starts_with_the_first_poll(trace: Trace) -> None:
     source = TraceSource(trace, 1.0, clock_s=clock)
     clock.now_s += 1_000
     assert polled_rows(source) == [0]
-
-
-def test_speed_zero_never_waits(trace: Trace) -> None:
-    assert polled_rows(TraceSource(trace, 0)) == [0, 1, 2, 3]
-
-
-def test_announcements_come_first() -> None:
-    source = TraceSource(read_trace(RECORDINGS / "gloo-clean"), 0)
-    assert [type(record) for record in source.poll(5)] == [Announcement] * 4 + [Batch]
-    assert source.position() == "announcements=4 rows=1"
 
 
 def test_what_never_ended_comes_when_recording_stopped(tmp_path: Path) -> None:
