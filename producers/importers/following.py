@@ -94,7 +94,7 @@ class _Progress:
 
 
 class FollowingSource:
-    """Follows files; `producers.importers.followers` makes one for each kind.
+    """Follows files; `follow` makes one for each kind.
 
     `interval_s`: time between two looks for new rows. `has_watermarks`: whether a rank's rows come in order of their
     ends, piece after piece. `ends_when_idle`: whether to end when everything that is there was read; else the source
