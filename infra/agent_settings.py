@@ -95,7 +95,7 @@ class RankTable:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """``[[sources]]``: ``kind``, a name for the log, and what that kind takes."""
+    """``[[sources]]``: ``kind``, a name for the log, and the options of that kind."""
 
     kind: str
     name: str
@@ -279,9 +279,9 @@ KINDS: Final[Mapping[str, tuple[type, Callable[[Any, Path], Source]]]] = {
 def open_source(table: SourceTable, state_directory: Path) -> Source:
     """Open one source of an agent's file; iterations that it does not mark are inferred.
 
-    `state_directory`: where a source may keep what it has to know after a restart of the agent. Raises `InputError`
-    if the kind is unknown, or its options are not those that it takes; `PluginError` if a kind of somebody else's
-    can't be imported, or does not take the options.
+    `state_directory`: where a source may keep its state over a restart of the agent. Raises `InputError` if the kind
+    is unknown, or its options are not those that it takes; `PluginError` if a kind of somebody else's can't be
+    imported, or does not take the options.
     """
     if table.kind in KINDS:
         options, open_it = KINDS[table.kind]

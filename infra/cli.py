@@ -177,24 +177,8 @@ def _start(
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
 
-for one in (
-    demo,
-    analyze,
-    show,
-    explain,
-    up,
-    worker,
-    agent,
-    replay,
-    alerts,
-    console,
-    notify,
-    feedback,
-    sql,
-    doctor,
-    kit,
-    backtest,
-):
+for one in (demo, analyze, show, explain, up, worker, agent, replay, alerts, console, notify, feedback, sql, doctor,
+            kit, backtest):  # fmt: skip
     app.command(cls=_Command)(one)
 app.command("import", cls=_Command)(import_trace)
 app.command(cls=_Simulate)(simulate)

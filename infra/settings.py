@@ -282,18 +282,10 @@ def load_settings(
 ) -> Settings:
     """Read the settings from all sources.
 
-    Raises `InputError` if a file can't be read, a name is unknown, or a value has the wrong type or breaks its rule.
-
-    Parameters
-    ----------
-    flags
-        Values from the command line, as text or typed; those that are `None` were not given.
-    config
-        The TOML file; else the one that ``IRREGULARS_CONFIG`` names, else ``irregulars.toml`` where it exists.
-    environment
-        Variables; those that begin with ``IRREGULARS_`` count.
-    others
-        Names in the file that are no settings: somebody else reads them.
+    `flags`: from the command line, as text or typed; those that are `None` were not given. `config`: the TOML file;
+    else the one that ``IRREGULARS_CONFIG`` names, else ``irregulars.toml`` where it exists. `others`: names in the
+    file that are no settings, since something else reads them. Raises `InputError` if a file can't be read, a name is
+    unknown, or a value has the wrong type or breaks its rule.
     """
     values = (
         _from_file(settings_file(config, environment), others)
@@ -315,16 +307,8 @@ def parse_assignment(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def check_flags(flags: Mapping[str, object]) -> None:
-    """Raise `InputError` if a value from the command line can't be used, as `load_settings` does."""
-    _from_flags(flags)
-
-
 def single_faults(values: Mapping[str, Any], file: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what is wrong with values of a file and of the environment, each for itself, by key or variable.
-
-    `values`: What stands in `file`.
-    """
+    """Return the faults of the `values` in `file`, and of those of the environment, each for itself, by its name."""
     given = [(name, name, value, f"{file}, key {name}") for name, value in values.items()]
     own = [name for name in environment if name.startswith(PREFIX) and name != CONFIG_VARIABLE]
     given += [(variable, variable.removeprefix(PREFIX).lower(), environment[variable],
@@ -376,7 +360,7 @@ def _accept(name: str, value: object, where: str) -> Any:
 
 
 def _parsed(name: str, text: str) -> object:
-    """Read a text as what its setting is; one that can't be read stays, and is refused as what it is."""
+    """Read a text as its setting's type; one that can't be read stays, and is refused as a text."""
     try:
         return _PARSERS.get(_base(_KINDS[name]), str)(text)
     except ValueError:
@@ -434,12 +418,12 @@ def _shown_default(one: Field[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LenientSettings:
-    """What came of it."""
+    """Settings that can be used, and the faults of the others."""
 
     settings: Settings | None  # those in force without what is refused; None: the rest does not fit together either
-    refused: tuple[str, ...] = ()  # what is wrong, one text each
+    refused: tuple[str, ...] = ()  # a text for each fault
     file: Path | None = None  # the file in force; None: there is none
-    names: tuple[str, ...] = ()  # what stands in it
+    names: tuple[str, ...] = ()  # its keys
 
 
 def load_leniently(
@@ -451,13 +435,8 @@ def load_leniently(
     """Read the settings as `load_settings` does, without those of file and environment that it would refuse.
 
     Raises `InputError` if the call is wrong: a flag, or a file that it names and that can't be read.
-
-    Parameters
-    ----------
-    others
-        Names in the file that are no settings: somebody else reads them.
     """
-    check_flags(flags)
+    _from_flags(flags)
     file = settings_file(config, environment)
     values: dict[str, Any] = {}
     unreadable: list[str] = []

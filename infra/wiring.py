@@ -10,9 +10,8 @@ from irregulars.infra.settings import FIELDS, Settings
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from irregulars.detectors.plugins.protocol import MakeDetector
     from irregulars.producers.publishing.publisher import AgentSettings
-    from irregulars.settings import JudgeSettings, SeverityLimits
+    from irregulars.settings import JudgeSettings
     from irregulars.sinks.connection import DatabaseSettings
     from irregulars.streams.worker_settings import WorkerSettings
 
@@ -21,7 +20,7 @@ _FAUST_LEVELS = {"warning": "warn", "critical": "crit"}
 
 
 def agent_settings(settings: Settings, *, is_asking: bool = True) -> AgentSettings:
-    """Return what the publishing agent needs; see `KafkaSecurity.client` for `is_asking`."""
+    """Return the settings of the publishing agent; see `KafkaSecurity.client` for `is_asking`."""
     from irregulars.producers.publishing.publisher import AgentSettings
 
     security = kafka_security(settings, is_asking=is_asking)
@@ -29,12 +28,9 @@ def agent_settings(settings: Settings, *, is_asking: bool = True) -> AgentSettin
 
 
 def database_settings(settings: Settings, wait_s: float = 10.0, *, is_reading: bool = False) -> DatabaseSettings:
-    """Return what the ClickHouse client needs; it waits `wait_s` seconds for a database that does not answer.
+    """Return the settings of the ClickHouse client, which waits `wait_s` seconds for a database that does not answer.
 
-    Parameters
-    ----------
-    is_reading
-        Whether nothing must be written: then the user is the reader, and the server is told to refuse writes.
+    Where it `is_reading`, the user is the reader, and the server is told to refuse writes.
     """
     from irregulars.sinks.connection import DatabaseSettings
 
@@ -64,17 +60,21 @@ def keep_days(settings: Settings) -> dict[str, int]:
 
 
 def monitor_settings(settings: Settings, *, has_detectors: bool = True) -> JudgeSettings:
-    """Return what the monitors need.
+    """Return the settings of the monitors.
 
     `has_detectors`: whether detectors score anything. If not, those that nobody chose are not even looked for. Raises
     `PluginError` if a detector can't be used.
     """
-    from irregulars.settings import JudgeSettings
+    from irregulars.detectors.plugins.loading import load_detectors
+    from irregulars.settings import JudgeSettings, SeverityLimits
 
-    detectors = _detectors(settings) if has_detectors or settings.detectors != FIELDS["detectors"].default else {}
+    is_chosen = has_detectors or settings.detectors != FIELDS["detectors"].default
+    detectors = load_detectors(settings.detectors) if is_chosen else {}
+    # Each limit is the setting ``alert_`` and its name.
+    limits = {one.name: getattr(settings, f"alert_{one.name}") for one in fields(SeverityLimits)}
     return JudgeSettings(
         **_shared(JudgeSettings, settings),
-        severity=severity_limits(settings),
+        severity=SeverityLimits(**limits),
         operator_detectors=detectors.get("operator", ()),
         rank_detectors=detectors.get("rank", ()),
     )
@@ -85,21 +85,8 @@ def _shared(part: type[DataclassInstance], settings: Settings) -> dict[str, Any]
     return {one.name: getattr(settings, one.name) for one in fields(part) if one.name in FIELDS}
 
 
-def _detectors(settings: Settings) -> dict[str, tuple[MakeDetector, ...]]:
-    from irregulars.detectors.plugins.loading import load_detectors
-
-    return load_detectors(settings.detectors)
-
-
-def severity_limits(settings: Settings) -> SeverityLimits:
-    """Return from which cost on a verdict is urgent: each limit is the setting ``alert_`` and its name."""
-    from irregulars.settings import SeverityLimits
-
-    return SeverityLimits(**{one.name: getattr(settings, f"alert_{one.name}") for one in fields(SeverityLimits)})
-
-
 def worker_settings(settings: Settings, group: str) -> WorkerSettings:
-    """Return what a worker process of consumer group `group` needs."""
+    """Return the settings of a worker process of consumer group `group`."""
     from irregulars.streams.worker_settings import WorkerSettings
 
     own = _shared(WorkerSettings, settings) | {

@@ -29,16 +29,11 @@ _WORTH_NAMING: Final = 0.1
 def alert_of(verdict: Verdict, least_severity: str = LEAST_SEVERITY) -> bytes | None:
     """Make the message of the topic ``alerts``, or None where the policy lets nothing through.
 
-    Its key on the topic is the verdict id. The same revision gives the same bytes, in every run: the only time in it
-    is event time. `verdict`: One revision. `least_severity`: Less urgent verdicts give no alert. A severity never
-    falls, so each alerted verdict also gets its closing alert. A verdict without a severity passes.
-
-    Returns
-    -------
-    bytes
-        JSON of ``irregulars/messages/schemas/alerts.json``: first ``summary``, one line for a person; then the
-        verdict as on the topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is not known) and
-        ``next_step``.
+    JSON of ``irregulars/messages/schemas/alerts.json``, with the verdict id as key: first ``summary``, one line for a
+    person; then the verdict as on the topic ``verdicts``; then ``gpu_hours_lost`` (null where the number of GPUs is
+    not known) and ``next_step``. The same revision gives the same bytes, in every run: the only time in it is event
+    time. `least_severity`: less urgent verdicts give no alert. A severity never falls, so each alerted verdict also
+    gets its closing alert. A verdict without a severity passes.
     """
     if verdict.event not in ALERTING_EVENTS or (
         verdict.severity is not None

@@ -41,8 +41,6 @@ def parse_values(assignments: Sequence[str]) -> dict[str, float | None]:
 
     Raises `InputError` if one can't be read, names no threshold that may change, or one twice, or breaks its rule.
 
-    Examples
-    --------
     >>> parse_values(["delta=1.3", "alert_least_seen=5"])
     {'delta': 1.3, 'alert_least_seen': 5}
     """
@@ -84,10 +82,7 @@ def new_change(
 def in_force(changes: Iterable[ThresholdChange], now_ns: int, job: str | None = None) -> list[InForce]:
     """Return the thresholds that are not as set for an iteration that starts now; by job and name.
 
-    Parameters
-    ----------
-    job
-        Those by which this job is judged; None: those of all jobs, and of each that has some of its own.
+    `job`: those by which this job is judged; None: those of all jobs, and of each that has some of its own.
     """
     newest: dict[tuple[str | None, str], ThresholdChange] = {}
     for change in changes:

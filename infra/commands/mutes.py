@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
+from irregulars.infra.commands.options import (
+    Bootstrap,
+    Json,
+    TopicPrefix,
+    print_json,
+    state_log,
+)
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from irregulars.messages.opinions import Opinion
-    from irregulars.sinks.notices.mutes import Mute
-    from irregulars.sinks.notices.state_log import StateLog
 
 
 mutes = typer.Typer(
@@ -58,10 +60,10 @@ def add(
 
     span = mute_span(time.time_ns(), lasting, begin, end)
     mute = new_mute(span, reason, who, host=host, job=job, device=device, kind=kind)
-    with _open(context, bootstrap, topic_prefix) as log:
+    with state_log(context, bootstrap, topic_prefix, "mutes", "feedback") as log:
         log.set_mute(mute)
     if json:
-        print_json(_to_json([mute])[0])
+        print_json(asdict(mute))
         return
     print(printable(f"{mute.mute_id}: {mute.what()} {mute.describe()}"))
 
@@ -85,12 +87,12 @@ def list_mutes(
     from irregulars.sinks.notices.mutes import silences, utc
 
     now_ns = time.time_ns()
-    with _open(context, bootstrap, topic_prefix) as log:
+    with state_log(context, bootstrap, topic_prefix, "mutes", "feedback") as log:
         known = [*log.mutes(), *silences(log.opinions())]
     found = sorted(known, key=lambda one: (one.until_ns, one.mute_id))
     shown = [one for one in found if is_all or one.until_ns > now_ns]
     if json:
-        print_json(_to_json(shown))
+        print_json([asdict(one) for one in shown])
         return
     for one in shown:
         when = (
@@ -118,7 +120,7 @@ def remove(
     from irregulars.sinks.notices.mutes import KEPT_NS
 
     now_ns = time.time_ns()
-    with _open(context, bootstrap, topic_prefix) as log:
+    with state_log(context, bootstrap, topic_prefix, "mutes", "feedback") as log:
         known = {one.mute_id: one for one in log.mutes()}
         if mute_id not in known:
             raise InputError(f"mute must be one that is kept; got {mute_id!r}. See: irregulars mutes list --all")
@@ -131,21 +133,6 @@ def remove(
             if one.until_ns < now_ns - KEPT_NS and one is not found:
                 log.erase_mute(one.mute_id)
     print(printable(f"{mute_id} is over"))
-
-
-def _open(
-    context: typer.Context, bootstrap: str | None, topic_prefix: str | None
-) -> AbstractContextManager[StateLog]:
-    from irregulars.sinks.notices.state_log import opened
-
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    return opened(*kafka_of(settings), "mutes", "feedback")
-
-
-def _to_json(found: Sequence[Mute]) -> list[dict[str, object]]:
-    from dataclasses import asdict
-
-    return [asdict(one) for one in found]
 
 
 def feedback(
@@ -173,13 +160,11 @@ def feedback(
     Example: irregulars feedback llama-7b:0:60:0 wrong --note "NIC fine, a job of ours was copying"
     """
     from irregulars.sinks.notices.mutes import WORDS, this_user
-    from irregulars.sinks.notices.state_log import opened
 
     if not is_listing and (verdict_id is None or word not in WORDS):
         got = " ".join(one for one in (verdict_id, word) if one) or "nothing"
         raise InputError(f"feedback must be a verdict's id and one of {', '.join(WORDS)}; got {printable(got)}")
-    settings = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-    with opened(*kafka_of(settings), "verdicts", "feedback") as log:
+    with state_log(context, bootstrap, topic_prefix, "verdicts", "feedback") as log:
         if not is_listing:
             verdict = log.verdict(str(verdict_id))
             if verdict is None:
@@ -191,8 +176,6 @@ def feedback(
 
 
 def _show(opinions: list[Opinion], verdict_id: str | None, json: bool) -> None:
-    from dataclasses import asdict
-
     from irregulars.sinks.notices.mutes import silences, track_records
 
     own = sorted((one for one in opinions if verdict_id in (None, one.verdict_id)), key=lambda one: one.time_ns)

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from irregulars.infra.settings import Settings
     from irregulars.kafka.topics import TopicSettings
+    from irregulars.sinks.notices.state_log import StateLog
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
@@ -70,6 +72,15 @@ def kafka_of(settings: Settings) -> tuple[str, TopicSettings, dict[str, Any]]:
     from irregulars.infra.wiring import kafka_security
 
     return settings.kafka_bootstrap, settings.topics(), kafka_security(settings)
+
+
+def state_log(
+    context: typer.Context, bootstrap: str | None, topic_prefix: str | None, *needed: str
+) -> AbstractContextManager[StateLog]:
+    """Open mutes, opinions and thresholds on Kafka for one command; raises `ServiceError` where one is missing."""
+    from irregulars.sinks.notices.state_log import opened
+
+    return opened(*kafka_of(settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)), *needed)
 
 
 def start_log(settings: Settings) -> None:

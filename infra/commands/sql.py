@@ -229,15 +229,7 @@ def show_answer(answer: Answer, shape: Shape = "fitting") -> None:
 def lay_out(
     answer: Answer, width: int | None, height: int | None = None, *, shape: Shape = "fitting"
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of an answer, each with whether it is a heading.
-
-    Parameters
-    ----------
-    width
-        Columns of the terminal; None: as wide as the answer.
-    height
-        Lines of the terminal; None: any number.
-    """
+    """Yield the lines of an answer, each with whether it is a heading; without a `width` it is as wide as it must."""
     head = [printable(name) for name in answer.columns]
     cells = list(zip(*(_texts(column) for column in zip(*answer.rows, strict=True)), strict=True))
     widths = [max(map(_width, [name, *(row[at] for row in cells)])) for at, name in enumerate(head)]

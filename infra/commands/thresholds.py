@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from irregulars.errors import InputError
-from irregulars.infra.commands.options import Bootstrap, Json, TopicPrefix, kafka_of, print_json, settings_of
+from irregulars.infra.commands.options import (
+    Bootstrap,
+    Json,
+    TopicPrefix,
+    print_json,
+    settings_of,
+    state_log,
+)
 from irregulars.printing import printable
 
 if TYPE_CHECKING:
-    from irregulars.infra.settings import Settings
     from irregulars.messages.threshold_changes import ThresholdChange
-    from irregulars.sinks.notices.state_log import StateLog
 
 # Seconds of silence below which `set` asks whether it is meant: jobs are silent for longer while they save
 LEAST_SILENCE_S: Final = 60.0
@@ -100,24 +105,26 @@ def list_thresholds(
     Example: irregulars thresholds list --job llama-7b
     """
     import time
-    from dataclasses import asdict
 
     from irregulars.infra.commands.live_thresholds import in_force, planned
     from irregulars.messages.threshold_changes import LIVE
 
-    settings, now_ns = _settings(context, bootstrap, topic_prefix), time.time_ns()
-    with _open(settings) as log:
+    settings, now_ns = settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix), time.time_ns()
+    with state_log(context, bootstrap, topic_prefix, "thresholds") as log:
         changes = log.changes()
     if is_all:
-        _print_changes([one for one in changes if job is None or one.job in (None, job)], json)
+        own = [one for one in changes if job is None or one.job in (None, job)]
+        if json:
+            print_json([asdict(one) for one in own])
+            return
+        print("\n".join(printable(_words(one)) for one in own) or "nobody changed anything")
         return
     found, later = in_force(changes, now_ns, job), planned(changes, now_ns)
     changed = {one.name for one in found}
     as_set = {} if job is None else {name: getattr(settings, name) for name in LIVE if name not in changed}
     if json:
-        print_json(
-            {"in_force": [asdict(one) for one in found], "as_set": as_set, "planned": [asdict(one) for one in later]}
-        )
+        own_json = {"in_force": list(map(asdict, found)), "as_set": as_set, "planned": list(map(asdict, later))}
+        print_json(own_json)
         return
     for one in found:
         print(printable(f"{one.job or 'all jobs'}: {one.name} = {one.value:g}, {one.describe()}"))
@@ -141,41 +148,18 @@ def _change(
     json: bool,
 ) -> None:
     import time
-    from dataclasses import asdict
 
     from irregulars.infra.commands.live_thresholds import new_change
     from irregulars.sinks.notices.mutes import time_ns_of
 
     from_ns = None if begin is None else time_ns_of(begin, "--from")
     change = new_change(values, reason, who, job, from_ns, time.time_ns())
-    with _open(_settings(context, bootstrap, topic_prefix)) as log:
+    with state_log(context, bootstrap, topic_prefix, "thresholds") as log:
         log.change(change)
     if json:
         print_json(asdict(change))
         return
     print(printable(_words(change)))
-
-
-def _settings(context: typer.Context, bootstrap: str | None, topic_prefix: str | None) -> Settings:
-    return settings_of(context, kafka_bootstrap=bootstrap, topic_prefix=topic_prefix)
-
-
-def _open(settings: Settings) -> AbstractContextManager[StateLog]:
-    from irregulars.sinks.notices.state_log import opened
-
-    return opened(*kafka_of(settings), "thresholds")
-
-
-def _print_changes(changes: list[ThresholdChange], json: bool) -> None:
-    from dataclasses import asdict
-
-    if json:
-        print_json([asdict(one) for one in changes])
-        return
-    for one in changes:
-        print(printable(_words(one)))
-    if not changes:
-        print("nobody changed anything")
 
 
 def _words(change: ThresholdChange) -> str:

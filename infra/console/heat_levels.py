@@ -125,8 +125,6 @@ def bin_extremes(cells: Levels, rows_per_bin: int, columns_per_bin: int) -> Bins
     The last bins may be smaller. `rows_per_bin`, `columns_per_bin`: How many ranks, and how many iterations, a bin
     has.
 
-    Examples
-    --------
     Two iterations of four ranks, two ranks a bin: rank 3 is the extreme of the second bin, in the second iteration.
 
     >>> cells = np.array([[5, 5, 5, 0], [5, 6, 5, 9]], dtype=np.uint16)

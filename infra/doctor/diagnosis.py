@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from confluent_kafka import KafkaException
@@ -54,10 +53,7 @@ _STOP_S: Final = 2.0
 
 
 def diagnose(found: LenientSettings, question: Question, on_step: OnStep = lambda _: None) -> list[Finding]:
-    """Return the findings, group by group in the order of `GROUPS`.
-
-    `on_step`: Called with the step that begins, from other threads too.
-    """
+    """Return the findings, group by group in the order of `GROUPS`; `on_step` is called from other threads too."""
     findings: list[Finding] = []
     settings = found.settings
     if settings is not None:
@@ -175,16 +171,10 @@ class BlockWatch:
     """
 
     def __init__(
-        self,
-        look: Callable[[], Sequence[Finding]],
-        say: Callable[[str], None],
-        first_s: float = FIRST_S,
+        self, look: Callable[[], Sequence[Finding]], say: Callable[[str], None], first_s: float = FIRST_S,
         every_s: float = EVERY_S,
-    ) -> None:
-        self._look: Final = look
-        self._say: Final = say
-        self._first_s: Final = first_s
-        self._every_s: Final = every_s
+    ) -> None:  # fmt: skip
+        self._look, self._say, self._first_s, self._every_s = look, say, first_s, every_s
         self._said: set[tuple[str | None, str]] = set()
         self._failed: set[type[Exception]] = set()
         self._stop: Final = threading.Event()
@@ -202,9 +192,7 @@ class BlockWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(_STOP_S)
 

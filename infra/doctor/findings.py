@@ -68,11 +68,7 @@ def unseen(group: str, subject: str, topic: TopicFacts) -> Finding:
 
 
 def why_not(what: str, error: str | None) -> str:
-    """Return why a topic or consumer group could not be looked at.
-
-    >>> why_not("irregulars.jobs", "refused")
-    'irregulars.jobs may not be seen with these credentials'
-    """
+    """Return why a topic or consumer group could not be looked at."""
     return f"{what} may not be seen with these credentials" if error == "refused" else f"{what}: {error}"
 
 

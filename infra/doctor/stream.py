@@ -316,10 +316,7 @@ def jobs_of(
 ) -> tuple[JobFacts, ...]:
     """Return the newest starts of the jobs that were heard or announced since a time; the last heard first.
 
-    Parameters
-    ----------
-    evidence_s
-        By job: when its newest iteration closed, s since 1970.
+    `evidence_s`: when its newest iteration closed, s since 1970, by job.
     """
     found: defaultdict[str, defaultdict[_Start, _Gathered]] = defaultdict(lambda: defaultdict(_Gathered))
     for one in sorted(announced, key=lambda one: one.time_s):
@@ -373,8 +370,6 @@ def host_clocks(beats: Sequence[Beat], hosts: Mapping[tuple[str, int], str], now
     future, and its messages count as that much older. `beats`: of each partition in the order of the log; `hosts`: By
     job and rank.
 
-    Examples
-    --------
     >>> beat = lambda rank, time_s: Beat(0, time_s, Heartbeat("j", 0, rank))
     >>> log = [beat(0, 10.0), beat(1, 3.0), beat(0, 11.0), beat(1, 5.0)]
     >>> host_clocks(log, {("j", 0): "a", ("j", 1): "b"}, 11.0)

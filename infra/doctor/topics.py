@@ -209,12 +209,8 @@ def check_topics(
 ) -> Iterator[Finding]:
     """Yield the findings on the topics; for a role, on those that it needs.
 
-    Parameters
-    ----------
-    settings
-        How they should be laid out.
-    grace_s
-        How long a worker waits for a source: messages deleted by then were never judged.
+    `settings`: how they should be laid out. `grace_s`: how long a worker waits for a source; messages deleted by then
+    were never judged.
     """
     needed = {one.name for one in question.needed(settings)}
     topics = {name: topic for name, topic in seen.topics.items() if question.role is None or topic.name in needed}

@@ -151,13 +151,7 @@ def take_rank(pipeline: LocalPipeline, trace: Trace, announcement: Announcement)
 
 
 def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | None:
-    """Return why a trace without a verdict could not be judged; None where it was, and no device is to blame.
-
-    Returns
-    -------
-    str
-        A clause that follows "because", without a stop.
-    """
+    """Return why a trace without a verdict could not be judged, as a clause that follows "because"; None: it was."""
     if not iterations:
         if trace.commops:
             return "no iterations are marked, and its operators show no period that would tell them"

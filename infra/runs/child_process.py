@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from irregulars import stopping
@@ -40,20 +39,9 @@ class ChildProcess:
     """One running service; it is started by the constructor, in a process group of its own.
 
     A group of its own, because Ctrl-C in a terminal reaches the whole group, and a service must outlive the client
-    that still flushes to it: who started it stops it.
-
-    Parameters
-    ----------
-    name
-        For error texts, for example ``Apache Kafka``.
-    log
-        File that gets standard output and standard error, appended, mode 0600.
-    directory
-        Working directory; `None`: ours.
-    environment
-        Variables beside those of this process.
-    inherited
-        File descriptors that the child keeps open: a lock, for example.
+    that still flushes to it: who started it stops it. `log` gets standard output and standard error, appended, mode
+    0600. `environment`: variables beside those of this process. `inherited`: file descriptors that the child keeps
+    open: a lock, for example.
     """
 
     def __init__(
@@ -251,9 +239,7 @@ class Service(ABC):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -20,14 +20,9 @@ _POLL_S: Final = 0.05
 def lock_directory(directory: Path) -> int:
     """Lock a directory before anything is written in it.
 
-    Hand the descriptor to the service as well, and close it when the service has ended: the lock then lasts until
-    both this process and the service are gone. Raises `InputError` if another process holds it; `OSError` if the
-    directory can't be written.
-
-    Returns
-    -------
-    int
-        Descriptor that holds the lock.
+    Return the descriptor that holds the lock. Hand it to the service as well, and close it when the service has
+    ended: the lock then lasts until both this process and the service are gone. Raises `InputError` if another
+    process holds it; `OSError` if the directory can't be written.
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + _LETTING_GO_S
@@ -51,24 +46,11 @@ def _is_locked(descriptor: int) -> bool:
 
 
 class DataDirectory:
-    """A directory of one service at a time.
-
-    Parameters
-    ----------
-    given
-        The directory; `None`: a temporary one, which keeps its data until `remove`.
-
-    Attributes
-    ----------
-    path
-        The directory, once it was chosen.
-    is_temporary
-        Whether `remove` removes it.
-    """
+    """A directory of one service at a time: the `given` one, or a temporary one, which stays until `remove`."""
 
     def __init__(self, given: Path | None, prefix: str) -> None:
         self.is_temporary = given is None
-        self.path = given.resolve() if given else Path()
+        self.path = given.resolve() if given else Path()  # of a temporary one: once it was chosen
         self._prefix = prefix
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._lock: int | None = None

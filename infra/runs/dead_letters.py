@@ -195,21 +195,10 @@ def follow_alerts(
 ) -> Iterator[bytes]:
     """Yield the messages of the topic ``alerts`` as they come, for ever.
 
-    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if
-    there is no such topic.
-
-    Parameters
-    ----------
-    is_from_start
-        Begin with the oldest alert that the topic keeps, instead of the next one.
-    is_ending
-        Stop at the present end, instead of waiting for more.
-    newest
-        Begin this many messages before the end of each partition, instead of with the next one.
-    is_over
-        Asked several times a second: whether to stop.
-    timeout_s
-        How long the broker may take to answer at the start.
+    They begin with the next one; or, `is_from_start`, with the oldest that the topic keeps; or `newest` messages
+    before the end of each partition. `is_ending`: stop at the present end. `is_over` is asked several times a second
+    whether to stop. `timeout_s`: how long the broker may take to answer at the start. Raises `ServiceUnavailable`,
+    `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if there is no such topic.
     """
     partitions = partitions_there(bootstrap, topics, security, ("alerts",), timeout_s)["alerts"]
     config = client_config(bootstrap, security) | {

@@ -37,25 +37,14 @@ _QUIET.propagate = False
 
 
 class DemoBroker(Service):
-    """A broker on 127.0.0.1 that lives as long as the ``with`` block, and never longer than this process.
-
-    Parameters
-    ----------
-    port
-        Where it listens; `None`: a free one.
-
-    Attributes
-    ----------
-    bootstrap
-        Its address, ``127.0.0.1:PORT``.
-    """
+    """A broker on a port of 127.0.0.1, a free one unless it is given, that never lives longer than this process."""
 
     def __init__(self, port: int | None = None, *, start_timeout_s: float = 60.0) -> None:
         self._given_port = port
         self._start_timeout_s = start_timeout_s
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._child: ChildProcess | None = None
-        self.bootstrap = ""
+        self.bootstrap = ""  # its address, ``127.0.0.1:PORT``
 
     @property
     def pid(self) -> int | None:

@@ -111,27 +111,9 @@ _USERS: Final = """<clickhouse>
 class DemoDatabase(Service):
     """A ClickHouse server on 127.0.0.1 that lives as long as the ``with`` block, and never longer than this process.
 
-    Parameters
-    ----------
-    data_directory
-        Where data and password are kept, mode 0700; `None`: a temporary directory, removed at the end.
-    port
-        Port for HTTP; `None`: a free one. The native protocol always gets a free one.
-    database
-        The database, made at the start, which the user has all rights in.
-    scratch
-        Prefixes of names: the user may also make and drop databases that begin with one of them, as tests do.
-
-    Attributes
-    ----------
-    url
-        Its address, ``http://127.0.0.1:PORT``.
-    native_port
-        Port of the native protocol, which Grafana and ``clickhouse-client`` can use.
-    user, password, database
-        Credentials of a client. The password is random, and the same again in the same directory.
-    reader, reader_password
-        A user who may read, and nothing else.
+    `data_directory`: where data and password are kept, mode 0700; `None`: a temporary directory, removed at the end.
+    `port`: for HTTP; `None`: a free one. `database` is made at the start; the user has all rights in it, and may also
+    make and drop databases whose names begin with one of `scratch`, as tests do.
     """
 
     def __init__(
@@ -151,12 +133,11 @@ class DemoDatabase(Service):
         self._scratch = tuple(scratch)
         self._start_timeout_s = start_timeout_s
         self._child: ChildProcess | None = None
-        self.url = ""
-        self.native_port = 0
-        self.user = USER
-        self.password = ""
-        self.reader = READER
-        self.reader_password = ""
+        self.url = ""  # ``http://127.0.0.1:PORT``
+        self.native_port = 0  # of the native protocol, for Grafana and ``clickhouse-client``: always a free one
+        # Passwords are random, and the same again in the same directory. The reader may read, and nothing else.
+        self.user, self.password = USER, ""
+        self.reader, self.reader_password = READER, ""
         self.database = database
 
     @property

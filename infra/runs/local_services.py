@@ -40,24 +40,16 @@ class LocalServices(Service):
 
     `settings`: How to judge and where to keep files; where Kafka and ClickHouse are is decided here. `is_kept`:
     whether the database stays in ``settings.data_dir`` for the next time; else nothing of it remains. `on_step`:
-    Called with a few words before each step.
-
-    Attributes
-    ----------
-    settings
-        With the addresses and passwords of the running services.
-    config_file
-        The same for other processes: ``irregulars --config FILE alerts``. Mode 0600; gone at the end.
-    worker_log
-        Output of the worker.
+    called with a few words before each step.
     """
 
     def __init__(
         self, settings: Settings, *, is_kept: bool = False, on_step: Callable[[str], None] = lambda _: None
     ) -> None:
-        self.settings = settings
+        self.settings = settings  # once started: with the addresses and passwords of the running services
+        # The same for other processes: ``irregulars --config FILE alerts``. Mode 0600; gone at the end.
         self.config_file = Path()
-        self.worker_log = Path()
+        self.worker_log = Path()  # output of the worker
         self._is_kept = is_kept
         self._on_step = on_step
         self._stack = ExitStack()

@@ -169,12 +169,8 @@ LIMIT {limit:UInt32}"""
 def find_verdict(client: Client, which: str = "") -> Verdict | None:
     """Return a verdict: by its id, or the newest one of a job, or the newest of all; open ones first.
 
-    Raises `InputError` if `which` names neither a verdict nor a job with one.
-
-    Returns
-    -------
-    Verdict
-        In its newest revision; None where nothing is stored at all.
+    It has its newest revision; None where nothing is stored at all. Raises `InputError` if `which` names neither a
+    verdict nor a job with one.
     """
     rows = client.query(_VERDICT, parameters={"which": which}).result_rows
     if not rows and which:
@@ -376,7 +372,7 @@ def _within(time_ns: Ints, span: tuple[int, int]) -> Flags:
 
 def _peak(rates: Floats) -> float:
     known = rates[np.isfinite(rates)]
-    return float(known.max()) if len(known) else float("nan")
+    return float(known.max()) if len(known) else math.nan
 
 
 def _rate_samples(bandwidth: Mapping[int, Batch], verdict: Verdict, span: tuple[int, int]) -> Iterator[RateSample]:
@@ -405,7 +401,7 @@ def _peaks(bandwidth: Mapping[int, Batch], column: str, edges: Ints) -> Floats:
 def _spread(rates: Floats) -> tuple[float, float, float]:
     known = rates[np.isfinite(rates)]
     if not len(known):
-        return (float("nan"),) * 3
+        return (math.nan,) * 3
     return float(known.min()), float(np.median(known)), float(known.max())
 
 
@@ -413,11 +409,6 @@ def _earlier(judgements: Judgements, verdict: Verdict) -> Iterator[Earlier]:
     """Yield the other verdicts of the recording on the same device that began before, the newest first."""
     newest = {one.verdict_id: one for one in judgements.verdicts}
     for one in sorted(newest.values(), key=lambda other: -other.iterations[0]):
-        if (
-            one.verdict_id != verdict.verdict_id
-            and one.iterations[0] <= verdict.iterations[0]
-            and one.suspects
-            and verdict.suspects
-            and is_same_device(one.suspects[0], verdict.suspects[0])
-        ):
+        is_before = one.verdict_id != verdict.verdict_id and one.iterations[0] <= verdict.iterations[0]
+        if is_before and any(map(is_same_device, one.suspects[:1], verdict.suspects[:1])):
             yield Earlier(one.job, one.verdict_id, one.kind, one.iterations, one.lost_s, one.world_size, one.time_ns)

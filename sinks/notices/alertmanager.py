@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from irregulars.errors import InputError
-from irregulars.sinks.notices.http_post import HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.http_post import HttpChannel, HttpPost, HttpSettings, Secret
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.sinks.notices.notice import Notice, summary_of, written
 
@@ -27,34 +27,19 @@ _OWN: Final = ("alertname", "verdict", "job", "kind", "device", "host", "severit
 _LONGEST: Final = 2000
 
 
-class AlertmanagerChannel:
+class AlertmanagerChannel(HttpChannel):
     """Posts alerts, again before they expire, and their end.
 
     A page after a ticket is another alert there, with the label ``severity="page"``: the one of the ticket ends with
-    the same request. So routes by severity work, and nothing changes its labels. Raises `InputError` if a label has
-    no name that Prometheus knows, or one of ours.
-
-    Parameters
-    ----------
-    token
-        Gives a bearer token; None: none is sent.
-    labels
-        Labels of each alert beside our own.
-    expires_s
-        Seconds after which an alert that is not told again ends by itself.
+    the same request. So routes by severity work, and nothing changes its labels. `labels`: of each alert, beside our
+    own; `expires_s`: seconds after which an alert that is not told again ends by itself. Raises `InputError` if a
+    label has no name that Prometheus knows, or one of ours.
     """
 
     def __init__(
-        self,
-        name: str,
-        url: str,
-        settings: HttpSettings | None = None,
-        token: Secret | None = None,
-        labels: Mapping[str, str] | None = None,
-        expires_s: float = 600.0,
-        *,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+        self, name: str, url: str, settings: HttpSettings | None = None, token: Secret | None = None,
+        labels: Mapping[str, str] | None = None, expires_s: float = 600.0, *, now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self.name: Final = name
         self.repeat_s: Final = expires_s / 3
         self._expires_s, self._token, self._now = expires_s, token, now
@@ -63,7 +48,7 @@ class AlertmanagerChannel:
             if not _LABEL.fullmatch(label) or label in _OWN:
                 rule = f"letters, digits and _, and none of {', '.join(_OWN)}"
                 raise InputError(f"label must be {rule}; got {label!r}")
-        self._http: Final = HttpPost(lambda: url.rstrip("/"), settings, [] if token is None else [token])
+        self._http = HttpPost(lambda: url.rstrip("/"), settings, [] if token is None else [token])
 
     def deliver(self, notice: Notice) -> str | None:
         """Post it; see `Channel.deliver`."""
@@ -73,10 +58,6 @@ class AlertmanagerChannel:
             headers["Authorization"] = f"Bearer {self._token()}"
         self._http.post(json.dumps(alerts).encode(), headers, PATH)
         return reference
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._http.close()
 
     def alerts(self, notice: Notice) -> tuple[list[dict[str, Any]], str]:
         """Return the body of the request, and the reference that holds labels and start."""
@@ -115,7 +96,7 @@ class AlertmanagerChannel:
 
 
 def annotations_of(notice: Notice) -> dict[str, str]:
-    """Return what may change: texts and numbers of the newest revision, as texts."""
+    """Return the facts that may change: texts and numbers of the newest revision, as texts."""
     alert = notice.alert
     facts = {
         "summary": summary_of(notice, _LONGEST),

@@ -1,7 +1,7 @@
 """POST a message over HTTP, with a time limit and without ever showing a secret.
 
 URLs, headers and bodies may hold secrets (a Slack webhook's URL is one), and the texts of urllib3's errors quote
-URLs. So errors name the channel's host at most, the kind of the failure, and what the other side answered, with all
+URLs. So errors name the channel's host at most, the kind of the failure, and the other side's answer, with all
 secrets struck out.
 """
 
@@ -64,32 +64,30 @@ class HttpSettings:
     proxy: str | None = None  # ``http://host:port`` of a proxy; None: none
 
 
+class HttpChannel:
+    """A channel that posts by `HttpPost`."""
+
+    _http: HttpPost
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._http.close()
+
+
 class HttpPost:
     """Posts to one URL.
 
-    Raises `InputError` if the URL, or a file that is named, can't be used.
-
-    Parameters
-    ----------
-    secrets
-        Secrets that no error may hold, beside the URL's path where that is secret.
-    is_url_secret
-        Whether the URL is one: then no more than its host is named, and it must be https, except on this machine and
-        without a proxy.
+    `secrets`: those that no error may hold. `is_url_secret`: of the URL no more than its host is named, and it must
+    be https, except on this machine and without a proxy. Raises `InputError` if the URL, or a file that is named,
+    can't be used.
     """
 
     def __init__(
-        self,
-        url: Secret,
-        settings: HttpSettings | None = None,
-        secrets: Collection[Secret] = (),
-        *,
+        self, url: Secret, settings: HttpSettings | None = None, secrets: Collection[Secret] = (), *,
         is_url_secret: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         settings = settings or HttpSettings()
-        self._url: Final = url
-        self._secrets: Final = tuple(secrets)
-        self._is_url_secret: Final = is_url_secret
+        self._url, self._secrets, self._is_url_secret = url, tuple(secrets), is_url_secret
         self._must_be_safe: Final = bool(secrets) or is_url_secret
         self._has_proxy: Final = settings.proxy is not None
         self._timeout: Final = Timeout(connect=settings.timeout_s, read=settings.timeout_s)

@@ -100,8 +100,6 @@ def device_of(alert: Mapping[str, Any]) -> str | None:
 
     Mutes are matched by this name, and repeat offenders found. `alert`: a message of the topic ``alerts``, decoded.
 
-    Examples
-    --------
     >>> device_of({"job": "j", "suspects": [{"device": "nic", "rank": 1, "host": "node-3", "nic": "mlx5_1"}]})
     'nic:node-3/mlx5_1'
     >>> device_of({"job": "j", "suspects": [{"device": "gpu", "rank": 1, "host": None, "gpu": 2}]}) is None

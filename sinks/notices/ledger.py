@@ -276,11 +276,7 @@ class Ledger:
     def postpone(self, channel: str, due: Due, until_ns: int, *, may_have_arrived: bool) -> DeliveryRecord | None:
         """Try a notice again at a later time, or its successor, if there is one by then.
 
-        Returns
-        -------
-        DeliveryRecord
-            A record of an intention that may go from its topic again, since nothing has arrived; None: there is
-            none.
+        Return the record of an intention that may go from its topic again, since nothing has arrived; or None.
         """
         key = (due.incident.verdict_id, channel)
         self._pending[channel][due.incident.verdict_id] = _Pending(until_ns, "retry")

@@ -121,18 +121,10 @@ def decode_mute(value: bytes | None) -> Mute:
 def mute_span(now_ns: int, lasting: str | None, begin: str | None, end: str | None) -> tuple[int, int]:
     """Return from when until when a mute holds, ns since the epoch.
 
-    Raises `InputError` if a time can't be read, the mute is over already, or not exactly one of `lasting` and `end`
-    is given: a mute that is forgotten must end by itself.
+    `begin` (None: now) and `end` are ISO 8601 times, UTC where they name no zone. Raises `InputError` if a time can't
+    be read, the mute is over already, or not exactly one of `lasting` and `end` is given: a mute that is forgotten
+    must end by itself.
 
-    Parameters
-    ----------
-    lasting
-        How long: ``2h``, ``1d12h``.
-    begin, end
-        ISO 8601 times, UTC where they name no zone; `begin` None: now.
-
-    Examples
-    --------
     >>> mute_span(10**18, "1d12h", None, None)[1] - 10**18
     129600000000000
     """
@@ -217,8 +209,6 @@ class TrackRecord:
     def probability(self, told: float) -> float:
         """Return a suspect's probability as it is here, 0 to 1, from the one that the verdict says.
 
-        Examples
-        --------
         >>> round(TrackRecord(0, 0, 0.0).probability(0.9), 3), round(TrackRecord(1, 4, -1.5).probability(0.9), 3)
         (0.9, 0.668)
         """

@@ -123,15 +123,11 @@ class Channel(Protocol):
     def deliver(self, notice: Notice) -> str | None:
         """Deliver; the same notice twice must change nothing.
 
-        Raises `SinkBusy` (not now: the same notice comes again later. With a ``retry_after_s`` above 0 nothing else
-        comes before that either: the other side is away, or wants to be left alone. With 0 only this notice waits. Or
+        Return a reference that the incident's next notice shall carry (a message's id); None: none is needed. Raises
+        `SinkBusy` (not now: the same notice comes again later. With a ``retry_after_s`` above 0 nothing else comes
+        before that either: the other side is away, or wants to be left alone. With 0 only this notice waits. Or
         `NotArrived`, where that is known). Raises `SinkRejected` (Never: the notice goes to the dead-letter topic
         with the reason, and the incident's next one is tried).
-
-        Returns
-        -------
-        str
-            A reference that the incident's next notice shall carry (a message's id); None: none is needed.
         """
 
     def close(self) -> None:

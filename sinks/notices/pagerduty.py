@@ -12,7 +12,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from irregulars.sinks.notices.http_post import HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.http_post import HttpChannel, HttpPost, HttpSettings, Secret
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.sinks.notices.notice import Notice, summary_of, written
 
@@ -23,13 +23,13 @@ SEVERITIES: Final = {"page": "critical", "ticket": "warning", "note": "info"}
 _LONGEST: Final = 2000
 
 
-class PagerDutyChannel:
+class PagerDutyChannel(HttpChannel):
     """Triggers and resolves. An update triggers the same `dedup_key` again, which wakes nobody anew."""
 
     def __init__(self, name: str, routing_key: Secret, url: str = URL, settings: HttpSettings | None = None) -> None:
         self.name: Final = name
         self._routing_key: Final = routing_key
-        self._http: Final = HttpPost(lambda: url, settings, [routing_key])
+        self._http = HttpPost(lambda: url, settings, [routing_key])
 
     def deliver(self, notice: Notice) -> str | None:
         """Send one event, or two; the reference is the key of the incident open there."""
@@ -38,16 +38,12 @@ class PagerDutyChannel:
             self._http.post(json.dumps(body).encode(), {"Content-Type": "application/json"})
         return dedup_key(notice.incident, notice.severity)
 
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._http.close()
-
 
 def events_of(notice: Notice) -> list[dict[str, Any]]:
     """Return the events without the routing key, in their order.
 
-    What may be open there ends: with the incident, or once a page has taken the ticket's place. An end that nobody
-    waits for changes nothing there, so that it is sent wherever the channel may not know of the last notice.
+    Events that may be open there end: with the incident, or once a page has taken the ticket's place. An end that
+    nothing waits for changes nothing there, so that it is sent wherever the channel may not know of the last notice.
     """
     now, keys = dedup_key(notice.incident, notice.severity), {dedup_key(notice.incident, one) for one in SEVERITIES}
     if notice.event == "resolved":

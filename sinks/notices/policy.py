@@ -114,23 +114,13 @@ Decision = Deliver | Wait | None  # None: nothing, until an alert or a mute come
 
 
 def decide(
-    incident: Incident,
-    told: DeliveryRecord | None,
-    rules: Rules,
-    mutes: Collection[Mute],
-    now_ns: int,
+    incident: Incident, told: DeliveryRecord | None, rules: Rules, mutes: Collection[Mute], now_ns: int,
     earlier: tuple[str, ...] = (),
-) -> Decision:
+) -> Decision:  # fmt: skip
     """Decide which notice of an incident a channel gets, if any.
 
-    Parameters
-    ----------
-    told
-        The record of its last notice; None: it got none.
-    mutes
-        All that are known, those that are over too.
-    earlier
-        Verdicts on the same device within the week before.
+    `told`: the record of its last notice; None: it got none. `mutes`: all that are known, those that are over too.
+    `earlier`: verdicts on the same device within the week before.
     """
     if told is not None and told.state == "closed":
         return None

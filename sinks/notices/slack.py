@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from irregulars.errors import SinkBusy, SinkRejected
-from irregulars.sinks.notices.http_post import HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.http_post import HttpChannel, HttpPost, HttpSettings, Secret
 from irregulars.sinks.notices.notice import AWAY_S, NotArrived, Notice, summary_of, written
 
 API: Final = "https://slack.com/api"
@@ -24,7 +24,7 @@ _AS_IT_IS: Final = {"parse": "none", "mrkdwn": False, "link_names": False, "unfu
 (https://docs.slack.dev/reference/methods/chat.postMessage)."""
 
 
-class SlackBotChannel:
+class SlackBotChannel(HttpChannel):
     """Posts a message when an incident opens, and updates it when it changes and ends (scope ``chat:write``).
 
     `channel` is the id of a Slack channel.
@@ -35,7 +35,7 @@ class SlackBotChannel:
     ) -> None:
         self.name: Final = name
         self._token, self._channel = token, channel
-        self._http: Final = HttpPost(lambda: api.rstrip("/"), settings, [token])
+        self._http = HttpPost(lambda: api.rstrip("/"), settings, [token])
 
     def deliver(self, notice: Notice) -> str | None:
         """Post or update; the reference is channel and time stamp of the message."""
@@ -47,10 +47,6 @@ class SlackBotChannel:
             except _MessageGone:
                 pass  # somebody deleted it, or it may not be changed any more: a new one then
         return self._call("chat.postMessage", {"channel": self._channel, **message})
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._http.close()
 
     def _call(self, method: str, arguments: dict[str, Any]) -> str | None:
         headers = {"Content-Type": "application/json; charset=utf-8", "Authorization": f"Bearer {self._token()}"}
@@ -74,21 +70,17 @@ class _MessageGone(SinkRejected):
     """The message that was to be updated can't be."""
 
 
-class SlackWebhookChannel:
+class SlackWebhookChannel(HttpChannel):
     """Posts a message for each notice to an incoming webhook, whose URL is a secret."""
 
     def __init__(self, name: str, url: Secret, settings: HttpSettings | None = None) -> None:
         self.name: Final = name
-        self._http: Final = HttpPost(url, settings, is_url_secret=True)
+        self._http = HttpPost(url, settings, is_url_secret=True)
 
     def deliver(self, notice: Notice) -> str | None:
         """Post it; see `Channel.deliver`."""
         self._http.post(json.dumps(written(message_of, notice)).encode(), {"Content-Type": "application/json"})
         return None
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._http.close()
 
 
 def message_of(notice: Notice) -> dict[str, Any]:

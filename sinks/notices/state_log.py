@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -105,15 +105,15 @@ class StateLog:
     def record(self, *told: DeliveryRecord) -> None:
         """Publish records of notices; on return the broker has them."""
         if told:
-            self._write_all("notices", [(one.key, encode_delivery(one)) for one in told])
+            self._write("notices", *((one.key, encode_delivery(one)) for one in told))
 
     def erase(self, told: DeliveryRecord) -> None:
         """Delete a record."""
-        self._write("notices", told.key, None)
+        self._write("notices", (told.key, None))
 
     def set_mute(self, mute: Mute) -> None:
         """Add a mute, or change one."""
-        self._write("mutes", mute.mute_id.encode(), encode_mute(mute))
+        self._write("mutes", (mute.mute_id.encode(), encode_mute(mute)))
 
     def verdict(self, verdict_id: str) -> Verdict | None:
         """Return the newest revision of a verdict; None: the topic ``verdicts`` holds none. Raises as `mutes`."""
@@ -136,15 +136,15 @@ class StateLog:
         opinion = opinion_on(verdict, is_right=is_right, who=who, note=" ".join(note.split()), time_ns=time.time_ns())
         if is_right is None and opinion.key not in {one.key for one in self.opinions()}:
             raise InputError(f"opinion must be there to be withdrawn; got none of {who} on {verdict.verdict_id}")
-        self._write("feedback", opinion.key, encode_opinion(opinion))
+        self._write("feedback", (opinion.key, encode_opinion(opinion)))
 
     def change(self, change: ThresholdChange) -> None:
         """Change thresholds. Workers read one partition, for the order; the topic may have been made with more."""
-        self._write("thresholds", change.change_id.encode(), encode_change(change), partition=0)
+        self._write("thresholds", (change.change_id.encode(), encode_change(change)), partition=0)
 
     def erase_mute(self, mute_id: str) -> None:
         """Delete a mute."""
-        self._write("mutes", mute_id.encode(), None)
+        self._write("mutes", (mute_id.encode(), None))
 
     def bury(self, key: bytes | None, value: bytes | None, place: tuple[int, int], reason: str, channel: str) -> None:
         """Publish an alert to the dead letters, with the reason, its place and the channel that refused it."""
@@ -159,7 +159,7 @@ class StateLog:
         }
         headers = [(name, text.encode(errors="backslashreplace")) for name, text in texts.items()]
         head = None if value is None else value[:_LARGEST]
-        self._write("deadletter", None if key is None else key[:MAX_KEY_BYTES], head, headers)
+        self._write("deadletter", (None if key is None else key[:MAX_KEY_BYTES], head), headers=headers)
 
     def _follow(self, followed: _Followed[_Record]) -> list[_Record]:
         name = self._topics.name(followed.topic)
@@ -179,15 +179,8 @@ class StateLog:
             followed.read_to[partition] = end
         return list(followed.newest.values())
 
-    def _write(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers = (), partition: int = BY_KEY
-    ) -> None:
+    def _write(self, topic: str, *records: _KeyValue, headers: Headers = (), partition: int = BY_KEY) -> None:
         """Publish, and wait for the acknowledgement, however long the broker is away: nothing goes on without it."""
-        self._write_all(topic, [(key, value)], headers, partition)
-
-    def _write_all(
-        self, topic: str, records: Sequence[_KeyValue], headers: Headers = (), partition: int = BY_KEY
-    ) -> None:
         name = self._topics.name(topic)
         sent = [Sent(name, key, value, partition, headers) for key, value in records]
         while (outcome := self._producer.deliver(sent, is_given_up=self._is_stopping.is_set)) is not None:
@@ -227,13 +220,9 @@ def load(
     """Read all records and mutes, and the alerts on which a notice may still rest, up to the present end.
 
     These are the alerts of the last week, those behind the committed offset, and those of incidents whose end was not
-    delivered, however old. `committed`: Offset of each partition up to which all was settled; below 0: none was
-    committed. Raises `ServiceUnavailable` if the broker does not send them.
-
-    Returns
-    -------
-    tuple[Ledger, dict[int, int]]
-        The ledger, and the offset of the next alert of each partition.
+    delivered, however old. `committed`: offset of each partition up to which all was settled; below 0: none was
+    committed. Return the ledger, and the offset of the next alert of each partition. Raises `ServiceUnavailable` if
+    the broker does not send them.
     """
     ledger = Ledger(rules)
     for told in log.deliveries():

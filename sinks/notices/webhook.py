@@ -17,14 +17,14 @@ from confluent_kafka import KafkaError
 
 from irregulars.errors import SinkBusy, SinkRejected
 from irregulars.kafka.lasting_producer import BY_KEY, LastingProducer, Record
-from irregulars.sinks.notices.http_post import HttpPost, HttpSettings, Secret
+from irregulars.sinks.notices.http_post import HttpChannel, HttpPost, HttpSettings, Secret
 from irregulars.sinks.notices.notice import AWAY_S, NotArrived, Notice, encode_notice, written
 
 SIGNATURE: Final = "Irregulars-Signature"
 TIMESTAMP: Final = "Irregulars-Timestamp"
 
 
-class WebhookChannel:
+class WebhookChannel(HttpChannel):
     """Posts each notice to a URL.
 
     Every request has ``Idempotency-Key``, the same for the same notice. With a key it has `TIMESTAMP` (seconds since
@@ -35,20 +35,13 @@ class WebhookChannel:
     """
 
     def __init__(
-        self,
-        name: str,
-        url: Secret,
-        settings: HttpSettings | None = None,
-        token: Secret | None = None,
-        key: Secret | None = None,
-        *,
-        is_url_secret: bool = False,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+        self, name: str, url: Secret, settings: HttpSettings | None = None, token: Secret | None = None,
+        key: Secret | None = None, *, is_url_secret: bool = False, now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self.name: Final = name
         self._token, self._key, self._now = token, key, now
         secrets = [one for one in (token, key) if one is not None]
-        self._http: Final = HttpPost(url, settings, secrets, is_url_secret=is_url_secret)
+        self._http = HttpPost(url, settings, secrets, is_url_secret=is_url_secret)
 
     def deliver(self, notice: Notice) -> str | None:
         """Post it; see `Channel.deliver`."""
@@ -60,10 +53,6 @@ class WebhookChannel:
             headers |= signature_headers(body, self._key(), int(self._now()))
         self._http.post(body, headers)
         return None
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._http.close()
 
 
 def signature_headers(body: bytes, key: str, time_s: int) -> dict[str, str]:
@@ -94,9 +83,8 @@ class CloudEventsChannel:
         """Produce it, and wait for the acknowledgement; see `Channel.deliver`."""
         value, named = written(lambda one: (encode_notice(one), headers_of(one, self._source)), notice)
         headers = [(key, text.encode(errors="replace")) for key, text in named.items()]
-        error = self._producer.deliver(
-            [Record(self._topic, notice.incident.encode(), value, BY_KEY, headers)]
-        )  # ends: message.timeout.ms
+        record = Record(self._topic, notice.incident.encode(), value, BY_KEY, headers)
+        error = self._producer.deliver([record])  # ends: message.timeout.ms
         if error is None:
             return None
         text = f"topic {self._topic} must take the event; got {error.name()}"

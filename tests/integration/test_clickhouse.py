@@ -25,9 +25,10 @@ from irregulars.sinks.connection import connect
 from irregulars.sinks.investigations import bind, run, shipped_investigations
 from irregulars.sinks.migrate import Migration, keep, migrate, shipped_migrations
 from irregulars.sinks.notices.mutes import opinion_on
-from irregulars.sinks.protocol import Rows, Sink, check_sink
+from irregulars.sinks.protocol import Rows, Sink
 from irregulars.sinks.tables import TABLES, sort_by_key, table_of_opinions, table_of_samples, tables_of
 from tests.sinks import made_up_job
+from tests.sinks.sink_promises import check_sink
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -176,14 +176,9 @@ _OF_ALERT: Final = ("verdict_id", "revision", "job", "attempt", "kind", "severit
 
 
 def encode_actions(notice: Notice, actions: tuple[Action, ...] | None = None) -> bytes:
-    """Make the message of the topic ``actions``; its key is the verdict's id.
+    """Make the message of the topic ``actions``, whose key is the verdict's id; the same notice gives the same bytes.
 
-    `actions`: From `actions_of` for this notice, where they are known already.
-
-    Returns
-    -------
-    bytes
-        JSON of ``irregulars/messages/schemas/actions.json``; the same notice gives the same bytes.
+    It is JSON of ``irregulars/messages/schemas/actions.json``. `actions`: from `actions_of`, where they are known.
     """
     alert = notice.alert
     actions = actions_of(notice) if actions is None else actions

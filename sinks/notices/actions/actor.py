@@ -48,13 +48,7 @@ class Nodes(Protocol):
         """Return why a node can't be cordoned by us: there is none of that name, or it was cordoned by others."""
 
     def cordon(self, one: Proposal) -> str | None:
-        """Let no new work onto a node, and mark it as ours.
-
-        Returns
-        -------
-        str
-            Why nothing was done: no such node, or it was cordoned by others. None: it is done.
-        """
+        """Let no new work onto a node, and mark it as ours; return why not (no such node, cordoned by others)."""
 
     def release(self, host: str, why: str) -> str | None:
         """Give a node back, if it is still cordoned and the mark is still ours; returns as `cordon` does."""
@@ -270,7 +264,7 @@ def plan_nodes(
     accused = {
         one.host: one
         for one in standing
-        if (is_usable_host(one.host) and one.action.suspect.probability >= limits.least_probability)
+        if is_usable_host(one.host) and one.action.suspect.probability >= limits.least_probability
     }
     return NodePlan(tuple(first_of_host.values()), free, release, left, accused)
 

@@ -37,23 +37,13 @@ class Polled:
 class ActionFeed:
     """Reads the topic: as a member of a consumer group, of which one has the topic at a time, or as a bystander.
 
-    The topic has one partition: of several consumers that are started one acts, and another takes over from it.
-    Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us; `TopicMismatch` if
-    there is no topic ``actions``, or it has several partitions.
-
-    Parameters
-    ----------
-    group
-        Name of the group. One for each orchestrator: two of them must not act for one another.
-    is_from_start
-        Read all messages that are kept each time, and commit nothing: for who works out the present from all of them.
-        Else go on behind the last message that `commit` was called for.
-    is_member
-        Whether it joins the group. Who only looks must not: the one that acts would lose the topic to it.
-    timeout_s
-        How long the broker may take to answer at the start.
-    tell
-        Takes a line when the broker is away later on, and one when it is back.
+    The topic has one partition: of several consumers that are started one acts, and another takes over from it. A
+    `group` for each orchestrator: two of them must not act for one another. `is_from_start`: all messages that are
+    kept are read each time, and none is committed; else it goes on behind the last message that `commit` was called
+    for. `is_member`: of the group, which one that only looks must not be, or it takes the topic from one that acts.
+    `timeout_s`: how long the broker may take to answer at the start; `tell` takes a line when it is away later on,
+    and when it is back. Raises `ServiceUnavailable`, `ServiceRefused` if the broker does not answer, or refuses us;
+    `TopicMismatch` if there is no topic ``actions``, or it has several partitions.
     """
 
     def __init__(
@@ -213,12 +203,8 @@ MOST_CHARACTERS: Final = 80  # what node-problem-detector takes of a plug-in's o
 def check_host(revisions: Iterable[Verdict], host: str) -> tuple[int, str]:
     """Return the status of a host, and a line that says why.
 
-    It is a problem if an open verdict is sure enough to have the host cordoned (`sinks.advice.plan_of`).
-
-    Parameters
-    ----------
-    revisions
-        In any order: of each verdict the newest counts.
+    It is a problem if an open verdict is sure enough to have the host cordoned (`sinks.advice.plan_of`). `revisions`
+    come in any order: of each verdict the newest counts.
     """
     newest: dict[str, Verdict] = {}
     for one in revisions:

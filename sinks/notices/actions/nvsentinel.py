@@ -30,16 +30,10 @@ _TESTS: Final = {"gpu": "RUN_DCGMEUD", "nic": "CONTACT_SUPPORT", "host": "CONTAC
 def health_events(
     message: ActionsMessage, cluster: str, least_probability: float, now_ns: int, *, is_executed: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield an event for each host that is to be cordoned, or no more.
+    """Yield an event for each host that is to be cordoned, or no more; expired actions give none.
 
-    Parameters
-    ----------
-    least_probability
-        Below this no event says that a device is unhealthy, 0 to 1. That it is healthy again is always reported.
-    now_ns
-        The time now, ns since the epoch: expired actions give no event.
-    is_executed
-        Whether NVSentinel may cordon, drain or repair by these events; else it only stores them.
+    Below `least_probability` no event says that a device is unhealthy; that it is healthy again is always reported.
+    `is_executed`: whether NVSentinel may cordon, drain or repair by these events; else it only stores them.
     """
     for one in message.actions:
         if one.action == "cordon" and one.suspect.host is not None and _counts(one, least_probability, now_ns):

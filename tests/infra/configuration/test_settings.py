@@ -22,7 +22,7 @@ from irregulars.infra.settings import (
     parse_assignment,
     settings_table,
 )
-from irregulars.infra.wiring import monitor_settings, severity_limits, worker_settings
+from irregulars.infra.wiring import monitor_settings, worker_settings
 from irregulars.messages import judgements
 from irregulars.messages.threshold_changes import LIVE
 from irregulars.settings import SeverityLimits
@@ -191,7 +191,7 @@ def test_an_assignment_needs_a_key_and_a_sign(text: str) -> None:
 
 
 def test_the_limits_of_severity_have_the_defaults_of_the_core_and_reach_both_monitors_and_worker() -> None:
-    assert severity_limits(Settings()) == SeverityLimits()
+    assert monitor_settings(Settings(), has_detectors=False).severity == SeverityLimits()
     assert (Settings().alert_least_severity, tuple(SEVERITIES)) == (LEAST_SEVERITY, judgements.SEVERITIES)
     names = [one.name for one in fields(SeverityLimits)]
     others = {f"alert_{name}": 2 * getattr(SeverityLimits(), name) for name in names}
