@@ -27,13 +27,11 @@ def message_of(verdict: Verdict) -> bytes:
     return message
 
 
-def test_more_of_the_same_wakes_nobody() -> None:
+def test_more_of_the_same_and_notes_alert_nobody_and_what_an_older_worker_says_does() -> None:
     assert alert_of(replace(OPENED, event="continued")) is None
-
-
-def test_a_note_is_stored_and_alerts_nobody() -> None:
     for event in ALERTING_EVENTS:
         assert alert_of(replace(OPENED, event=event, severity="note")) is None
+    assert message_of(replace(OPENED, severity=None))  # nobody said that it is a note
 
 
 @pytest.mark.parametrize("least", SEVERITIES)
@@ -41,10 +39,6 @@ def test_a_note_is_stored_and_alerts_nobody() -> None:
 def test_what_is_less_urgent_than_was_asked_for_gives_no_alert(severity: str, least: str) -> None:
     is_alerted = SEVERITIES.index(severity) >= SEVERITIES.index(least)
     assert (alert_of(replace(OPENED, severity=severity), least) is not None) == is_alerted
-
-
-def test_a_verdict_of_an_older_worker_is_alerted_since_nobody_said_that_it_is_a_note() -> None:
-    assert message_of(replace(OPENED, severity=None))
 
 
 @given(verdicts(events=ALERTING_EVENTS, severities=ALERTED))
@@ -110,10 +104,8 @@ def test_a_hang_and_a_detector_do_not_say_that_nothing_was_lost() -> None:
     hang = summarise(replace(OPENED, kind="hang", lost_s=0.0))
     assert f"; all {OPENED.world_size:,} GPUs wait. Next: " in hang
     assert "GPU-hours" not in summarise(replace(OPENED, kind="custom", detector="quiet_loss", lost_s=0.0))
-
-
-def test_an_improbable_second_suspect_is_not_named() -> None:
-    assert "(or " not in summarise(replace(OPENED, suspects=(NIC, Suspect("gpu", 3, (3,), 0.05))))
+    improbable = replace(OPENED, suspects=(NIC, Suspect("gpu", 3, (3,), 0.05)))
+    assert "(or " not in summarise(improbable)
 
 
 def test_gpu_hours_are_those_of_all_gpus_that_waited() -> None:
@@ -132,16 +124,13 @@ def test_a_follower_s_line_has_the_event_time_and_the_verdict() -> None:
     assert line.startswith("2026-11-21 04:16:30Z  OPENED slow NIC in llama (page): ")
     assert line.endswith(". See: irregulars show llama:0:60:0")
     assert alert_line(json.loads(message)) == line
+    assert alert_line(message_of(replace(OPENED, time_ns=None))).startswith("time not known  ")
 
 
 @given(st.text(), st.text())
 def test_no_name_reaches_the_terminal_as_a_control_sequence(job: str, host: str) -> None:
     named = replace(OPENED, job=job + "\x1b[2J\n", suspects=(replace(NIC, host=host + "\r"),))
     assert alert_line(message_of(named)).isprintable()
-
-
-def test_a_time_that_is_not_known_is_said_so() -> None:
-    assert alert_line(message_of(replace(OPENED, time_ns=None))).startswith("time not known  ")
 
 
 @pytest.mark.parametrize("message", [b"", b"[]", b"{}", b'{"schema":"alerts","version":1}', b"\xff"])

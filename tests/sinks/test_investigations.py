@@ -56,9 +56,9 @@ def test_none_reads_all_rows_of_a_job_to_find_its_newest_attempt() -> None:
         assert "{attempt:" not in sql or (newest.search(sql) and "max(attempt)" not in sql), name
 
 
-def test_each_says_what_it_answers() -> None:
-    for name in SHIPPED:
-        investigation = SHIPPED[name]
+def test_each_says_what_it_answers_and_every_theme_has_one() -> None:
+    assert {one.theme for one in SHIPPED.values()} == set(THEMES)
+    for name, investigation in SHIPPED.items():
         assert investigation.title, name
         assert investigation.description.endswith((".", "?")), name
         assert investigation.empty.endswith((".", ")")), name
@@ -66,17 +66,9 @@ def test_each_says_what_it_answers() -> None:
 
 
 def test_defaults_are_added_to_what_is_given_as_text() -> None:
-    assert bind(RANK_OPERATORS, {"job": "llama", "rank": "3", "iteration": 60}) == {
-        "job": "llama",
-        "rank": 3,
-        "iteration": 60,
-        "attempt": None,
-        "limit": 1000,
-    }
-
-
-def test_quotes_around_a_default_text_are_not_part_of_it() -> None:
-    assert bind(SHIPPED["blamed"], {})["job"] == ""
+    wanted = {"job": "llama", "rank": 3, "iteration": 60, "attempt": None, "limit": 1000}
+    assert bind(RANK_OPERATORS, {"job": "llama", "rank": "3", "iteration": 60}) == wanted
+    assert bind(SHIPPED["blamed"], {})["job"] == ""  # quotes around a default text are not part of it
 
 
 @pytest.mark.parametrize(
@@ -99,16 +91,16 @@ def test_values_that_do_not_fit_are_named(values: dict[str, object], text: str) 
         bind(RANK_OPERATORS, values)
 
 
-def test_an_unknown_name_lists_what_ships() -> None:
-    with pytest.raises(
-        InputError, match=r"must be one of bandwidth_of_rank, before_.*; got 'zzzz'\. See: irregulars"
-    ):
-        find_investigation("zzzz")
-
-
-def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:
-    with pytest.raises(InputError, match=r"must be one that ships; got 'job_now'\. Did you mean jobs_now\?"):
-        find_investigation("job_now")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("zzzz", r"must be one of bandwidth_of_rank, before_.*; got 'zzzz'\. See: irregulars"),
+        ("job_now", r"must be one that ships; got 'job_now'\. Did you mean jobs_now\?"),
+    ],
+)
+def test_an_unknown_name_lists_what_ships_or_names_the_nearest(name: str, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        find_investigation(name)
 
 
 def test_the_newest_job_is_left_to_the_database_where_none_is_given() -> None:
@@ -125,10 +117,6 @@ def test_ranges_that_are_half_open_say_so() -> None:
         shown = SHIPPED[name].sql.rpartition("\nSELECT\n")[2]
         if "past_last_iteration" in shown:
             assert "half-open" in SHIPPED[name].description, name
-
-
-def test_every_theme_has_a_question() -> None:
-    assert {one.theme for one in SHIPPED.values()} == set(THEMES)
 
 
 @pytest.mark.parametrize(

@@ -69,12 +69,8 @@ def test_a_rank_keeps_its_communicators_in_parallel_columns() -> None:
 
 
 def test_suspects_are_kept_for_every_revision_in_their_order() -> None:
-    assert list(zip(values("suspects", "revision"), values("suspects", "position"), strict=True)) == [
-        (1, 0),
-        (1, 1),
-        (2, 0),
-        (3, 0),
-    ]
+    found = zip(values("suspects", "revision"), values("suspects", "position"), strict=True)
+    assert list(found) == [(1, 0), (1, 1), (2, 0), (3, 0)]
     assert values("suspects", "device")[:2] == ["link", "nic"]
 
 

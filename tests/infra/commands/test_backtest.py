@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from irregulars.infra import wiring
 from tests.conftest import RECORDINGS
 from tests.infra.test_cli import Run, run
 
@@ -115,7 +116,10 @@ def test_a_module_that_leaves_is_no_end_of_the_command(run: Run, tmp_path: Path)
         (["peers", "--job", "a", "--clickhouse-url", "http://127.0.0.1:1"], "database must answer within"),
     ],
 )
-def test_a_call_that_cannot_be_is_one_line(run: Run, arguments: list[str], message: str) -> None:
+def test_a_call_that_cannot_be_is_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr(wiring.database_settings, "__defaults__", (0.3,))  # seconds that it waits for the database
     status, out, err = run("backtest", *arguments)
     assert (status, out) == (2, "")
     assert message in err

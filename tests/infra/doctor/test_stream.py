@@ -18,16 +18,10 @@ def announced(rank: int, time_s: float, attempt: int = 0, **others: object) -> A
 
 
 def beat(
-    rank: int,
-    time_s: float,
-    lost: int = 0,
-    state: str = "running",
-    attempt: int = 0,
-    partition: int = 0,
-    start: str | None = None,
+    rank: int, time_s: float, lost: int = 0, state: str = "running", attempt: int = 0, start: str | None = None
 ) -> Beat:
     sources = {"commops": SourceProgress(10, None, lost)}
-    return Beat(partition, time_s, Heartbeat("llama", attempt, rank, sources, state, start=start))
+    return Beat(0, time_s, Heartbeat("llama", attempt, rank, sources, state, start=start))
 
 
 def test_the_newest_attempt_counts_with_the_newest_word_of_each_rank() -> None:
@@ -40,14 +34,11 @@ def test_the_newest_attempt_counts_with_the_newest_word_of_each_rank() -> None:
     assert (job.attempt, job.announced, job.heard_s) == (1, {0}, {})
 
 
-def test_a_job_that_was_heard_before_is_left_out_and_one_that_ended_is_known() -> None:
+def test_a_job_heard_before_is_left_out_one_that_ended_is_known_and_a_silent_rank_not_waited_for() -> None:
     log = [beat(0, 5.0, state="ended"), beat(1, 6.0, state="ended")]
     assert jobs_of([announced(0, 1.0)], log, {}, 7.0) == ()
     (job,) = jobs_of([announced(0, 1.0)], log, {}, 6.0)
     assert job.ended == {0, 1}
-
-
-def test_a_rank_that_will_send_nothing_is_not_waited_for() -> None:
     (job,) = jobs_of([announced(0, 1.0), announced(1, 1.0, is_logged=False)], [], {}, 0.0)
     assert job.announced == {0}
 
@@ -92,23 +83,17 @@ def test_a_start_that_goes_on_after_the_next_was_announced_is_another_job(
     assert (job.hosts, job.beside, job.contradicts) == ({0: "node-9"}, beside, None)
 
 
-def test_clocks_that_agree_show_nothing_and_delays_alone_accuse_no_clock() -> None:
-    hosts = {("llama", 0): "a", ("llama", 1): "b"}
-    log = [beat(0, 10.0), beat(1, 10.1), beat(0, 11.0), beat(1, 4.0), beat(1, 11.2)]  # one that came late
-    assert host_clocks(log, hosts, 12.0) == {"a": 0.0, "b": 0.0}
-
-
-def test_a_clock_ahead_shows_against_ours() -> None:
-    hosts = {("llama", 0): "a"}
-    assert host_clocks([beat(0, 10.0), beat(0, 20.0)], hosts, 15.0) == {"a": 5.0}
-
-
-def test_beside_a_clock_that_is_ahead_a_right_one_is_not_behind() -> None:
-    hosts = {("llama", 0): "a", ("llama", 1): "b"}
-    log = [beat(0, 30.0), beat(1, 10.0), beat(0, 31.0), beat(1, 11.0)]
-    assert host_clocks(log, hosts, 11.0) == {"a": 20.0, "b": 0.0}
-
-
-def test_partitions_are_compared_each_for_itself() -> None:
-    hosts = {("llama", 0): "a", ("llama", 1): "b"}
-    assert host_clocks([beat(0, 10.0), beat(1, 3.0, partition=1)], hosts, 12.0) == {"a": 0.0, "b": 0.0}
+@pytest.mark.parametrize(
+    ("log", "now_s", "clocks"),
+    [
+        # Clocks that agree, and one message that came late: delays alone accuse no clock.
+        ([beat(0, 10.0), beat(1, 10.1), beat(0, 11.0), beat(1, 4.0), beat(1, 11.2)], 12.0, {"a": 0.0, "b": 0.0}),
+        ([beat(0, 10.0), beat(0, 20.0)], 15.0, {"a": 5.0}),  # ahead of ours
+        # Beside a clock that is ahead a right one is not behind.
+        ([beat(0, 30.0), beat(1, 10.0), beat(0, 31.0), beat(1, 11.0)], 11.0, {"a": 20.0, "b": 0.0}),
+        # Partitions are compared each for itself.
+        ([beat(0, 10.0), beat(1, 3.0)._replace(partition=1)], 12.0, {"a": 0.0, "b": 0.0}),
+    ],
+)
+def test_a_clock_that_is_off_shows_by_host(log: list[Beat], now_s: float, clocks: dict[str, float]) -> None:
+    assert host_clocks(log, {("llama", 0): "a", ("llama", 1): "b"}, now_s) == clocks

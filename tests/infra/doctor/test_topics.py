@@ -23,13 +23,10 @@ def changed(name: str, **config: str | None) -> TopicFacts:
     return replace(before, config={key: value for key, value in wanted.items() if value is not None})
 
 
-def test_topics_as_they_are_made_are_well() -> None:
-    assert troubles(found()) == []
-
-
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
+        ({}, []),
         ({"commops": topic("commops", error="missing")}, [("problem", "topic_missing")]),
         ({"mutes": topic("mutes", error="missing")}, [("warning", "topic_missing")]),
         ({"alerts": topic("alerts", error="refused")}, [("unknown", "topic_hidden")]),
@@ -111,12 +108,9 @@ def test_what_lacks_for_a_role_is_named() -> None:
     assert "write topic irregulars.bandwidth" in one.text
 
 
-def test_who_may_everything_has_every_role() -> None:
+def test_rights_for_all_are_every_role_rights_for_nothing_are_a_problem_and_silence_is_not_known() -> None:
     (one,) = check_rights(kafka(), LAYOUT, Question())
     assert "everything" in one.text
-
-
-def test_rights_for_nothing_are_a_problem_and_silence_is_not_known() -> None:
     half = kafka(topics={name: topic(name, operations=frozenset({"describe"})) for name in TOPICS if name != "jobs"}
                  | {"jobs": topic("jobs", operations=frozenset())})  # fmt: skip
     assert troubles(check_rights(half, LAYOUT, Question())) == [("problem", "no_role")]

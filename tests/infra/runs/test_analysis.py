@@ -133,11 +133,8 @@ def test_the_irregular_iterations_hold_the_fault(name: str) -> None:
     assert max(overlap(span, truth) for span in analysed(name).irregular_ranges) >= 0.8
 
 
-def test_noise_accuses_nobody_and_that_is_a_judgement() -> None:
+def test_noise_accuses_nobody_and_that_is_a_judgement_and_a_fault_as_small_accuses_its_rank_or_nobody() -> None:
     assert (analysed("gloo-clean").verdicts, analysed("gloo-clean").unjudged_reason) == ([], None)
-
-
-def test_a_fault_as_small_as_the_noise_accuses_its_rank_or_nobody() -> None:
     verdicts = analysed("gloo-slow-compute").verdicts
     assert all(suspect.ranks == (3,) for verdict in verdicts for suspect in verdict.suspects)
 
@@ -367,6 +364,7 @@ def test_a_job_with_a_verdict_was_judged() -> None:
     analysis = analysed("gloo-slow-nic")
     assert analysis.unjudged_reason is None
     assert "unjudged_reason" not in analysis.to_json()
+    assert Analysis("j", 0, unjudged_reason="so").to_json()["unjudged_reason"] == "so"
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 training iteration is"), (5, "5 training iterations are")])
@@ -390,10 +388,6 @@ def test_one_rank_of_many_has_no_peers() -> None:
     one = {name: {0: getattr(clean(), name)[0]} for name in ("commops", "iterations", "bandwidth")}
     reason = reason_of(replace(clean(), announcements=announcements, **one))
     assert "of 4 ranks only rank 0 is logged" in reason
-
-
-def test_the_reason_is_in_the_json() -> None:
-    assert Analysis("j", 0, unjudged_reason="so").to_json()["unjudged_reason"] == "so"
 
 
 def logs(folder: Path, has_starts: bool) -> None:

@@ -90,19 +90,14 @@ def test_a_hang_is_told_however_little_it_has_lost_when_its_verdict_opens() -> N
     assert said(tell_all(ledger, T0)) == [("opened", "page")]
 
 
-def test_a_hang_that_came_while_muted_is_told_when_the_mute_is_taken_back() -> None:
-    ledger = ledger_of(hold_s=0.0)
-    ledger.set_mutes([mute(T0 + 2 * HOUR, host="node-3")])
-    ledger.apply_alert(hang(), T0)
-    assert tell_all(ledger, T0) == []
-    ledger.set_mutes([])
-    assert said(tell_all(ledger, T0 + HOUR)) == [("opened", "page")]
-
-
-def test_a_hang_of_a_job_that_has_ended_wakes_nobody() -> None:
-    ledger = ledger_of()
-    ledger.apply_alert(hang(state="closed", close_reason="finished"), T0)
-    assert tell_all(ledger, T0 + HOUR) == []
+def test_a_hang_that_came_while_muted_is_told_when_the_mute_is_taken_back_unless_its_job_has_ended() -> None:
+    for changes, events in (({}, [("opened", "page")]), ({"state": "closed", "close_reason": "finished"}, [])):
+        ledger = ledger_of(hold_s=0.0)
+        ledger.set_mutes([mute(T0 + 2 * HOUR, host="node-3")])
+        ledger.apply_alert(hang(**changes), T0)
+        assert tell_all(ledger, T0) == []
+        ledger.set_mutes([])
+        assert said(tell_all(ledger, T0 + HOUR)) == events
 
 
 def lives() -> st.SearchStrategy[list[tuple[dict[str, Any], int]]]:
@@ -238,13 +233,16 @@ def test_a_muted_incident_that_is_still_open_is_told_afterwards_and_said_to_have
     assert summary_of(due.notice).endswith("It was muted until 2027-01-15 09:00:00Z by ann: new firmware.")
 
 
-def test_a_muted_incident_that_ends_meanwhile_is_never_told() -> None:
+def test_a_muted_incident_that_ends_meanwhile_is_never_told_nor_is_a_mute_that_was_over_before() -> None:
     ledger = ledger_of()
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
     ledger.apply_alert(alert(), T0)
     assert tell_all(ledger, T0) == []
     ledger.apply_alert(alert(revision=2, event="closed"), T0 + S)
     assert tell_all(ledger, T0 + DAY) == []
+    ledger.apply_alert(alert("after it"), T0 + HOUR)
+    (due,) = tell_all(ledger, T0 + HOUR)
+    assert due.notice.muted is None
 
 
 def test_the_end_of_an_incident_that_was_told_is_told_in_spite_of_a_mute() -> None:
@@ -276,14 +274,6 @@ def test_a_mute_that_is_lifted_lets_go_of_what_it_held_back() -> None:
     ledger.set_mutes([mute(T0 + HOUR, host="node-3")])
     (due,) = tell_all(ledger, T0 + HOUR)
     assert due.notice.muted is not None
-
-
-def test_a_mute_that_was_over_before_the_incident_is_not_mentioned() -> None:
-    ledger = ledger_of()
-    ledger.set_mutes([mute(T0 - S, host="node-3")])
-    ledger.apply_alert(alert(), T0)
-    (due,) = tell_all(ledger, T0)
-    assert due.notice.muted is None
 
 
 # --- repeat offenders -----------------------------------------------------------------------------------------------

@@ -118,12 +118,9 @@ def test_an_action_says_what_it_rests_on_costs_and_until_when() -> None:
     assert checkpoint.expires_at_ns == NOW_NS + TIME_TO_LIVE_NS["checkpoint_now"]
 
 
-def test_in_a_hang_all_gpus_are_lost() -> None:
+def test_in_a_hang_all_gpus_are_lost_and_what_is_not_known_is_none() -> None:
     hang = replace(VERDICT, kind="hang", delta=float("nan"))
     assert [one.gpu_hours_lost_per_hour for one in actions_of(notice_of(hang))] == [64.0]
-
-
-def test_what_is_not_known_is_none() -> None:
     unknown = replace(VERDICT, world_size=0, time_ns=None)
     for one in actions_of(notice_of(unknown)):
         assert (one.gpu_hours_lost, one.gpu_hours_lost_per_hour, one.expires_at_ns) == (None, None, None)
@@ -251,18 +248,13 @@ def test_a_message_that_breaks_its_schema_is_refused(change: dict[str, Any], tex
 
 
 @pytest.mark.parametrize("field", ["state", "action_id", "probability", "device"])
-def test_an_action_that_lacks_a_field_is_refused_by_its_name(field: str) -> None:
-    values = message()
-    values["actions"][1].pop(field)
-    with pytest.raises(RecordError, match=rf"actions\[1\].{field} must be"):
-        decode_actions(json.dumps(values).encode())
-
-
-def test_a_state_that_nobody_knows_is_neither_done_nor_undone() -> None:
-    values = message()
-    values["actions"][0]["state"] = "perhaps"
-    with pytest.raises(RecordError, match="state must be one of proposed, withdrawn"):
-        decode_actions(json.dumps(values).encode())
+def test_an_action_that_lacks_a_field_or_has_an_unknown_state_is_refused_by_its_name(field: str) -> None:
+    lacking, odd = message(), message()
+    lacking["actions"][1].pop(field)
+    odd["actions"][1][field] = "perhaps" if field == "state" else 3  # that state is neither done nor undone
+    for values in (lacking, odd):
+        with pytest.raises(RecordError, match=rf"actions\[1\].{field} must be"):
+            decode_actions(json.dumps(values).encode())
 
 
 def test_the_same_again_and_later_ones_count_and_older_ones_do_not() -> None:
