@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+# What the wheel is made of
 SOURCES: Final = (
     "pyproject.toml", "README.md", "LICENSE", "irregulars", "detectors", "infra", "producers", "sinks", "streams",
 )  # fmt: skip
-"""What the wheel is made of."""
 
 # Taken out again when all is installed: an environment in production is replaced, and never changed
 LATER: Final = ("pip", "setuptools")

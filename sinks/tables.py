@@ -44,6 +44,7 @@ def _schema(required: Mapping[str, pa.DataType], optional: Mapping[str, pa.DataT
 _ITERATION: Final = {"job": pa.string(), "attempt": pa.int64(), "iteration": pa.int64()}
 _PLACE: Final = {"host": pa.string(), "gpu": pa.int64(), "nic": pa.string(), "switch": pa.string()}
 
+# All tables that sinks store
 TABLES: Final[Mapping[str, TableFormat]] = {
     "jobs": TableFormat(
         _schema(
@@ -174,7 +175,6 @@ TABLES: Final[Mapping[str, TableFormat]] = {
         version="said_at",
     ),
 }  # fmt: skip
-"""All tables that sinks store."""
 
 
 def tables_of(judgements: Judgements) -> dict[str, pa.Table]:

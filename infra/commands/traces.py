@@ -93,7 +93,14 @@ def replay(
     agent = Agent(source, agent_settings(settings), waiting.note if json else waiting.show)
     with stopping.on_stop(agent.stop), waiting:
         done = agent.run()
-    _report(done, json)
+    if json:
+        print_json({"announcements": done.announcements, "batches": done.batches, "rows": done.rows,
+                    "delivered_messages": done.delivered_messages, "reason": done.reason})  # fmt: skip
+        return
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    sent = f"{counted(done.announcements, 'announcement')} and {counted(done.rows, 'row')} delivered"
+    print(f"{done.reason}: {sent} in {counted(done.batches, 'batch', 'batches')}")
 
 
 def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool) -> Trace:
@@ -186,17 +193,6 @@ class Acknowledged:
     def _complain(self) -> None:
         text = f"NOTHING WAS ACKNOWLEDGED by Kafka at {self._bootstrap} within {QUIET_S:g} s"
         say(f"{text}; is it there, and is anything else in its way?")
-
-
-def _report(done: Progress, json: bool) -> None:
-    if json:
-        print_json({"announcements": done.announcements, "batches": done.batches, "rows": done.rows,
-                    "delivered_messages": done.delivered_messages, "reason": done.reason})  # fmt: skip
-        return
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    sent = f"{counted(done.announcements, 'announcement')} and {counted(done.rows, 'row')} delivered"
-    print(f"{done.reason}: {sent} in {counted(done.batches, 'batch', 'batches')}")
 
 
 _FAULT_HELP = (

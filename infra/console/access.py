@@ -37,10 +37,11 @@ MOST_NAME: Final = 100
 _TOKEN_BYTES: Final = 24
 _VERSION: Final = "1"
 
+# Pages for machines. They hold nothing of jobs and change nothing: they need no login, and are answered under any
+# name, as Prometheus may use a pod's address or a name inside a cluster that is in no setting.
 OPEN: Final = ("/healthz", "/metrics")
-"""Pages for machines. They hold nothing of jobs and change nothing: they need no login, and are answered under any
-name, as Prometheus may use a pod's address or a name inside a cluster that is in no setting."""
 
+# A browser loads and runs nothing but our own files: a job's name that got through as HTML would stay text
 CONTENT_POLICY: Final = "; ".join(
     (
         "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data: blob:",
@@ -48,7 +49,6 @@ CONTENT_POLICY: Final = "; ".join(
         "base-uri 'none'", "frame-ancestors 'none'",
     )
 )  # fmt: skip
-"""A browser loads and runs nothing but our own files: a job's name that got through as HTML would stay text."""
 
 _HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": CONTENT_POLICY,

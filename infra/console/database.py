@@ -74,8 +74,8 @@ class SharedAnswers:
 
 
 AT_ONCE: Final = 6  # questions that the database works on at a time
+# How long the database may work on one question, s. People wait a second or two, and then give up.
 ANSWER_S: Final = 8.0
-"""How long the database may work on one question, s. People wait a second or two, and then give up."""
 
 _QUEUE_S: Final = 4.0  # how long a question waits for its turn
 _MARGIN_S: Final = 3.0  # from the database's own limit to ours
@@ -267,8 +267,7 @@ class RecentAlerts:
         self._lock: Final = threading.Lock()
         self._is_over: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._follow, name="irregulars-alerts", daemon=True)
-        self.trouble: str | None = None
-        """Why the topic can't be read now; None: it is read, or was not asked yet."""
+        self.trouble: str | None = None  # why the topic can't be read now; None: it is read, or was not asked yet
 
     def start(self) -> None:
         """Begin to read."""

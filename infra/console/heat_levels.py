@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from irregulars.dtypes import Column, Floats, Ints
 
 Levels: TypeAlias = NDArray[np.uint16]  # values as levels; 0: not stored
+# Levels as the browser gets them; 0: not stored, 1: at or below the scale's `low`, 255: at or above its `high`
 Codes: TypeAlias = NDArray[np.uint8]
-"""Levels as the browser gets them; 0: not stored, 1: at or below the scale's `low`, 255: at or above its `high`."""
 
 Values: TypeAlias = NDArray[np.float32]  # values of cells; NaN: not stored
 MISSING: Final = 0
@@ -218,6 +218,7 @@ def compressed(body: bytes, accepted: str) -> tuple[bytes, str]:
     return body, ""
 
 
+# In which order rows may stand
 ORDERS: Final = {
     "rank": "rank",
     "host": "host",
@@ -227,7 +228,6 @@ ORDERS: Final = {
     "dp": "data parallel group",
     "strange": "strangeness",
 }
-"""In which order rows may stand."""
 
 UNKNOWN: Final = -1
 

@@ -30,11 +30,11 @@ from irregulars.infra.console.heat_levels import (
 )
 
 TILE: Final = 512  # bins in a tile's height and width, at most
+# Ranks, or iterations, in a bin at most: where the extreme lies in its bin is sent in two bytes
 MOST_PER_BIN: Final = 1 << 16
-"""Ranks, or iterations, in a bin at most: where the extreme lies in its bin is sent in two bytes."""
 
+# Cells of a window at most: 32 MiB of levels, read within a second or two. 100,000 ranks: 167 iterations.
 MOST_CELLS: Final = 1 << 24
-"""Cells of a window at most: 32 MiB of levels, read within a second or two. 100,000 ranks: 167 iterations."""
 
 STRANGEST: Final = 10  # ranks that the table beside the heat map lists
 
@@ -152,8 +152,8 @@ def extended(
     return HeatMatrix(version, levels, scale_of(levels, base.baseline.low, quantity.least), base.baseline)
 
 
+# A group with fewer ranks has no median that a culprit would not move: all ranks are its peers instead
 FEWEST_PEERS: Final = 3
-"""A group with fewer ranks has no median that a culprit would not move: all ranks are its peers instead."""
 
 _MAD: Final = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
 _FLOOR: Final = 4.0  # robust standard deviations that count as usual: ranks differ in their noise
@@ -174,6 +174,7 @@ class Quantity:
     unit: str = "ns"  # ``ns`` or ``score``
 
 
+# All choices; the first is the default
 QUANTITIES: Final = {
     one.name: one
     for one in (
@@ -193,7 +194,6 @@ QUANTITIES: Final = {
                  LEAST_SCORE, "score"),
     )
 }  # fmt: skip
-"""All choices; the first is the default."""
 
 
 def usual_of(work: Values) -> Values:

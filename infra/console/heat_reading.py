@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 _CHUNK_CELLS: Final = 1 << 21  # cells of one question: 20 MB on the way
+# Iterations of which a rank's usual is the median; chosen: its standard error is a fifth of the noise
 _SAMPLED: Final = 41
-"""Iterations of which a rank's usual is the median; chosen: its standard error is a fifth of the noise."""
 
 MOST_TIMES: Final = 100_000  # iterations of a window at most
 _SETTLED_S: Final = 15  # so long after the newest iteration was stored, s, the rows of its ranks are stored too

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Memory of the kept matrices together, bytes, at most. One of 8,192 ranks × 1,000 iterations: 16 MiB.
 KEPT_BYTES: Final = 256 << 20
-"""Memory of the kept matrices together, bytes, at most. One of 8,192 ranks × 1,000 iterations: 16 MiB."""
 
 MOST_ITERATIONS: Final = 4_096  # iterations of a window at most; of large jobs fewer, see `matrix.MOST_CELLS`
 _PLACES_KEPT_S: Final = 30.0

@@ -132,8 +132,8 @@ async def read_own_form(request: Request) -> dict[str, str]:
     return fields
 
 
+# In a route, ``{job:irregulars_name}``: a name that `piece_of` wrote, slashes and line breaks included
 NAME: Final = "irregulars_name"
-"""In a route, ``{job:irregulars_name}``: a name that `piece_of` wrote, slashes and line breaks included."""
 
 _DOTS: Final = (".", "..")
 

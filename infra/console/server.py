@@ -235,8 +235,8 @@ def _answer(
     return answer
 
 
+# Folders whose files stand under ``/static/``; of one name in several the first counts
 FOLDERS: Final = (("infra", "console", "static"), ("infra", "console", "heat_map", "static"))
-"""Folders whose files stand under ``/static/``; of one name in several the first counts."""
 
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -299,9 +299,9 @@ def static_route(known: dict[str, StaticFile]) -> BaseRoute:
 _STOP_S: Final = 3
 _IDLE_S: Final = 30
 _BACKLOG: Final = 128
+# Connections and requests at a time; more are answered with 503. Files that a process may open are 1,024 in most
+# places; the database needs some too.
 _MOST: Final = 512
-"""Connections and requests at a time; more are answered with 503. Files that a process may open are 1,024 in most
-places; the database needs some too."""
 
 
 Certificate = tuple[Path, Path]  # our certificate and its key (PEM), for https

@@ -28,17 +28,18 @@ from irregulars.kafka.security import KafkaSecurity
 
 GROUP: Final = "kafka"
 SLOW_S: Final = 2.0  # a broker that takes longer to answer its first request makes every step slow
+# A certificate that ends within two weeks leaves just time enough to request a new one
 EXPIRES_SOON_S: Final = 14 * 86_400.0
-"""A certificate that ends within two weeks leaves just time enough to request a new one."""
 
+# Clocks that differ by less are well. Kafka keeps messages by their times, and silences are counted by them.
 CLOCK_S: Final = 2.0
-"""Clocks that differ by less are well. Kafka keeps messages by their times, and silences are counted by them."""
 
 _LOOK_S: Final = 2.0
 _INFO: Final = 6  # librdkafka's log level at which it reports each connection that fails, and no requests
+# The times in a DER certificate (RFC 5280): UTCTime or GeneralizedTime. The first two are its validity.
 _VALIDITY: Final = re.compile(rb"\x17\x0d(\d{12}Z)|\x18\x0f(\d{14}Z)")
-"""The times in a DER certificate (RFC 5280): UTCTime or GeneralizedTime. The first two are its validity."""
 
+# Lines of librdkafka's log, with code and text of the obstacle behind each; the first that fits counts
 _CASES: Final = (
     (r"ssl\.(\w+)\.location failed", "log_in_unusable", "{0} must be a readable file in PEM"),
     (r"SASL authentication error: (.*?)(?: \(after|$)", "log_in_refused", "refuses {who} by {mechanism}: {0}"),
@@ -55,7 +56,6 @@ _CASES: Final = (
      "speaks TLS, and kafka_tls is false"),
     (r"Disconnected.*in state UP", "log_in_asked", "asks for a log-in, and kafka_user is not set"),
 )  # fmt: skip
-"""Lines of librdkafka's log, with code and text of the obstacle behind each; the first that fits counts."""
 
 _FILES: Final = {"ca": "kafka_ca_file", "certificate": "kafka_cert_file", "key": "kafka_key_file"}
 

@@ -240,13 +240,13 @@ def _speaks_tls(own: DatabaseSettings) -> bool:
 
 
 GROUP: Final = "clickhouse"
+# Shares of a disk. Merges write a second copy of their parts, and stop where there is no room for it.
 FEW_FREE: Final = 0.2
 NO_FREE: Final = 0.05
-"""Shares of a disk. Merges write a second copy of their parts, and stop where there is no room for it."""
 
+# Of one partition of a table. ClickHouse delays inserts from 1000 on, and refuses them from 3000 on.
 MANY_PARTS: Final = 300
 TOO_MANY_PARTS: Final = 1000
-"""Of one partition of a table. ClickHouse delays inserts from 1000 on, and refuses them from 3000 on."""
 
 LAG_S: Final = 60.0
 STUCK_LAG_S: Final = 600.0

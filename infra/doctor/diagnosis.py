@@ -31,21 +31,21 @@ from irregulars.version import VERSION
 
 OF_KAFKA: Final = ("kafka", "topics", "rights", "workers", "jobs", "alerts")
 _ANSWER_S: Final = 8.0
+# Seconds that reading may take beyond its deadline: steps end by it, and not to the tenth of a second
 _GRACE_S: Final = 2.0
-"""Seconds that reading may take beyond its deadline: steps end by it, and not to the tenth of a second."""
 
 _Facts = TypeVar("_Facts")
 OnStep = Callable[[str], None]
 LOG: Final = logging.getLogger("irregulars.doctor")
 
+# Codes of findings for which no alert comes, of some job or of all. A broker that can't be used blocks by any code.
+# Hidden topics are none: a reader of alerts sees no others, and they may well be there.
 BLOCKING: Final = frozenset(
     {
         "topic_missing", "partitions_differ", "no_leader", "no_worker", "partitions_unread", "behind",
         "judging_behind", "not_announced", "none_closes", "no_marks", "all_refused",
     }
 )  # fmt: skip
-"""Codes of findings for which no alert comes, of some job or of all. A broker that can't be used blocks by any code.
-Hidden topics are none: a reader of alerts sees no others, and they may well be there."""
 
 FIRST_S: Final = 60.0
 EVERY_S: Final = 60.0  # seconds until the first look, and between two; a look takes some tenths of a second
@@ -233,12 +233,12 @@ def line_of(one: Finding) -> str:
 
 
 _WORKER: Final = ("faust", "clickhouse_connect", "river")
+# Settings that name a file which other users must not read
 SECRETS: Final = (
     "kafka_password_file", "kafka_key_file", "kafka_token_file", "clickhouse_password_file",
     "clickhouse_reader_password_file", "console_token_file", "console_key_file",
     "console_proxy_secret_file",
 )  # fmt: skip
-"""Settings that name a file which other users must not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +305,8 @@ def _free_bytes(directory: Path) -> int | None:
 
 
 GROUP: Final = "machine"
+# Of the disk of ``data_dir``: a worker keeps little there, an agent's spool 1 GiB by default
 LEAST_FREE_BYTES: Final = 1 << 30
-"""Of the disk of ``data_dir``: a worker keeps little there, an agent's spool 1 GiB by default."""
 
 
 def check_machine(seen: MachineFacts, role: str | None = None) -> Iterator[Finding]:

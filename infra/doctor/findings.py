@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "warning", "problem", "unknown"]
 
+# Names for ``--only``, and the heading of each group
 GROUPS: Final = {
     "machine": "This machine",
     "kafka": "Kafka",
@@ -30,7 +31,6 @@ GROUPS: Final = {
     "jobs": "Producers and jobs",
     "alerts": "Alerts and notify",
 }
-"""Names for ``--only``, and the heading of each group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +178,7 @@ _OPERATING: Final = "infra/docs/operating.md"
 _ACCESS: Final = "infra/docs/access.md"
 _WHO: Final = _ACCESS + "#kafka-who-we-are"
 
+# By a finding's code; places in braces are filled by the finding
 TO_DO: Final[Mapping[str, str]] = {
     # this machine
     "setting_refused": "Correct it: irregulars settings shows what is in force; infra/docs/settings.md",
@@ -279,7 +280,6 @@ TO_DO: Final[Mapping[str, str]] = {
     "topics_first": "First what stands under Topics: irregulars topics create",
     "not_read": "infra/docs/doctor.md#what-is-not-known",
 }  # fmt: skip
-"""By a finding's code; places in braces are filled by the finding."""
 
 
 WIDTH: Final = 80

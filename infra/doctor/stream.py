@@ -89,11 +89,11 @@ class Tails:
 
 HEARD_S: Final = 3600.0  # jobs that were heard within so long are looked at
 
+# Newest messages of a topic that are read: some seconds for the largest jobs
 MOST: Final[Mapping[str, int]] = {
     "progress": 20_000, "jobs": 100_000, "heartbeats": 50_000, "evidence": 400, "deadletter": 500, "notices": 5_000,
     "mutes": 5_000,
 }  # fmt: skip
-"""Newest messages of a topic that are read: some seconds for the largest jobs."""
 
 _MOST_WAITING: Final = 32
 _TRYING_S: Final = 120.0

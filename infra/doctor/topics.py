@@ -232,7 +232,14 @@ def check_topics(
         yield ok("topics", "leaders", "each partition has a leader, and all its copies keep up")
     if question.role in (None, "admin"):  # only the admin's role can change the layout
         yield from _copies(there)
-        yield from _configurations(there, grace_s)
+        unknown = [topic.name for topic in there.values() if topic.config is None]
+        wrong = [one for name, topic in there.items() if topic.config is not None
+                 for one in _configuration(name, topic, topic.config, grace_s)]  # fmt: skip
+        yield from wrong
+        if unknown:
+            yield unread("topics", "settings", f"we may not read the configuration of {count(len(unknown), 'topic')}")
+        elif not wrong:
+            yield ok("topics", "settings", "kept, cleaned and bounded as they should be")
 
 
 def _missing(topics: Topics, needed: tuple[Collection[str], Collection[str]]) -> Iterator[Finding]:
@@ -297,17 +304,6 @@ def _copies(there: Topics) -> Iterator[Finding]:
         yield finding("warning", "topics", "copies", text, "min_insync")
     else:
         yield ok("topics", "copies", f"{least} of each partition or more")
-
-
-def _configurations(there: Topics, grace_s: float) -> Iterator[Finding]:
-    unknown = [topic.name for topic in there.values() if topic.config is None]
-    wrong = [one for name, topic in there.items() if topic.config is not None
-             for one in _configuration(name, topic, topic.config, grace_s)]  # fmt: skip
-    yield from wrong
-    if unknown:
-        yield unread("topics", "settings", f"we may not read the configuration of {count(len(unknown), 'topic')}")
-    elif not wrong:
-        yield ok("topics", "settings", "kept, cleaned and bounded as they should be")
 
 
 def _configuration(name: str, topic: TopicFacts, config: Mapping[str, str], grace_s: float) -> Iterator[Finding]:

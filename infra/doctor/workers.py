@@ -76,8 +76,8 @@ def _reason(page: tuple[int, str]) -> str | None:
 
 
 GROUP: Final = "workers"
+# A worker says how far it is every two seconds: one that has said nothing for that long does not read
 ALIVE_S: Final = 30.0
-"""A worker says how far it is every two seconds: one that has said nothing for that long does not read."""
 
 LATE_S: Final = 60.0
 BEHIND_S: Final = 300.0  # age of unread messages that is a page, as in the alert IrregularsBehind
@@ -220,14 +220,14 @@ def _store(page: WorkerPage) -> Iterator[Finding]:
     yield finding("problem", GROUP, "storing", text, "not_stored")
 
 
+# A rank of a default agent is heard every ten seconds at least (``heartbeat_s``); six of these are no accident
 SILENT_S: Final = 60.0
-"""A rank of a default agent is heard every ten seconds at least (``heartbeat_s``); six of these are no accident."""
 
 ANNOUNCED_S: Final = 60.0  # ranks of a job start within this time of one another, else the others wait for the rest
 FIRST_CLOSING_S: Final = 120.0
+# Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint may take
+# some minutes, and so may the first iterations, which compile: sooner it is a warning.
 CLOSING_S: Final = 300.0
-"""Without a closed iteration for so long, while operators come, nothing of the job is judged. A checkpoint may take
-some minutes, and so may the first iterations, which compile: sooner it is a warning."""
 
 _MOST_JOBS: Final = 8
 ALL_LOST: Final = 0.9  # share of messages in the dead letters from which on nothing gets through

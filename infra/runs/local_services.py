@@ -86,7 +86,12 @@ class LocalServices(Service):
                 data_dir=directory,
             )
             self._start_worker(directory)
-            self._write_config(directory)
+            self.config_file = directory / "connection.toml"
+            lines = [f'{name} = "{getattr(self.settings, name)}"\n' for name in _CONNECTION]
+            descriptor = os.open(self.config_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.writelines(lines)
+            self._stack.callback(self.config_file.unlink, missing_ok=True)
 
     def stop(self) -> None:
         """Stop worker, database and broker, in this order. Twice is fine."""
@@ -153,14 +158,6 @@ class LocalServices(Service):
                     f"worker must read within {_JOIN_S:g} s; it does not (log: {self.log_that_stays()})"
                 )
             stopping.pause(_POLL_S)
-
-    def _write_config(self, directory: Path) -> None:
-        self.config_file = directory / "connection.toml"
-        lines = [f'{name} = "{getattr(self.settings, name)}"\n' for name in _CONNECTION]
-        descriptor = os.open(self.config_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-        self._stack.callback(self.config_file.unlink, missing_ok=True)
 
 
 def _is_stable(admin: object) -> bool:

@@ -30,8 +30,8 @@ from irregulars.words import duration, rate
 
 BEFORE_SHOWN: Final = 40  # iterations before a verdict that are read: they show how steady the job was
 AFTER_SHOWN: Final = 20  # iterations behind a verdict that are read: is it over?
+# Iterations of which each rank's work is read, for the heat map: those around the first irregular one
 LOOKED_INTO: Final = 60
-"""Iterations of which each rank's work is read, for the heat map: those around the first irregular one."""
 
 STRETCHES_SHOWN: Final = 60  # stretches of time into which samples of bandwidth are gathered
 BINS: Final = 64  # rows of a heat map at most; of more ranks, several share a row, and the slowest of them is shown

@@ -434,8 +434,7 @@ class Retries:
         self._give_up_ns: Final = int(give_up_s * _NS)
         self._failed: Final[dict[str, tuple[int, int]]] = {}  # time of the first failure, and number of failures
         self._failures = 0
-        self.rests_until_ns = 0
-        """When the channel may be given any notice again, ns since the epoch."""
+        self.rests_until_ns = 0  # when the channel may be given any notice again, ns since the epoch
 
     def failed(self, notice: str, now_ns: int, retry_after_s: float) -> int | None:
         """Record a failure; return when the notice is tried again, or None: it is given up.

@@ -18,10 +18,10 @@ _CREDENTIALS: Final = frozenset({"not_authed", "invalid_auth", "token_expired", 
                                  "missing_scope", "not_in_channel"})  # fmt: skip
 _GONE: Final = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
 _CREDENTIALS_S: Final = 60.0
+# Text is neither formatted nor searched for links and names, and no page is fetched to be shown below it
+# (https://docs.slack.dev/reference/methods/chat.postMessage)
 _AS_IT_IS: Final = {"parse": "none", "mrkdwn": False, "link_names": False, "unfurl_links": False,
                     "unfurl_media": False}  # fmt: skip
-"""Text is neither formatted nor searched for links and names, and no page is fetched to be shown below it
-(https://docs.slack.dev/reference/methods/chat.postMessage)."""
 
 
 class SlackBotChannel(HttpChannel):

@@ -26,12 +26,12 @@ from irregulars.words import name_kind
 ActionState = Literal["proposed", "withdrawn"]
 HOUR_NS: Final = 3600 * 10**9
 
+# How long after the evidence an action may still be begun, ns. Who comes later shall not act on what was true then: a
+# checkpoint is worth it now, a host may be repaired an hour later. A test is useful whenever the host is free.
 TIME_TO_LIVE_NS: Final = {
     "cordon": HOUR_NS, "drain": HOUR_NS, "checkpoint_now": HOUR_NS // 6,
     "test_device": 7 * 24 * HOUR_NS, "replan_stages": 7 * 24 * HOUR_NS,
 }  # fmt: skip
-"""How long after the evidence an action may still be begun, ns. Who comes later shall not act on what was true then:
-a checkpoint is worth it now, a host may be repaired an hour later. A test is useful whenever the host is free."""
 
 # Of a device: what is remembered of an action travels with each notice, and a hang may keep thousands waiting
 _RANKS_REMEMBERED: Final = 64
