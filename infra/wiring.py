@@ -65,11 +65,13 @@ def monitor_settings(settings: Settings, *, has_detectors: bool = True) -> Judge
     `has_detectors`: whether detectors score anything. If not, those that nobody chose are not even looked for. Raises
     `PluginError` if a detector can't be used.
     """
-    from irregulars.detectors.plugins.loading import load_detectors
     from irregulars.settings import JudgeSettings, SeverityLimits
 
-    is_chosen = has_detectors or settings.detectors != FIELDS["detectors"].default
-    detectors = load_detectors(settings.detectors) if is_chosen else {}
+    detectors = {}
+    if has_detectors or settings.detectors != FIELDS["detectors"].default:
+        from irregulars.detectors.plugins.loading import load_detectors  # the command that needs none starts sooner
+
+        detectors = load_detectors(settings.detectors)
     # Each limit is the setting ``alert_`` and its name.
     limits = {one.name: getattr(settings, f"alert_{one.name}") for one in fields(SeverityLimits)}
     return JudgeSettings(
