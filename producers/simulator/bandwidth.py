@@ -35,10 +35,7 @@ class Samples:
 
 
 class BandwidthSampler:
-    """Turns transfers into samples.
-
-    `engine`: the job whose runs come to `add`, each once and in order.
-    """
+    """Turns transfers into samples. `engine`: the job whose runs come to `add`, each once and in order."""
 
     def __init__(self, engine: Engine) -> None:
         topology, network = engine.topology, engine.network

@@ -206,10 +206,7 @@ class Engine:
         return np.asarray(run.end_ns + self.settings.idle_ms * NS_PER_MS)
 
     def run(self, iteration: int, ready_ns: Floats, effects: Effects = NO_EFFECTS) -> Run:
-        """Run any iteration.
-
-        `ready_ns`: per rank: when it begins. `effects`: effects of faults in it.
-        """
+        """Run any iteration. `ready_ns`: per rank: when it begins. `effects`: effects of faults in it."""
         plan = self.plans[self.turn_of(iteration)]
         noise = draw_noise(self.settings, iteration, steps=len(plan.step_rank), flows=len(plan.flows.path))
         expert_load = self._untidiness.expert_load(iteration)

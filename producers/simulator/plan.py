@@ -60,10 +60,7 @@ class OperatorRows:
 
 
 def operator_rows(topology: Topology, programs: Sequence[Sequence[Call]], start: Ints) -> OperatorRows:
-    """Cut the logged calls of all ranks into operators.
-
-    `start`: per seat: its first step, the marker.
-    """
+    """Cut the logged calls of all ranks into operators. `start`: per seat: its first step, the marker."""
     codes = topology.groups.local_codes()
     blocks = [_stage_rows(topology, codes, stage, program, start) for stage, program in enumerate(programs)]
     step, communicator, local, operator, peer, size, is_scaled, ordinal, per_iteration = (
