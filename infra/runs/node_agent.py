@@ -64,7 +64,7 @@ class _Devices:
         sysfs = file.agent.sysfs
         self.gpu_count = 0
         if file.gpus.enabled:
-            from irregulars.producers.node.gpu_feed import count_gpus
+            from irregulars.producers.node.gpu import count_gpus
 
             self.gpu_count = count_gpus()
         nics = {name: nic.place for name, nic in find_nics(sysfs).items() if nic.place is not None}
@@ -83,7 +83,7 @@ class _Devices:
         if self.gpu_count == 0:
             self.source = DeviceSource(feeds, owners=lambda: self.roster.owners)
             return
-        from irregulars.producers.node.gpu_feed import GpuFeed
+        from irregulars.producers.node.gpu import GpuFeed
 
         gpus = GpuFeed(self.roster, file.gpus.period_s)
         self.source = DeviceSource([*feeds, gpus], gpus.take_health, owners=lambda: self.roster.owners)

@@ -15,14 +15,12 @@ import orjson
 
 from irregulars.errors import InputError
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
-from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, read_dump
+from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogParser, Operation, Process
-from irregulars.producers.importers.kineto_events import EventReader
 from irregulars.producers.importers.kineto_job import job_of_captures
-from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, TraceParser
-from irregulars.producers.importers.plain_pickle import load_plain
+from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, Answer
 from irregulars.producers.importers.ras_records import job_of_answers, split_answers
 from irregulars.producers.trace.directory import write_trace

@@ -22,8 +22,7 @@ from irregulars.messages.announcements import (
     encode_heartbeat,
 )
 from irregulars.messages.records import SCHEMAS, Batch, Header
-from irregulars.producers.publishing.batches import encode_in_parts
-from irregulars.producers.publishing.bundling import Bundler, encode_together
+from irregulars.producers.publishing.batches import Bundler, encode_in_parts, encode_together
 from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.sources import RankKey, Record, Source, key_of
 

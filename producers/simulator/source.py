@@ -16,9 +16,8 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
 from irregulars.producers.publishing.batches import take_rows
-from irregulars.producers.simulator.bandwidth import BandwidthSampler
 from irregulars.producers.simulator.engine import Engine, Run
-from irregulars.producers.simulator.rows import JobRows
+from irregulars.producers.simulator.rows import BandwidthSampler, JobRows
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.truth import calibrated, measure
 from irregulars.producers.trace.writer import write_trace

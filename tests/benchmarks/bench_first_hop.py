@@ -32,7 +32,7 @@ from irregulars.messages.bundles import group_of
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import encode_batch
-from irregulars.producers.publishing.bundling import Bundler, encode_together
+from irregulars.producers.publishing.batches import Bundler, encode_together
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import simulate_trace
 from irregulars.producers.trace.directory import published_ns, read_trace, trace_batches

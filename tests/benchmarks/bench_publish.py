@@ -34,8 +34,7 @@ from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bundles import decode_rows, group_of
 from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.publishing.agent import Agent
-from irregulars.producers.publishing.batches import BATCH_ROWS, encode_in_parts
-from irregulars.producers.publishing.bundling import Bundler, encode_together
+from irregulars.producers.publishing.batches import BATCH_ROWS, Bundler, encode_in_parts, encode_together
 from irregulars.producers.publishing.publisher import COMPRESSIONS, AgentSettings, Publisher
 from irregulars.producers.publishing.sources import Record
 from tests.apache_kafka.broker import KafkaBroker

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import Batch
-from irregulars.producers.simulator.bandwidth import BandwidthSampler, Samples
 from irregulars.producers.simulator.effects import NO_EFFECTS, Faults
 from irregulars.producers.simulator.engine import Engine, Run
 from irregulars.producers.simulator.faults import Fault, parse_fault
-from irregulars.producers.simulator.rows import JobRows
+from irregulars.producers.simulator.rows import BandwidthSampler, JobRows, Samples
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, RECORDED_START_NS, SimulatorSettings
 from irregulars.producers.simulator.source import sources_of
 from irregulars.producers.simulator.truth import Calibration, label_of

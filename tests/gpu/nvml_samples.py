@@ -11,7 +11,7 @@ import sys
 import time
 
 from irregulars.messages.announcements import Announcement
-from irregulars.producers.node.gpu_feed import GpuFeed, count_gpus
+from irregulars.producers.node.gpu import GpuFeed, count_gpus
 from irregulars.producers.node.roster import Roster
 
 LOAD = """

@@ -13,9 +13,8 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
-from irregulars.producers.importers.flight_recorder import job_of_dumps, read_dump
+from irregulars.producers.importers.flight_recorder import job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.importers.plain_pickle import load_plain
 from irregulars.producers.trace.directory import read_trace
 
 Shared = Callable[[str], Path]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.kineto_events import EventReader
+from irregulars.producers.importers.kineto_trace import EventReader
 
 WANTED = (b"nccl", b"Step#")
 

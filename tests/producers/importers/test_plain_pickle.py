@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irregulars.errors import InputError
-from irregulars.producers.importers.plain_pickle import load_plain
+from irregulars.producers.importers.flight_recorder import load_plain
 
 scalars = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text() | st.binary()

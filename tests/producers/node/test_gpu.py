@@ -14,8 +14,7 @@ import pytest
 
 from irregulars.messages.records import PATHS, THROTTLE_REASONS
 from irregulars.producers.node.device_source import HealthSample, Samples
-from irregulars.producers.node.gpu import Gpu, GpuGone, GpuReading, Reader, pynvml
-from irregulars.producers.node.gpu_feed import GpuFeed, count_gpus
+from irregulars.producers.node.gpu import Gpu, GpuFeed, GpuGone, GpuReading, Reader, count_gpus, pynvml
 from irregulars.producers.node.roster import Owner, Roster
 from tests.producers.node.conftest import lines, wait_for
 from tests.producers.node.nvml_stub import NvmlStub
@@ -212,7 +211,7 @@ def nowhere(name, *rest, **more):
         raise OSError("as on a host without the driver")
     return real(name, *rest, **more)
 ctypes.CDLL = nowhere
-from irregulars.producers.node.gpu_feed import count_gpus
+from irregulars.producers.node.gpu import count_gpus
 print(count_gpus())
 """
 
@@ -225,7 +224,7 @@ def test_no_driver_is_one_line() -> None:
 REAL = """
 import json, sys, time
 from irregulars.producers.node.gpu import Gpu
-from irregulars.producers.node.gpu_feed import count_gpus
+from irregulars.producers.node.gpu import count_gpus
 if count_gpus() == 0:
     sys.exit(77)
 gpu = Gpu(0)

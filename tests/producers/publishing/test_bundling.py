@@ -11,7 +11,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.bundles import decode_batches
 from irregulars.messages.records import Batch
-from irregulars.producers.publishing.bundling import MAX_ROWS, Bundler, encode_together
+from irregulars.producers.publishing.batches import MAX_ROWS, Bundler, encode_together
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 
 GROUP = "node-1/0"

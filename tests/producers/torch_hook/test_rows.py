@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 from irregulars.producers.torch_hook.hooks.groups import Groups
 from irregulars.producers.torch_hook.hooks.ring import NO_PEER, ROW, UNSEEN
-from irregulars.producers.torch_hook.rows import RowReader, execution_starts
+from irregulars.producers.torch_hook.source import RowReader, execution_starts
 
 SHIFT_NS = 1_000_000
 
