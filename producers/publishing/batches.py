@@ -125,7 +125,7 @@ class _Open:
 class Bundler:
     """Holds batches until those of the group's other ranks have come, or `wait_s` are over.
 
-    So a host's ranks cost one message and not eight: ranks of a synchronous job send within milliseconds of each other.
+    So a host's ranks cost one message and not eight: ranks of a synchronous job send within milliseconds.
     """
 
     def __init__(self, wait_s: float) -> None:

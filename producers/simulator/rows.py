@@ -314,10 +314,10 @@ class Samples:
 
 
 class BandwidthSampler:
-    """Turns transfers into samples of NICs' counters; the runs of the engine's job come to `add`, each once, in order.
+    """Turns transfers into samples of NICs' counters; the runs of the job come to `add`, each once and in order.
 
-    Bytes of a flow are spread evenly over the time that it takes. A sample is the mean rate over the period before it,
-    as a reader of counters gets it; hosts read theirs at different moments.
+    Bytes of a flow are spread evenly over the time that it takes. A sample is the mean rate over the period before
+    it, as a reader of counters gets it; hosts read theirs at different moments.
     """
 
     def __init__(self, engine: Engine) -> None:

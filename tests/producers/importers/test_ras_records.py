@@ -9,8 +9,10 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import OPERATORS
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.importers.ras_records import NOTE_MOVING
+from irregulars.producers.importers.ras_answers import read_answer
+from irregulars.producers.importers.ras_records import NOTE_MOVING, Open, StandstillWatch, find_world
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.importers.played_server import PlayedJob
 
@@ -73,3 +75,134 @@ def test_answers_without_a_communicator_of_all_ranks_are_refused(tmp_path: Path)
     (tmp_path / "a").write_bytes(told + told)
     with pytest.raises(InputError, match="must tell of a communicator of all ranks; got none of 4"):
         import_trace("nccl-ras", tmp_path, tmp_path / "out")
+
+
+S = 1_000_000_000
+
+
+class Told:
+    """A watch over a played job, and its clock."""
+
+    def __init__(self, job: PlayedJob) -> None:
+        self.job, self.now_ns = job, 0
+        world = find_world(read_answer(job.answer()), job.world_size)
+        assert world is not None
+        self.watch = StandstillWatch({worker: rank for rank, worker in world.workers.items()})
+        self.look()
+
+    def look(self, after_s: float = 10.0) -> list[Open]:
+        self.now_ns += round(after_s * S)
+        self.watch.compare(read_answer(self.job.answer()), self.now_ns)
+        return self.watch.find_open()
+
+    @property
+    def still_s(self) -> float:
+        return self.watch.still_ns / S
+
+
+def seen(found: list[Open]) -> set[tuple[int, str, str, int]]:
+    return {(one.rank, one.communicator, OPERATORS[one.operator], one.sequence) for one in found}
+
+
+def test_ranks_wait_in_the_first_collective_that_one_has_not_launched() -> None:
+    job = PlayedJob()
+    told = Told(job)
+    job.step(6)
+    told.look()
+    job.launch(job.world, "AllGather", 1, but=[2])
+    job.launch(job.world, "AllReduce", 4, but=[2, 3])  # the host of others ran ahead of its GPU
+    wanted = {(rank, job.world, "all_gather", 7) for rank in (0, 1, 3)}
+    assert seen(told.look()) == wanted
+    assert told.still_s == 0
+    assert seen(told.look()) == wanted
+    assert told.still_s == 10
+
+
+def test_a_healthy_job_moves_although_its_ranks_are_never_together() -> None:
+    job = PlayedJob()
+    told = Told(job)
+    for turn in range(5):
+        job.step()
+        job.launch(job.world, but=[turn % 4])
+        told.look()
+        assert told.still_s == 0
+        job.launch(job.world, times=1, but=[one for one in range(4) if one != turn % 4])
+
+
+def test_a_job_that_rests_keeps_nobody_waiting() -> None:
+    job = PlayedJob()
+    job.step(9)
+    told = Told(job)
+    assert told.look() == told.look() == []
+    assert told.still_s == 20
+
+
+def test_counts_that_fell_prove_no_standstill() -> None:
+    job = PlayedJob()
+    job.step(9)
+    told = Told(job)
+    job.has_no_counts = True
+    for _ in range(6):
+        told.look()
+    assert told.still_s == 0
+    job.has_no_counts = False
+    told.look()
+    assert told.still_s == 70
+    assert told.watch.find_open() == []
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_rank_that_is_gone_is_waited_for(is_ahead: bool) -> None:
+    job = PlayedJob()
+    job.step(5)
+    told = Told(job)
+    job.launch(job.world, but=[] if is_ahead else [3])
+    told.look()
+    job.gone = {3: False}
+    assert seen(told.look()) == {(rank, job.world, "all_reduce", 6) for rank in (0, 1, 2)} | {
+        (2, "0xbeebea5449e0a7e7", "all_reduce", 5)
+    }
+
+
+def test_who_joins_or_leaves_keeps_nobody_waiting() -> None:
+    job = PlayedJob()
+    job.step(5)
+    told = Told(job)
+    job.launch(job.world, but=[1])
+    assert told.look()
+    for status in ({"init_state": 7}, {"finalize_called": True}, {"destroy_flag": True}, {"abort_flag": True}):
+        job.statuses = {1: status}
+        assert told.look() == []
+    job.statuses = {}
+    job.absent = {(job.world, 1)}
+    assert told.look() == []
+
+
+def test_ranks_wait_on_several_communicators() -> None:
+    job = PlayedJob()
+    job.step(5)
+    told = Told(job)
+    first, second = list(job.groups)[1:]
+    job.launch(first, but=[1])
+    job.launch(second, "ReduceScatter", but=[2])
+    assert seen(told.look()) == {(0, first, "all_reduce", 6), (3, second, "reduce_scatter", 6)}
+
+
+def test_it_is_over_when_all_have_launched_it_or_the_communicator_is_gone() -> None:
+    job = PlayedJob()
+    job.step(5)
+    told = Told(job)
+    job.launch(job.world, but=[1])
+    job.launch("0x4e0104c2022fa2f9", but=[1])
+    found = told.look()
+    assert not any(told.watch.is_over(one) for one in found)
+    job.launch(job.world, but=[0, 2, 3])
+    del job.groups["0x4e0104c2022fa2f9"]
+    told.look()
+    assert all(told.watch.is_over(one) for one in found)
+
+
+def test_the_world_is_the_communicator_of_all_ranks() -> None:
+    answer = read_answer(PlayedJob().answer())
+    assert find_world(answer, 4) is answer.communicators[0]
+    assert find_world(answer, 8) is None
