@@ -132,8 +132,8 @@ def _name(groups: dict[str, ProcessGroup | None], name: str, group: ProcessGroup
     groups[name] = group if known is not None and known.ranks == group.ranks else None
 
 
+# A job whose newest line is not older counts as running: its open calls prove nothing yet.
 RUNNING_MS: Final = 300_000
-"""A job whose newest line is not older counts as running: its open calls prove nothing yet."""
 
 Collective = tuple[str, int]  # a communicator, as a log names it, and the number of a collective on it
 
@@ -172,8 +172,8 @@ _CALL: Final = Struct("=4qd?3q")  # a communicator's place among the names, and 
 _MS_NS: Final = 1_000_000
 _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
 _ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
+# Number of the only iteration where the durations of operators are unknown: then none can be judged.
 ITERATION: Final = 0
-"""Number of the only iteration where the durations of operators are unknown: then none can be judged."""
 
 NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
 NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"

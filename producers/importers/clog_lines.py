@@ -29,8 +29,8 @@ _OPERATORS: Final = {
     "barrier": "barrier",
 }  # fmt: skip
 
+# Sends and recvs issued together: the log counts them, and names neither the operators nor their peers.
 BATCH: Final = "batch_op_issue"
-"""Sends and recvs issued together: the log counts them, and names neither the operators nor their peers."""
 
 _BYTES: Final = {
     "f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
@@ -102,8 +102,8 @@ def _count(text: str) -> int:
 
 
 VERSION: Final = 1
+# Calls of one rank that have not ended: a log without ends would fill the memory with them.
 MOST_OPEN: Final = 100_000
-"""Calls of one rank that have not ended: a log without ends would fill the memory with them."""
 
 MOST_SIGNATURES: Final = 200_000
 MOST_MEMBERSHIPS: Final = 2_000
@@ -112,8 +112,8 @@ MOST_LISTED: Final = 1 << 21  # ranks in all split lines of a log
 
 _MOST_RANKS: Final = 1 << 20
 _MOST_LOST: Final = 1 << 40
+# Threads write lines a moment after they looked at the clock; more than that, and the clock was put back.
 _BACKWARDS_MS: Final = 100
-"""Threads write lines a moment after they looked at the clock; more than that, and the clock was put back."""
 
 _HEADER: Final = re.compile(r"V\|(\d{1,9})\|base_timestamp=(\d{1,12})\.(\d{3})", re.ASCII)
 _TIME: Final = re.compile(r"\+(-?)(\d{1,12})\.(\d{3})", re.ASCII)
@@ -471,11 +471,11 @@ _MOST_OVERLAPPED: Final = 0.05
 _MOST_AT_CALLS: Final = 0.5
 _LEAST_ENDED: Final = 20
 _LEAST_CALLS: Final = 50
+# Share of the operators that ended; fewer calls that should block prove nothing about the others.
 _LEAST_FOLLOWED: Final = 0.1
-"""Share of the operators that ended; fewer calls that should block prove nothing about the others."""
 
+# From when an operator of a rank is counted: its start, its call, or neither can be trusted.
 START, CALL, UNCLEAR = "start", "call", "unclear"
-"""From when an operator of a rank is counted: its start, its call, or neither can be trusted."""
 
 
 @dataclass(slots=True)

@@ -51,8 +51,8 @@ class Piece(NamedTuple):
     job: ImportedJob
 
 
+# A piece with its records, which the reading thread computes so that polling never waits.
 _Ready = tuple[Piece, list[Announcement], list[Batch]]
-"""A piece with its records, which the reading thread computes so that polling never waits."""
 
 
 class FileReader(Protocol):
@@ -277,8 +277,8 @@ def _key(batch: Batch) -> str:
 
 
 SETTLE_S: Final = 2.0  # a file that has not changed for so long is complete
+# Longest wait of complete files for others that still change: one that never rests must not block the rest.
 MOST_WAIT_S: Final = 60.0
-"""Longest wait of complete files for others that still change: one that never rests must not block the rest."""
 
 MOST_PIECE_BYTES: Final = 4 << 20  # of logs, read at once
 _MOST_UNSEEN: Final = 1000
@@ -286,8 +286,7 @@ _MOST_UNSEEN: Final = 1000
 KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")  # kinds of files that can be followed
 
 
-LiveRows = LiveClog | LiveLog
-"""Turns the lines of several logs into rows, from one reading to the next."""
+LiveRows = LiveClog | LiveLog  # Turns the lines of several logs into rows, from one reading to the next
 
 
 def follow(

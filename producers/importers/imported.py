@@ -18,8 +18,8 @@ from irregulars.producers.trace.job_file import RankLocation
 
 Array = np.ndarray
 
+# Operators of one rank: more would not fit into memory beside those of the other ranks of a host.
 MOST_ROWS: Final = 8_000_000
-"""Operators of one rank: more would not fit into memory beside those of the other ranks of a host."""
 
 _INTEGERS: Final = ("communicator", "operator", "sequence", "peer", "start_ns", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")

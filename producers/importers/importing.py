@@ -202,6 +202,7 @@ def read_nccl_ras(files: list[Path], job: str) -> ImportedJob:
 
 _TRACE_NAME: Final = re.compile(r"\.json(\.gz)?$|\.trace\b", re.IGNORECASE)
 
+# Kinds of files, each with the function that reads them.
 KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "kineto": read_kineto,
     "flight-recorder": read_flight_recorder,
@@ -209,4 +210,3 @@ KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "clog": read_clog,
     "nccl-ras": read_nccl_ras,
 }
-"""Kinds of files, each with the function that reads them."""

@@ -82,10 +82,10 @@ def _is_pair(rank: int, kind: Kind, group: ProcessGroup, calls: Mapping[int, Map
     return peer in calls and len(calls[peer].get(mirrored, ())) == len(calls[rank][kind])
 
 
+# Traces number no collectives, and begin at different points. So the n-th call of a communicator in an iteration gets
+# a number made of both, the same on all ranks whatever else they captured: of 65,536 iterations, with as many calls
+# in each.
 _NUMBER_BITS: Final = 16
-"""Traces number no collectives, and begin at different points. So the n-th call of a communicator in an iteration
-gets a number made of both, the same on all ranks whatever else they captured: of 65,536 iterations, with as many
-calls in each."""
 
 _OUTSIDE: Final = (1 << _NUMBER_BITS) - 1
 _SHARED_NS: Final = 100_000

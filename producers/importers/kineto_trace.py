@@ -54,8 +54,8 @@ class SpansByThread:
 WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv")
 """Texts in each event that matters for collectives."""
 
+# Texts of events of kernels' launches; wanted only where the kernels do not name their collective.
 LAUNCHES: Final = (b"LaunchKernel",)
-"""Texts of events of kernels' launches; wanted only where the kernels do not name their collective."""
 
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
 _MOST_US: Final = 1 << 53

@@ -25,9 +25,9 @@ from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.ras")
 
+# Looks in a row without a service after which the job has ended. While a job starts, or RAS is busy, the service may
+# not answer for a moment.
 AWAY_LOOKS: Final = 4
-"""Looks in a row without a service after which the job has ended. While a job starts, or RAS is busy, the service may
-not answer for a moment."""
 
 _ANY_PORT: Final = 9
 
@@ -196,8 +196,8 @@ class RasSource:
     `RasWatch`. `state_path`: file of the state; None: a source that begins anew sees another run.
     """
 
+    # Its ranks live on all nodes: devices of this node are not theirs by their index.
     speaks_for_other_hosts: Final = True
-    """Its ranks live on all nodes: devices of this node are not theirs by their index."""
 
     def __init__(
         self,

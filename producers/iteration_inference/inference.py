@@ -141,8 +141,8 @@ def _recurring(found: Array) -> Array:
     return at[np.isin(firsts[run], kept)]
 
 
+# Columns that are read: communicators as codes of the whole job, the rest as in `messages.records`.
 COLUMNS: Final = ("rank", "communicator", "operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes")
-"""Columns that are read: communicators as codes of the whole job, the rest as in `messages.records`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from irregulars.state_codec import decode_state, encode_state
 
 T = TypeVar("T")
 
+# Raise it with each change of a state's classes but a new field with a default; versions 1 and 2 were JSON.
 STATE_VERSION: Final = 3
-"""Raise it with each change of a state's classes but a new field with a default; versions 1 and 2 were JSON."""
 
 
 def write_state(path: Path, state: Any) -> None:
@@ -53,14 +53,14 @@ _LOG: Final = logging.getLogger("irregulars.iterations")
 
 PAUSE_S: Final = 30.0  # time without operators of a job after which held rows leave: it may hang
 LEARNING_S: Final = 2.0
+# Time that learning may take at first, and its share of all time after it: a job that repeats nothing must not keep
+# the agent from its other sources.
 LEARNING_RATIO: Final = 0.02
-"""Time that learning may take at first, and its share of all time after it: a job that repeats nothing must not
-keep the agent from its other sources."""
 
 _SAVE_S: Final = 5.0
 _FORGET_ROWS_S: Final = 3600.0
+# A job that pauses is not announced again: its cadence is kept for a week, its rows in memory for an hour.
 _FORGET_S: Final = 7 * 86_400.0
-"""A job that pauses is not announced again: its cadence is kept for a week, its rows in memory for an hour."""
 
 
 def announces_no_iterations(announcement: Announcement) -> bool:

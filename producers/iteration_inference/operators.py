@@ -59,8 +59,8 @@ def whole(communicator: int) -> int:
     return communicator >> OPERATOR_BITS
 
 
+# Collectives of training itself. Checkpoints and set-up gather, broadcast and wait at barriers instead.
 REDUCTIONS: Final = tuple(OPERATOR_CODES[n] for n in ("all_reduce", "reduce_scatter", "all_to_all", "reduce"))
-"""Collectives of training itself. Checkpoints and set-up gather, broadcast and wait at barriers instead."""
 
 TRAINING: Final = (*REDUCTIONS, SEND, RECV)
 _UNSIZED: Final = tuple(OPERATOR_CODES[name] for name in ("all_to_all", "gather", "scatter"))

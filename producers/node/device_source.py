@@ -17,8 +17,8 @@ from irregulars.producers.node.roster import Owner
 from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.agent")
+# Age at which samples are complete, ns: one that comes later is left out, and nothing waits for it.
 _LAG_NS: Final = 500_000_000
-"""Age at which samples are complete, ns: one that comes later is left out, and nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ _LOG: Final = logging.getLogger("irregulars.agent")
 _MIB: Final = float(1 << 20)
 _ALL_LINKS: Final = 2**32 - 1
 _NAN: Final = math.nan
+# Answers that will not change while we run.
 _NEVER: Final = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -45,11 +46,10 @@ _NEVER: Final = frozenset(
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
     }
 )
-"""Answers that will not change while we run."""
 
 _MOST: Final = 2**63  # a GPU that falls off its bus answers with all bits set, before NVML reports that it is lost
+# End of an interval, ns since the epoch; bytes/s sent and received in it, NaN: not known.
 Rates = tuple[int, float, float]
-"""End of an interval, ns since the epoch; bytes/s sent and received in it, NaN: not known."""
 
 
 class GpuGone(Exception):

@@ -31,9 +31,9 @@ __all__ = ["Agent", "AgentSettings", "Progress"]
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TOPICS: Final = ("jobs", *SCHEMAS, "heartbeats")
 _IDLE_S: Final = 0.02
+# A heartbeat without news is left out, but for each tenth: headers of batches carry the progress themselves, and
+# thousands of small messages a second keep a worker from the large ones.
 _NOTHING_NEW: Final = 10
-"""A heartbeat without news is left out, but for each tenth: headers of batches carry the progress themselves, and
-thousands of small messages a second keep a worker from the large ones."""
 
 FINISHED: Final = "finished"
 STOPPED: Final = "stopped"

@@ -20,14 +20,14 @@ from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.records import BATCH_SCHEMAS, Batch, Header, decode_batch, encode_batch
 from irregulars.producers.publishing.batches import event_times_ns, take_rows
 
+# An element of a source. A heartbeat carries the facts that only the source knows: rows that it lost, a watermark
+# without rows, the end of a rank.
 Record = Announcement | Batch | Heartbeat
-"""An element of a source. A heartbeat carries the facts that only the source knows: rows that it lost, a watermark
-without rows, the end of a rank."""
 
 T = TypeVar("T", Record, Batch | Heartbeat)
 
+# A rank in one start of its job: job, attempt, rank, start, and the time since which it has this place.
 RankKey = tuple[str, int, int, str | None, int | None]
-"""A rank in one start of its job: job, attempt, rank, start, and the time since which it has this place."""
 
 
 def key_of(own: Announcement | Heartbeat | Header) -> RankKey:

@@ -28,8 +28,8 @@ _CHECKSUM: Final = struct.Struct("<I")
 _FRAME: Final = struct.Struct("<BHIIqH")  # lengths of topic, key and value; rows; attempt; length of partition key
 _SUFFIX: Final = ".spool"
 _NAME: Final = re.compile(r"[0-9]{20}\.spool")
+# Between the first numbers of two agents' segments: more than one segment has messages.
 _NUMBERS_APART: Final = 1 << 32
-"""Between the first numbers of two agents' segments: more than one segment has messages."""
 
 
 class Message(NamedTuple):

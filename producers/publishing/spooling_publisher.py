@@ -34,8 +34,8 @@ _LEAST_BYTES: Final = 2 << 20
 _TRY_S: Final = 2.0
 _ASK_S: Final = 0.5
 _TICK_S: Final = 0.1
+# A message that will never be taken, however often it is sent; all other failures end the agent, which keeps it.
 _HOPELESS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD})
-"""A message that will never be taken, however often it is sent; all other failures end the agent, which keeps it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ from irregulars.producers.simulator.untidiness import Untidiness, WarmUp
 
 Floats = NDArray[np.float64]
 
+# How often an iteration is run again. One is enough where transfers begin together, two where one delays others.
 PASSES: Final = 2
-"""How often an iteration is run again. One is enough where transfers begin together, two where one delays others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US, Simula
 
 Floats = NDArray[np.float64]
 
+# No transfer takes less than this part of its nominal time: a device has a highest rate.
 LEAST_TRANSFER_RATIO: Final = 0.8
-"""No transfer takes less than this part of its nominal time: a device has a highest rate."""
 
 _SPREAD_NS: Final = 5 * NS_PER_US
 _SPREAD_RATIO: Final = 0.01

@@ -134,8 +134,8 @@ def _count(series: Sequence[tuple[object, ...]]) -> tuple[list[int], list[int]]:
     return ordinal, [seen[name] for name in series]
 
 
+# A share waits for all members; for all, unless its bytes are copied before; for the transfer's root; for none.
 ALL, COPIED, ROOT, NOBODY = range(4)
-"""A share waits for all members; for all, unless its bytes are copied before; for the transfer's root; for none."""
 
 _FROM_ROOT, _TO_ROOT = (ROOT, ROOT), (ALL, NOBODY)  # the root, the others
 _ROOTED: Final = {"broadcast": _FROM_ROOT, "scatter": _FROM_ROOT, "reduce": _TO_ROOT, "gather": _TO_ROOT}

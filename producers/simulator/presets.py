@@ -108,8 +108,8 @@ FIELD: Final[Mapping[str, Any]] = {
     "connect_ms": 20.0, "time_resolution_ns": 1000, "elapsed_clock_ppm": 5.0, "shared_clock_error_us": 20.0,
     "is_launched_ahead": True,
 }  # fmt: skip
+# Clocks of every other case of the suite.
 OFF_CLOCKS: Final[Mapping[str, Any]] = {"clock": "per_host", "clock_offset_ms": 5.0, "clock_drift_ppm": 5.0}
-"""Clocks of every other case of the suite."""
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "default": {}, "tidy": TIDY, "suite": SUITE, "untidy": UNTIDY, "field": FIELD, "off_clocks": OFF_CLOCKS,
 }  # fmt: skip

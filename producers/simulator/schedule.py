@@ -175,8 +175,8 @@ class Meeting:
 Programs = Sequence[Sequence[Call]]
 
 
+# The place of the call after which a call's own work begins (-1: the start), and of others that must be over.
 Links = tuple[int, tuple[int, ...]]
-"""The place of the call after which a call's own work begins (-1: the start), and of others that must be over."""
 
 
 def predecessors(program: Sequence[Call]) -> list[Links]:

@@ -16,9 +16,7 @@ from irregulars.producers.simulator.faults import Fault
 CP_EXCHANGES: Final = ("collective", "ring")
 LOGGED: Final = ("all", "tp_leaders", "some_ranks", "some_hosts")
 
-COMPILED_ITERATIONS: Final = 2
-"""Number of first iterations in which something is compiled."""
-
+COMPILED_ITERATIONS: Final = 2  # Number of first iterations in which something is compiled
 NS_PER_S: Final = 1e9
 NS_PER_MS: Final = 1_000_000.0
 NS_PER_US: Final = 1_000.0
@@ -36,8 +34,8 @@ _POSITIVE: Final = frozenset(
 )  # fmt: skip
 _LARGEST: Final = {"loss_ratio": 0.5, "repeat_ratio": 0.5, "expert_work_ratio": 1.0, "unlogged_ratio": 0.9}
 
+# When a simulated job begins unless told: fixed, so that the same settings give the same rows.
 RECORDED_START_NS: Final = 1_800_000_000_000_000_000
-"""When a simulated job begins unless told: fixed, so that the same settings give the same rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from irregulars.producers.simulator.faults import Fault
 from irregulars.producers.simulator.settings import NS_PER_S, SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 
+# The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so.
 TOLERANCE_RATIO: Final = 0.02
-"""The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so."""
 
 _MOST_TRIALS: Final = 24
 _MOST_STEPS: Final = 12

@@ -20,8 +20,8 @@ from irregulars.producers.simulator.topology import Ints, Topology
 
 Floats = NDArray[np.float64]
 
+# How much is compiled in the first and the second iteration, relative to ``compile_ms``.
 _COMPILED: Final = (1.0, 0.2)
-"""How much is compiled in the first and the second iteration, relative to ``compile_ms``."""
 
 _COMPILE_SPREAD: Final = 0.15  # caches, and CPUs that others use too
 
@@ -62,8 +62,8 @@ _SLOWEST_RANK_STDS: Final = 3.0
 _MOST_STDS: Final = 4.0  # of a heavy tail: sequences have a longest length
 _MOST_PAUSES: Final = 100.0  # longest pause, as a multiple of the shortest: a longer one is a fault
 _PHASE_FROM, _PHASE_SIZES = 0.5, (2 / 3, 4 / 3)
+# Part of the variance of experts' tokens that lasts; auxiliary losses even out batches, not preferences.
 _LASTING_PART: Final = 0.8
-"""Part of the variance of experts' tokens that lasts; auxiliary losses even out batches, not preferences."""
 
 _ROUTER_ITERATIONS: Final = 200.0
 

@@ -18,20 +18,20 @@ from irregulars.producers.torch_hook.hooks.ring import OPEN, ROW, UNSEEN, Ring
 from irregulars.producers.torch_hook.identity import Identity, Start
 from irregulars.producers.torch_hook.iterations import Iterations
 
+# A rank is announced, once and for all its attempt, when its first iteration has ended: groups are made before it. Or
+# this long after its first group was made: there may be no iterations.
 ANNOUNCE_S: Final = 10.0
-"""A rank is announced, once and for all its attempt, when its first iteration has ended: groups are made before it.
-Or this long after its first group was made: there may be no iterations."""
 
+# Age at which an end is final, ns: the thread that finishes a row may wait for Python's lock.
 _SETTLED_NS: Final = 20_000_000
-"""Age at which an end is final, ns: the thread that finishes a row may wait for Python's lock."""
 
 _CLOCK_STEP_NS: Final = 1_000_000
+# Training goes on from an operator before its row is finished: the last rows get this long, or would look hung.
 _LAST_WAIT_S: Final = 1.0
-"""Training goes on from an operator before its row is finished: the last rows get this long, or would look hung."""
 
+# An operator that is open this long is given while it is open: if the job hangs, it never ends. One that ends after
+# all is given again, as ended.
 STUCK_S: Final = 60.0
-"""An operator that is open this long is given while it is open: if the job hangs, it never ends. One that ends after
-all is given again, as ended."""
 
 
 class Hook(Protocol):
@@ -77,9 +77,9 @@ class ClockOffset(NamedTuple):
 
 
 _TRIES: Final = 8
+# A reading between two others that are no further apart than this is good enough, ns; on an idle machine they are 0.1
+# µs apart.
 _NARROW_NS: Final = 5_000
-"""A reading between two others that are no further apart than this is good enough, ns; on an idle machine they are
-0.1 µs apart."""
 
 
 def measure_offset(

@@ -13,8 +13,8 @@ import pyarrow as pa
 from irregulars.errors import InputError
 from irregulars.validation import shown
 
+# Rows of a part of a file: few enough that checking one needs little memory beside all the columns.
 PART_ROWS: Final = 1 << 19
-"""Rows of a part of a file: few enough that checking one needs little memory beside all the columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,9 +151,10 @@ class Directory:
 
 
 _FILES_LOOKED_AT: Final = 8
+# Of each file. Kineto writes the properties of all devices first, some hundred bytes each.
 _HEAD_BYTES: Final = 256 * 1024
-"""Of each file. Kineto writes the properties of all devices first, some hundred bytes each."""
 
+# Kind of `irregulars import` to words of which its files have all of one group near their begin.
 _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "kineto": ((b'"traceEvents"',), (b'"distributedInfo"',), (b'"schemaVersion"', b'"deviceProperties"')),
     "nccl-inspector": ((b'"coll_perf"',), (b'"p2p_perf"',), (b'"dump_stats"',)),
@@ -161,7 +162,6 @@ _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "clog": ((b"V|", b"|base_timestamp="),),
     "nccl-ras": ((b'"communicators"', b'"nccl_version"'), (b'"communicators"', b'"missing_ranks"')),
 }
-"""Kind of `irregulars import` to words of which its files have all of one group near their begin."""
 
 
 def kind_of_files(source: Path) -> str | None:

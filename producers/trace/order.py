@@ -11,8 +11,8 @@ import numpy as np
 from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.records import UNKNOWN
 
+# Rows ordered at once: whole ranks, few enough for the caches, with the arrays that sorting needs.
 _ROWS_AT_ONCE: Final = 1 << 18
-"""Rows ordered at once: whole ranks, few enough for the caches, with the arrays that sorting needs."""
 
 
 _RANK: Final = ""  # name of the ranks among the columns

@@ -21,8 +21,8 @@ from irregulars.messages.records import SCHEMAS, UNKNOWN, Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, take_rows
 from irregulars.producers.trace.directory import Trace, published_ns, trace_batches
 
+# Columns that hold ns since the epoch; all others hold lengths of time, or none.
 _TIMES: Final = ("start_ns", "time_ns")
-"""Columns that hold ns since the epoch; all others hold lengths of time, or none."""
 
 
 def span_ns(trace: Trace) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ UNSEEN: Final = -1  # of ``ended``: the operator failed, or its end will never b
 CAPACITY: Final = 1 << 16  # rows: 4 MiB, and a minute at 1,000 operators a second
 NO_PEER: Final = -1
 
+# As ``struct Row`` of hook.cpp.
 ROW: Final = np.dtype(
     [
         ("id", "=u8"),  # ordinal + 1
@@ -33,7 +34,6 @@ ROW: Final = np.dtype(
         ("reserved", "u1", (5,)),
     ]
 )
-"""As ``struct Row`` of hook.cpp."""
 
 _PACKED: Final = struct.Struct("=QqqqqqIiHB5x")
 _WORDS: Final = 8
