@@ -134,7 +134,6 @@ def _name(groups: dict[str, ProcessGroup | None], name: str, group: ProcessGroup
 
 # A job whose newest line is not older counts as running: its open calls prove nothing yet.
 RUNNING_MS: Final = 300_000
-
 Collective = tuple[str, int]  # a communicator, as a log names it, and the number of a collective on it
 
 
@@ -174,7 +173,6 @@ _MAY_END_ALONE: Final = frozenset((*P2P, *ROOTED))
 _ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 # Number of the only iteration where the durations of operators are unknown: then none can be judged.
 ITERATION: Final = 0
-
 NOTE_NO_ITERATIONS: Final = "clog knows no training iterations"
 NOTE_MS: Final = "clog's times are whole milliseconds: who waited for less is not seen"
 NOTE_CALLS: Final = "operators start when they are called: a call returns when its operator has ended (as gloo's do)"

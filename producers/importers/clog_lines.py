@@ -28,15 +28,12 @@ _OPERATORS: Final = {
     "all_to_all_v_single": "all_to_all", "scatter": "scatter", "gather": "gather", "gather_single": "gather",
     "barrier": "barrier",
 }  # fmt: skip
-
 # Sends and recvs issued together: the log counts them, and names neither the operators nor their peers.
 BATCH: Final = "batch_op_issue"
-
 _BYTES: Final = {
     "f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
     "fp8e4m3": 1, "fp8e5m2": 1,
 }  # fmt: skip
-
 _WORD: Final = re.compile(r"[^\w.:#-]")
 _COUNT: Final = re.compile(r"\d{1,15}", re.ASCII)
 _MOST_NAME: Final = 100
@@ -104,23 +101,18 @@ def _count(text: str) -> int:
 VERSION: Final = 1
 # Calls of one rank that have not ended: a log without ends would fill the memory with them.
 MOST_OPEN: Final = 100_000
-
 MOST_SIGNATURES: Final = 200_000
 MOST_MEMBERSHIPS: Final = 2_000
 MOST_LISTED: Final = 1 << 21  # ranks in all split lines of a log
-
-
 _MOST_RANKS: Final = 1 << 20
 _MOST_LOST: Final = 1 << 40
 # Threads write lines a moment after they looked at the clock; more than that, and the clock was put back.
 _BACKWARDS_MS: Final = 100
-
 _HEADER: Final = re.compile(r"V\|(\d{1,9})\|base_timestamp=(\d{1,12})\.(\d{3})", re.ASCII)
 _TIME: Final = re.compile(r"\+(-?)(\d{1,12})\.(\d{3})", re.ASCII)
 _ID: Final = re.compile(r"C\d{1,18}", re.ASCII)
 _GRAPH: Final = re.compile(r"G\d{1,20}", re.ASCII)
 _RANKS: Final = re.compile(r"\d{1,7}(,\d{1,7})*", re.ASCII)
-
 BAD: Final = "lines that can't be read"
 GRAPHS: Final = "events of CUDA graphs, which have no order"
 NO_CALL: Final = "starts and ends without a call"
@@ -473,7 +465,6 @@ _LEAST_ENDED: Final = 20
 _LEAST_CALLS: Final = 50
 # Share of the operators that ended; fewer calls that should block prove nothing about the others.
 _LEAST_FOLLOWED: Final = 0.1
-
 # From when an operator of a rank is counted: its start, its call, or neither can be trusted.
 START, CALL, UNCLEAR = "start", "call", "unclear"
 

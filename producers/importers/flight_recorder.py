@@ -202,7 +202,6 @@ ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as 
 # Number of the first send or recv of a pair that never ended. The recorder's own numbers differ at the two ends, and
 # those that both have completed are the same.
 _FIRST_OPEN: Final = 1 << 20
-
 _ANY: Final = OPERATOR_CODES["barrier"]  # operator of a collective that ended and whose name is in no entry
 NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
 

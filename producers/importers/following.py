@@ -39,7 +39,6 @@ from irregulars.producers.trace.foreign_files import GZIP_MAGIC, Directory, rank
 
 _LOG: Final = logging.getLogger("irregulars.following")
 _WAIT_S: Final = 0.05
-
 Stand = dict[str, Any]  # position of a reader: plain JSON values
 
 
@@ -279,13 +278,9 @@ def _key(batch: Batch) -> str:
 SETTLE_S: Final = 2.0  # a file that has not changed for so long is complete
 # Longest wait of complete files for others that still change: one that never rests must not block the rest.
 MOST_WAIT_S: Final = 60.0
-
 MOST_PIECE_BYTES: Final = 4 << 20  # of logs, read at once
 _MOST_UNSEEN: Final = 1000
-
 KINDS: Final = ("kineto", "flight-recorder", "nccl-inspector", "clog")  # kinds of files that can be followed
-
-
 LiveRows = LiveClog | LiveLog  # Turns the lines of several logs into rows, from one reading to the next
 
 

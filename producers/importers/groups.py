@@ -20,7 +20,6 @@ from irregulars.producers.publishing.group_kinds import kind_of_description
 _LETTERS: Final = re.compile(r"[^a-z0-9]+")
 _MOST_TENSORS: Final = 10_000
 _MOST_DIMENSIONS: Final = 64
-
 # In this order: the first that a name contains. A barrier may be an all_reduce inside, a SendRecv is neither.
 _SPELLINGS: Final = (
     ("barrier", "barrier"), ("sendrecv", None), ("reducescatter", "reduce_scatter"), ("allgather", "all_gather"),
@@ -28,7 +27,6 @@ _SPELLINGS: Final = (
     ("bcast", "broadcast"), ("scatter", "scatter"), ("gather", "gather"), ("reduce", "reduce"), ("send", "send"),
     ("recv", "recv"),
 )  # fmt: skip
-
 _BYTES: Final = {
     "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "unsignedchar": 1, "signedchar": 1, "short": 2,
     "int16": 2, "half": 2, "float16": 2, "bfloat16": 2, "c10bfloat16": 2, "c10half": 2, "int": 4,
@@ -81,7 +79,6 @@ def _elements(shape: Any) -> float:
 
 
 MAX_RANKS: Final = 1 << 20
-
 _WORDS: Final = re.compile(r"[a-z]+")
 
 

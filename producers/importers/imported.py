@@ -17,15 +17,12 @@ from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.job_file import RankLocation
 
 Array = np.ndarray
-
 # Operators of one rank: more would not fit into memory beside those of the other ranks of a host.
 MOST_ROWS: Final = 8_000_000
-
 _INTEGERS: Final = ("communicator", "operator", "sequence", "peer", "start_ns", "iteration")
 _FLOATS: Final = ("elapsed_ns", "size_bytes")
 _ROW: Final = Struct("=6q2d")
 _COLUMNS: Final = np.dtype([*((name, np.int64) for name in _INTEGERS), *((name, np.float64) for name in _FLOATS)])
-
 _OPERATOR: Final = BOUNDS["commops"]
 _ITERATION: Final = BOUNDS["iterations"]
 

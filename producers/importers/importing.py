@@ -201,7 +201,6 @@ def read_nccl_ras(files: list[Path], job: str) -> ImportedJob:
 
 
 _TRACE_NAME: Final = re.compile(r"\.json(\.gz)?$|\.trace\b", re.IGNORECASE)
-
 # Kinds of files, each with the function that reads them.
 KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "kineto": read_kineto,

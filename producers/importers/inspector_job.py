@@ -18,7 +18,6 @@ from irregulars.producers.iteration_inference.operators import OPERATOR_BITS, jo
 from irregulars.producers.trace.job_file import RankLocation
 
 _MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
-
 NOTE_NO_STARTS: Final = (
     "{count} of {all} operators have no start time (only NCCL_INSPECTOR_DUMP_VERBOSE=1 writes it): durations still "
     "tell who arrived last in each collective, but not where an iteration's time went"
@@ -29,9 +28,7 @@ NOTE_RANKS: Final = (
     "processes are numbered by host and process id"
 )
 NOTE_PARTS: Final = "of some communicators not all members' logs are here: only members that are here are listed"
-
 Members = Mapping[str, Mapping[Process, Membership]]
-
 MOST_OPERATIONS: Final = 8_000_000
 MOST_MEMBERSHIPS: Final = 200_000
 _ROW: Final = Struct("=5q2d")  # place of process and communicator, and the rest of an `Operation`

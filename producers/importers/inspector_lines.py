@@ -21,7 +21,6 @@ from irregulars.producers.importers.groups import operator_of
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3")
 MAX_LINE_BYTES: Final = 1 << 20
-
 _MOST_RANKS: Final = 1 << 20
 _MOST_US: Final = 1 << 53
 _WORD: Final = re.compile(r"[^\w.:#-]")

@@ -86,11 +86,9 @@ def _is_pair(rank: int, kind: Kind, group: ProcessGroup, calls: Mapping[int, Map
 # a number made of both, the same on all ranks whatever else they captured: of 65,536 iterations, with as many calls
 # in each.
 _NUMBER_BITS: Final = 16
-
 _OUTSIDE: Final = (1 << _NUMBER_BITS) - 1
 _SHARED_NS: Final = 100_000
 _SHARED_SHARE: Final = 0.9
-
 NOTE_NUMBERS: Final = "Kineto traces do not number collectives: their order inside of each step pairs them"
 NOTE_NO_STEPS: Final = (
     "no ProfilerStep# annotation was found, so operators have no iteration: call profiler.step() in the training loop"

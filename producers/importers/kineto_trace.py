@@ -56,7 +56,6 @@ WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c
 
 # Texts of events of kernels' launches; wanted only where the kernels do not name their collective.
 LAUNCHES: Final = (b"LaunchKernel",)
-
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
 _MOST_US: Final = 1 << 53
 _MOST_KEPT: Final = 500_000
@@ -340,7 +339,6 @@ def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) 
 
 
 Array = np.ndarray
-
 BLOCK_BYTES: Final = 1 << 20
 MAX_EVENT_BYTES: Final = 4 << 20
 MAX_HEAD_BYTES: Final = 8 << 20  # of the text before and behind the events: properties of devices, groups, logs

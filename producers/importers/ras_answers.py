@@ -30,14 +30,11 @@ _MOST_PARTS: Final = 4 * MOST_MEMBERS
 # Objects and lists of an answer, and values in them; in a rank there are four and 18. An answer of nothing but these
 # takes thirty times its bytes when it is read.
 _MOST_VALUES: Final = 16 * MOST_MEMBERS
-
 _MOST_KINDS: Final = 64
 _MOST_COUNT: Final = (1 << 32) - 2  # a sequence is a uint32, and the next operator has one too
 _LONGEST_TEXT: Final = 256
-
 # NCCL 2.28.9 forgets the comma before the status of a missing rank.
 _BROKEN: Final = re.compile(rb'("nvml_dev"\s*:\s*-?\d+)(\s+"status")')
-
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -229,13 +226,10 @@ def _text(value: Any) -> str:
 
 
 PORT: Final = 28028
-
 # As in NCCL 2.24 to 2.31. A service of another one is asked all the same, as NCCL's own client does.
 PROTOCOL: Final = 2
-
 # An answer may take as long. The service itself gives a process that does not answer 5 s, and some time on top.
 ASKING_S: Final = 20.0
-
 _MOST_LINE_BYTES: Final = 1024
 _CHUNK_BYTES: Final = 1 << 16
 

@@ -23,9 +23,7 @@ from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.job_file import RankLocation
 
 OBSERVED: Final = PHASES.index("observed")
-
 SOURCES: Final = ("commops", "iterations")
-
 ENDED_NS: Final = 0.0  # duration of an operator that ended at an unknown time: the smallest that it can have
 
 
@@ -123,7 +121,6 @@ def communicators_of(members: Mapping[str, tuple[int, ...]], world_size: int) ->
 
 ITERATION: Final = 0  # answers know no iterations: all that they hold counts as one
 _BORDER: Final = re.compile(rb"(?<=\n\})\s*(?=\{)")
-
 NOTE_COUNTS: Final = "RAS counts collectives that were launched, and no sends and recvs: use it for hangs alone"
 NOTE_MOVING: Final = "between the last two answers the job went on: nobody stands still"
 

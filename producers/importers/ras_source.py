@@ -24,13 +24,10 @@ from irregulars.producers.importers.ras_records import JobRun, Open, StandstillW
 from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.ras")
-
 # Looks in a row without a service after which the job has ended. While a job starts, or RAS is busy, the service may
 # not answer for a moment.
 AWAY_LOOKS: Final = 4
-
 _ANY_PORT: Final = 9
-
 _MOST_WAITING: Final = 1 << 17  # records that wait to be polled: above it looks are left out
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from irregulars.producers.iteration_inference.operators import REDUCTIONS, TRAINING, Operators, number_rows
 
 Array = np.ndarray
-
 _SAMPLED: Final = 4
 _SCALAR_BYTES: Final = 4096
 _SCALAR_SHARE: Final = 1 / 64

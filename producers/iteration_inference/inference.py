@@ -76,7 +76,6 @@ def measure_iterations(operators: Operators, iteration: Array, elapsed_ns: Array
 _TRAIN: Final = PHASES.index("train")
 _EVAL: Final = PHASES.index("eval")
 _CHECKPOINT: Final = PHASES.index("checkpoint")
-
 _LESS: Final = 0.8
 _FEWEST_MORE: Final = 2
 _TIMES: Final = 3

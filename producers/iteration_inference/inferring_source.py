@@ -23,7 +23,6 @@ from irregulars.producers.publishing.sources import PassingSource, Record, Sourc
 from irregulars.state_codec import decode_state, encode_state
 
 T = TypeVar("T")
-
 # Raise it with each change of a state's classes but a new field with a default; versions 1 and 2 were JSON.
 STATE_VERSION: Final = 3
 
@@ -50,13 +49,11 @@ def read_state(path: Path, kind: type[T]) -> T | None:
 
 
 _LOG: Final = logging.getLogger("irregulars.iterations")
-
 PAUSE_S: Final = 30.0  # time without operators of a job after which held rows leave: it may hang
 LEARNING_S: Final = 2.0
 # Time that learning may take at first, and its share of all time after it: a job that repeats nothing must not keep
 # the agent from its other sources.
 LEARNING_RATIO: Final = 0.02
-
 _SAVE_S: Final = 5.0
 _FORGET_ROWS_S: Final = 3600.0
 # A job that pauses is not announced again: its cadence is kept for a week, its rows in memory for an hour.

@@ -26,7 +26,6 @@ from irregulars.producers.iteration_inference.operators import (
 )
 
 Array = np.ndarray
-
 _REGULAR: Final = 3
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 Array = np.ndarray
-
 OPERATOR_BITS: Final = 4
 _OPERATORS: Final = 1 << OPERATOR_BITS
 _FEWEST: Final = 16
@@ -61,7 +60,6 @@ def whole(communicator: int) -> int:
 
 # Collectives of training itself. Checkpoints and set-up gather, broadcast and wait at barriers instead.
 REDUCTIONS: Final = tuple(OPERATOR_CODES[n] for n in ("all_reduce", "reduce_scatter", "all_to_all", "reduce"))
-
 TRAINING: Final = (*REDUCTIONS, SEND, RECV)
 _UNSIZED: Final = tuple(OPERATOR_CODES[name] for name in ("all_to_all", "gather", "scatter"))
 

@@ -8,11 +8,9 @@ from typing import Final
 import numpy as np
 
 _LOG: Final = logging.getLogger("irregulars.agent")
-
 UNREADABLE: Final = 2**64 - 1  # a count that could not be read
 # A link carries its nominal rate; framing, and two clocks that read time and count, make it look like more.
 _MARGIN: Final = 1.25
-
 _HALF_WAY: Final = 2.0**31  # a counter that fell, and would have gone further than half of 32 bits to wrap, was reset
 _LONGEST_S: Final = 2.0  # a lazy counter that has not moved for this long, seconds, shows that no byte moved
 

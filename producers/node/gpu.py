@@ -31,7 +31,6 @@ with warnings.catch_warnings():
     import pynvml
 
 __all__ = ["Gpu", "GpuGone", "GpuReading", "Rates", "Reader", "pynvml"]
-
 _LOG: Final = logging.getLogger("irregulars.agent")
 _MIB: Final = float(1 << 20)
 _ALL_LINKS: Final = 2**32 - 1
@@ -46,7 +45,6 @@ _NEVER: Final = frozenset(
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
     }
 )
-
 _MOST: Final = 2**63  # a GPU that falls off its bus answers with all bits set, before NVML reports that it is lost
 # End of an interval, ns since the epoch; bytes/s sent and received in it, NaN: not known.
 Rates = tuple[int, float, float]

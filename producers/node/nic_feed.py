@@ -24,7 +24,6 @@ _RETRY_S: Final = 10.0
 _KEPT_S: Final = 60.0
 _LONGEST_SLEEP_S: Final = 0.5
 _LONGEST_COUNT: Final = 24  # 20 digits and a line feed
-
 # Names of the NICs, and for each of them time (ns since the epoch), sent, received: `UNREADABLE` where unknown.
 Tick = tuple[tuple[str, ...], list[int]]
 

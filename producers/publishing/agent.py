@@ -27,14 +27,12 @@ from irregulars.producers.publishing.publisher import AgentSettings, Publisher
 from irregulars.producers.publishing.sources import RankKey, Record, Source, key_of
 
 __all__ = ["Agent", "AgentSettings", "Progress"]
-
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TOPICS: Final = ("jobs", *SCHEMAS, "heartbeats")
 _IDLE_S: Final = 0.02
 # A heartbeat without news is left out, but for each tenth: headers of batches carry the progress themselves, and
 # thousands of small messages a second keep a worker from the large ones.
 _NOTHING_NEW: Final = 10
-
 FINISHED: Final = "finished"
 STOPPED: Final = "stopped"
 

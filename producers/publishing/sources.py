@@ -23,9 +23,7 @@ from irregulars.producers.publishing.batches import event_times_ns, take_rows
 # An element of a source. A heartbeat carries the facts that only the source knows: rows that it lost, a watermark
 # without rows, the end of a rank.
 Record = Announcement | Batch | Heartbeat
-
 T = TypeVar("T", Record, Batch | Heartbeat)
-
 # A rank in one start of its job: job, attempt, rank, start, and the time since which it has this place.
 RankKey = tuple[str, int, int, str | None, int | None]
 

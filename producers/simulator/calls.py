@@ -80,10 +80,8 @@ def pass_cuts(settings: SimulatorSettings, cp_operator: str) -> Cuts:
 OWN_WORK: Final = -1  # stands where work belongs to no micro-batch: the optimizer, and data loading of all ranks
 # Work that only the first rank of each tensor parallel group does: it loads the data for all of them.
 LEADER_WORK: Final = -2
-
 POINT: Final = "point"  # group of a call which is no communication: the moment at which a second stream may go on
 P2P: Final = "pp"
-
 # Streams beside the work. NCCL gives each communicator a stream of its own, so gathers and scatters share one.
 GRADIENT_STREAM, REPLICA_STREAM, RING_STREAM = 1, 2, 3
 

@@ -33,7 +33,6 @@ from irregulars.producers.simulator.topology import Ints, Topology
 from irregulars.producers.simulator.untidiness import Untidiness, WarmUp
 
 Floats = NDArray[np.float64]
-
 # How often an iteration is run again. One is enough where transfers begin together, two where one delays others.
 PASSES: Final = 2
 

@@ -41,7 +41,6 @@ from irregulars.validation import nearest
 SHAPES: Final = ("lasting", "spike", "fluctuating", "from_start", "ramp", "sawtooth")
 GROWING: Final = ("ramp", "sawtooth")
 _USUAL_OVER: Final = 10
-
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "slow_rank": ("rank",), "slow_host": ("host",), "slow_stage": ("stage",), "slow_nic": ("rank",),
     "slow_link": ("src", "dst"), "slow_switch": ("switch",), "uneven_data": (), "hang": ("rank",),

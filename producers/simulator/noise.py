@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
 
 Floats = NDArray[np.float64]
-
 # No transfer takes less than this part of its nominal time: a device has a highest rate.
 LEAST_TRANSFER_RATIO: Final = 0.8
-
 _SPREAD_NS: Final = 5 * NS_PER_US
 _SPREAD_RATIO: Final = 0.01
 _LEAST_GAP_RATIO: Final = 0.5

@@ -136,7 +136,6 @@ def _count(series: Sequence[tuple[object, ...]]) -> tuple[list[int], list[int]]:
 
 # A share waits for all members; for all, unless its bytes are copied before; for the transfer's root; for none.
 ALL, COPIED, ROOT, NOBODY = range(4)
-
 _FROM_ROOT, _TO_ROOT = (ROOT, ROOT), (ALL, NOBODY)  # the root, the others
 _ROOTED: Final = {"broadcast": _FROM_ROOT, "scatter": _FROM_ROOT, "reduce": _TO_ROOT, "gather": _TO_ROOT}
 

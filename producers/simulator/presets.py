@@ -48,7 +48,6 @@ from irregulars.validation import describe, nearest
 
 # Of models of one to some ten billion parameters, with bfloat16 gradients.
 _ALONE: Final[Mapping[str, Any]] = {"pp": 1, "tp": 1, "is_launched_ahead": True}
-
 SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "pipeline": {},
     "ddp": {

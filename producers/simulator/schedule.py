@@ -24,7 +24,6 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 
 TRAIN: Final = "train"
 EVALUATE: Final = "eval"
-
 Message = tuple[str, int]
 
 
@@ -173,8 +172,6 @@ class Meeting:
 
 
 Programs = Sequence[Sequence[Call]]
-
-
 # The place of the call after which a call's own work begins (-1: the start), and of others that must be over.
 Links = tuple[int, tuple[int, ...]]
 

@@ -15,7 +15,6 @@ from irregulars.producers.simulator.faults import Fault
 
 CP_EXCHANGES: Final = ("collective", "ring")
 LOGGED: Final = ("all", "tp_leaders", "some_ranks", "some_hosts")
-
 COMPILED_ITERATIONS: Final = 2  # Number of first iterations in which something is compiled
 NS_PER_S: Final = 1e9
 NS_PER_MS: Final = 1_000_000.0
@@ -25,7 +24,6 @@ CLOCKS: Final = ("shared", "per_host")
 GRADIENT_SYNCS: Final = ("sharded", "all_reduce", "fsdp")
 RANK_ORDERS: Final = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 HIDEABLE: Final = ("tp", "cp", "ep", "barrier")
-
 _POSITIVE: Final = frozenset(
     {"attempt", "dp", "pp", "tp", "cp", "ep", "shards", "model_chunks", "micro_batches", "iterations",
      "gpus_per_host", "gpus_per_nic", "hosts_per_switch", "gradient_buckets", "nic_bytes_per_s", "nvlink_bytes_per_s",
@@ -33,7 +31,6 @@ _POSITIVE: Final = frozenset(
      "time_resolution_ns", "fsdp_units", "host_phase_iterations", "pause_tail_index"}
 )  # fmt: skip
 _LARGEST: Final = {"loss_ratio": 0.5, "repeat_ratio": 0.5, "expert_work_ratio": 1.0, "unlogged_ratio": 0.9}
-
 # When a simulated job begins unless told: fixed, so that the same settings give the same rows.
 RECORDED_START_NS: Final = 1_800_000_000_000_000_000
 

@@ -44,9 +44,7 @@ from irregulars.producers.simulator.noise import LOGGING, generator_of
 from irregulars.producers.simulator.settings import SimulatorSettings
 
 Ints = NDArray[np.int64]
-
 AXES: Final = ("pp", "dp", "shards", "ep", "cp", "tp")  # order of the axes of the grid of ranks
-
 VARYING: Final[Mapping[str, tuple[str, ...]]] = {
     "world": AXES, "tp": ("tp",), "cp": ("cp",), "ep": ("ep",), "dp": ("dp", "shards", "ep", "cp"),
     "shard": ("shards", "ep", "cp"), "replica": ("dp",), "edp": ("dp", "shards", "cp"), "pp": ("pp",), "emb": ("pp",),

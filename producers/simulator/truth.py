@@ -28,7 +28,6 @@ from irregulars.producers.simulator.topology import Topology
 
 # The excess that is reached differs from the one that is wanted by at most this part of it, or nearly so.
 TOLERANCE_RATIO: Final = 0.02
-
 _MOST_TRIALS: Final = 24
 _MOST_STEPS: Final = 12
 _HASTE: Final = 1.5  # the more often the bracket was too small, the faster it grows
@@ -145,7 +144,6 @@ def _spread(iterations: Sequence[int], most: int) -> list[int]:
 
 
 Floats = NDArray[np.float64]
-
 VERDICT_OF: Final = {
     "slow_rank": "slow_rank", "slow_host": "slow_rank", "slow_stage": "slow_stage", "slow_nic": "slow_nic",
     "slow_link": "slow_link", "slow_switch": "slow_communicator", "uneven_data": "imbalance", "hang": "hang",

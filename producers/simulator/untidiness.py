@@ -19,10 +19,8 @@ from irregulars.producers.simulator.settings import NS_PER_MS, SimulatorSettings
 from irregulars.producers.simulator.topology import Ints, Topology
 
 Floats = NDArray[np.float64]
-
 # How much is compiled in the first and the second iteration, relative to ``compile_ms``.
 _COMPILED: Final = (1.0, 0.2)
-
 _COMPILE_SPREAD: Final = 0.15  # caches, and CPUs that others use too
 
 
@@ -64,7 +62,6 @@ _MOST_PAUSES: Final = 100.0  # longest pause, as a multiple of the shortest: a l
 _PHASE_FROM, _PHASE_SIZES = 0.5, (2 / 3, 4 / 3)
 # Part of the variance of experts' tokens that lasts; auxiliary losses even out batches, not preferences.
 _LASTING_PART: Final = 0.8
-
 _ROUTER_ITERATIONS: Final = 200.0
 
 

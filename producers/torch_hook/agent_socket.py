@@ -25,14 +25,11 @@ _LOG: Final = logging.getLogger("irregulars.agent")
 _READ_BYTES: Final = 1 << 20
 # Records that wait to be polled; above it sockets are not read, and rows wait in the rings of the ranks.
 _MOST_QUEUED: Final = 256
-
 # A process sends batches of 1,500 rows, about 0.1 MB; an announcement must fit into one message anyway.
 _MOST_FRAME_BYTES: Final = 4 << 20
-
 # Of all frames that are not whole, and as much again of those that wait to be polled: processes that write to the
 # socket can't take more of the agent's memory.
 _MOST_HELD_BYTES: Final = 24 << 20
-
 # The agent adds host, NIC and sources to an announcement, and it must still be one message.
 _MOST_ANNOUNCED_BYTES: Final = MAX_MESSAGE_BYTES - 4096
 

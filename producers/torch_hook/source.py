@@ -21,14 +21,11 @@ from irregulars.producers.torch_hook.iterations import Iterations
 # A rank is announced, once and for all its attempt, when its first iteration has ended: groups are made before it. Or
 # this long after its first group was made: there may be no iterations.
 ANNOUNCE_S: Final = 10.0
-
 # Age at which an end is final, ns: the thread that finishes a row may wait for Python's lock.
 _SETTLED_NS: Final = 20_000_000
-
 _CLOCK_STEP_NS: Final = 1_000_000
 # Training goes on from an operator before its row is finished: the last rows get this long, or would look hung.
 _LAST_WAIT_S: Final = 1.0
-
 # An operator that is open this long is given while it is open: if the job hangs, it never ends. One that ends after
 # all is given again, as ended.
 STUCK_S: Final = 60.0

@@ -30,7 +30,6 @@ from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_com
 from irregulars.producers.trace.writer import write_trace
 
 __all__ = ["Rejected", "Trace", "assemble_trace", "read_trace", "trace_batches", "write_trace"]
-
 _Check = Callable[[TableFile, JobFile], tuple[Rows, Rejected]]
 _CHECKS: Final[Mapping[str, _Check]] = {
     "commops": check_commops,

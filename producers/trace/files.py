@@ -236,11 +236,9 @@ FREE_ROWS: Final = 1 << 24  # rows that any file may have: they take some 1.5 GB
 # Of a file with more rows than that. Operators begin at different times, so that a row takes some bytes, whatever the
 # encoding: files of ours have 0.05 to 0.2 rows a byte.
 MOST_ROWS_PER_BYTE: Final = 8
-
 FREE_BYTES: Final = 1 << 30  # bytes that any file may have once it is unpacked
 # Of a file with more: unpacked over packed size. Logs of text are packed to a tenth or a fiftieth.
 MOST_EXPANSION: Final = 200
-
 _PIECE_BYTES: Final = 1 << 20
 
 

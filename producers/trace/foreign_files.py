@@ -153,7 +153,6 @@ class Directory:
 _FILES_LOOKED_AT: Final = 8
 # Of each file. Kineto writes the properties of all devices first, some hundred bytes each.
 _HEAD_BYTES: Final = 256 * 1024
-
 # Kind of `irregulars import` to words of which its files have all of one group near their begin.
 _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "kineto": ((b'"traceEvents"',), (b'"distributedInfo"',), (b'"schemaVersion"', b'"deviceProperties"')),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from irregulars.producers.iteration_inference.inference import Inferred
 
 Array = np.ndarray
-
 _WANTED: Final = ("operator", "sequence", "peer", "start_ns", "elapsed_ns", "size_bytes")
 
 

@@ -13,8 +13,6 @@ from irregulars.messages.records import UNKNOWN
 
 # Rows ordered at once: whole ranks, few enough for the caches, with the arrays that sorting needs.
 _ROWS_AT_ONCE: Final = 1 << 18
-
-
 _RANK: Final = ""  # name of the ranks among the columns
 
 

@@ -28,7 +28,6 @@ _FAMILIES: Final = {
 
 _KEYS: Final = ("AutogradCPU", "AutogradCUDA")
 _PEER: Final = 2  # which argument of send and recv_
-
 _now_ns = time.monotonic_ns
 
 

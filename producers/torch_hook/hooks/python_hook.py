@@ -20,7 +20,6 @@ from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, 
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY, NO_PEER, UNSEEN
 
 HOOK_ID: Final = 0x1226  # as in hook.cpp: hooks of one group fire in the order of their ids
-
 _FAMILIES: Final = {
     "ALLREDUCE": "all_reduce", "REDUCE_SCATTER": "reduce_scatter", "ALLGATHER": "all_gather",
     "ALLTOALL": "all_to_all", "BROADCAST": "broadcast", "REDUCE": "reduce", "GATHER": "gather", "SCATTER": "scatter",

@@ -17,7 +17,6 @@ OPEN: Final = 0  # of ``ended``: the operator has not ended
 UNSEEN: Final = -1  # of ``ended``: the operator failed, or its end will never be known
 CAPACITY: Final = 1 << 16  # rows: 4 MiB, and a minute at 1,000 operators a second
 NO_PEER: Final = -1
-
 # As ``struct Row`` of hook.cpp.
 ROW: Final = np.dtype(
     [
@@ -34,7 +33,6 @@ ROW: Final = np.dtype(
         ("reserved", "u1", (5,)),
     ]
 )
-
 _PACKED: Final = struct.Struct("=QqqqqqIiHB5x")
 _WORDS: Final = 8
 _STARTED_AT: Final = 2
