@@ -26,8 +26,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -49,7 +50,7 @@ from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.pipelines import COMMAND, Pipeline
 from tests.integration.worker_runs import wait_until
 
-_SHAPES: Final = {ranks: f"--set dp={dp} --set pp=4 --set tp=8" for ranks, dp in ((64, 2), (256, 8), (1024, 32))}
+SHAPES: Final = {ranks: f"--set dp={dp} --set pp=4 --set tp=8" for ranks, dp in ((64, 2), (256, 8), (1024, 32))}
 _FAULTS: Final = (
     "slow_nic:rank={},from=20,to=45,excess=0.5",
     "slow_rank:rank={},from=20,to=45,excess=0.3",
@@ -59,7 +60,7 @@ _FAULTS: Final = (
 )
 _ITERATIONS: Final = 60
 _SETTLED_S: Final = 30.0
-_AS_SHIPPED: Final = {name: getattr(Settings(), name) for name in ("snapshot_s", "session_s", "grace_s", "stop_s")}
+AS_SHIPPED: Final = {name: getattr(Settings(), name) for name in ("snapshot_s", "session_s", "grace_s", "stop_s")}
 
 
 @dataclass(frozen=True)
@@ -71,21 +72,12 @@ class Told:
     event: str
     newest: int  # the newest iteration that it covers
     at_s: float  # seconds since the epoch when it was sent
+    seconds: float = 0.0  # how long it took
 
 
-@dataclass(frozen=True)
-class Delay:
-    """How long a message took, seconds."""
-
-    told: Told
-    seconds: float
-
-
-def simulate(folder: Path, number: int, ranks: int) -> Path:
-    """Write the recording of the job `number`."""
-    out = folder / f"job-{number}"
-    fault = _FAULTS[number % len(_FAULTS)].format(ranks // 10 + number)
-    own = f"simulate {out} {_SHAPES[ranks]} --iterations {_ITERATIONS} --seed {number} --fault {fault} --json"
+def simulated(out: Path, ranks: int, iterations: int, seed: int, fault: str) -> Path:
+    """Write the recording of a job."""
+    own = f"simulate {out} {SHAPES[ranks]} --iterations {iterations} --seed {seed} --fault {fault} --json"
     subprocess.run([*COMMAND, *shlex.split(own)], check=True, stdout=subprocess.DEVNULL)
     return out
 
@@ -158,42 +150,37 @@ def services(folder: Path) -> Iterator[Pipeline]:
 class Outcome:
     """What the replays showed."""
 
-    delays: Sequence[Delay]
+    delays: Sequence[Told]
     behind_s: Sequence[float]
     verdicts: int
     wrong: int
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; `delays` in the order in which they were told."""
-        delays = [
-            {"topic": one.told.topic, "job": one.told.name, "event": one.told.event, "seconds": one.seconds}
-            for one in self.delays
-        ]
-        return {"delays": delays, "behind_s": list(self.behind_s), "verdicts": self.verdicts, "wrong": self.wrong}
-
     def rows(self) -> Iterator[str]:
         """Give the rows of the table."""
-        for topic in ("verdicts", "alerts"):
-            for event in ("opened", "raised"):
-                own = [d.seconds for d in self.delays if (d.told.topic, d.told.event) == (topic, event)]
-                if own:
-                    low, high = np.percentile(own, [50, 99])
-                    yield f"| {topic}, {event} | {len(own)} | {low:.2f} | {high:.2f} | {max(own):.2f} |"
+        for topic, event in product(("verdicts", "alerts"), ("opened", "raised")):
+            own = [one.seconds for one in self.delays if (one.topic, one.event) == (topic, event)]
+            if own:
+                low, high = np.percentile(own, [50, 99])
+                yield f"| {topic}, {event} | {len(own)} | {low:.2f} | {high:.2f} | {max(own):.2f} |"
 
 
 def run(jobs: int, ranks: int, folder: Path) -> Outcome:
     """Do it all."""
     context = multiprocessing.get_context("spawn")
-    delays: list[Delay] = []
+    delays: list[Told] = []
     behind: list[float] = []
     with ProcessPoolExecutor(1, context) as pool, services(folder) as pipeline:
-        directories = [simulate(folder, number, ranks) for number in range(jobs)]
+        faults = [_FAULTS[number % len(_FAULTS)].format(ranks // 10 + number) for number in range(jobs)]
+        directories = [
+            simulated(folder / f"job-{number}", ranks, _ITERATIONS, number, fault)
+            for number, fault in enumerate(faults)
+        ]
         wants = {
             one.verdict_id: one.to_json()
             for directory in directories
             for one in analyze(named(directory), monitor_settings(Settings())).verdicts
         }
-        pipeline.start_worker(**_AS_SHIPPED)
+        pipeline.start_worker(**AS_SHIPPED)
         for number, directory in enumerate(directories, start=1):
             first_ns, last_ns = times_ns(directory)
             began_s, ended_s = pool.submit(replay, directory, pipeline.settings).result()
@@ -202,7 +189,7 @@ def run(jobs: int, ranks: int, folder: Path) -> Outcome:
             time.sleep(2.0)  # what closes a verdict comes after its iterations
             ends = ends_ns(directory)
             delays += [
-                Delay(told, told.at_s - began_s - (ends[told.newest] - first_ns) / 1e9)
+                replace(told, seconds=told.at_s - began_s - (ends[told.newest] - first_ns) / 1e9)
                 for told in read_told(pipeline)
                 if told.name == directory.name
             ]
@@ -210,33 +197,6 @@ def run(jobs: int, ranks: int, folder: Path) -> Outcome:
         has = last_revisions(pipeline, wants)
     wrong = len(wants.keys() ^ has.keys()) + sum(wants[one] != has[one] for one in wants.keys() & has.keys())
     return Outcome(delays, behind, len(wants), wrong)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=5)
-    parser.add_argument("--ranks", type=int, choices=sorted(_SHAPES), default=1024)
-    parser.add_argument("--json", type=Path)
-    own = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="alert-delay-") as folder:
-        outcome = run(own.jobs, own.ranks, Path(folder))
-    print(
-        f"`python -m tests.benchmarks.alert_delay --jobs {own.jobs} --ranks {own.ranks}`: "
-        f"{os.cpu_count()} cores, {platform.machine()}\n"
-    )
-    print("| messages | number | median, s | 99th percentile, s | longest, s |", "|:--|--:|--:|--:|--:|", sep="\n")
-    print(*outcome.rows(), sep="\n")
-    late = ", ".join(f"{seconds:.1f}" for seconds in outcome.behind_s)
-    print(
-        f"\nThe replays ended {late} s behind their pace. {outcome.verdicts} verdicts, {outcome.wrong} of them wrong."
-    )
-    if own.json:
-        own.json.write_text(json.dumps(outcome.to_json(), indent=1) + "\n", encoding="utf-8")
-    return 1 if outcome.wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 _LONGEST_WAIT_S: Final = 0.02
@@ -325,3 +285,30 @@ def send(messages: Sequence[Prepared], settings: AgentSettings, topics: Sequence
     publisher.flush()
     publisher.close()
     return began_s, time.time()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=5)
+    parser.add_argument("--ranks", type=int, choices=sorted(SHAPES), default=1024)
+    parser.add_argument("--json", type=Path)
+    own = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="alert-delay-") as folder:
+        outcome = run(own.jobs, own.ranks, Path(folder))
+    print(
+        f"`python -m tests.benchmarks.alert_delay --jobs {own.jobs} --ranks {own.ranks}`: "
+        f"{os.cpu_count()} cores, {platform.machine()}\n"
+    )
+    print("| messages | number | median, s | 99th percentile, s | longest, s |", "|:--|--:|--:|--:|--:|", sep="\n")
+    print(*outcome.rows(), sep="\n")
+    late = ", ".join(f"{seconds:.1f}" for seconds in outcome.behind_s)
+    print(
+        f"\nThe replays ended {late} s behind their pace. {outcome.verdicts} verdicts, {outcome.wrong} of them wrong."
+    )
+    if own.json:
+        own.json.write_text(json.dumps(asdict(outcome), indent=1) + "\n", encoding="utf-8")
+    return 1 if outcome.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,8 +31,15 @@ from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.plugins.baseline import RobustBaseline
 from irregulars.detectors.plugins.forest.features import FEATURES, OperatorFeatures
 from irregulars.detectors.plugins.forest.random_forest import MODEL, load_trees
-from tests.benchmarks.operator_cases import Case, CaseRun, Example, examples_of, shapes_of_faults, simulate_case
-from tests.benchmarks.train_operator_forest import training_cases
+from tests.benchmarks.train_operator_forest import (
+    Case,
+    CaseRun,
+    Example,
+    examples_of,
+    shapes_of_faults,
+    simulate_case,
+    training_cases,
+)
 
 TEST_JOBS: Final = ((8, 2, 2, 4), (2, 8, 2, 8), (4, 2, 8, 6), (4, 4, 2, 8), (2, 3, 4, 4), (2, 16, 1, 16))
 TEST_SEED: Final = 50_000

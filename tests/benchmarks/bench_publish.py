@@ -1,12 +1,11 @@
-"""Processor time of a producer: from columns of operators to Kafka, beside confluent-kafka sending ready bytes.
+"""Processor time of a producer: from columns of operators to Kafka.
 
     python -m tests.benchmarks.bench_publish
 
-The operators of a host's ranks are ready as numpy columns. Three ways take turns in one process: encoding alone
-(columns to the bytes of messages), plain confluent-kafka that sends these bytes with the settings of our producers,
-and the agent as it is (`producers.publishing.agent.Agent`: bundles, Arrow, librdkafka, acknowledgements). The broker
-is a real Apache Kafka. Counted is the processor time of this process, all of librdkafka's threads included; other
-programs on the machine change it less than wall time. Prints a Markdown table. Not a test.
+The operators of a host's ranks are ready as numpy columns, and sent by the agent as it is
+(`producers.publishing.agent.Agent`: bundles, Arrow, librdkafka, acknowledgements) to a real Apache Kafka. Counted is
+the processor time of this process, all of librdkafka's threads included; other programs on the machine change it less
+than wall time. Prints a Markdown table. Not a test.
 """
 
 from __future__ import annotations
@@ -19,23 +18,22 @@ import resource
 import statistics
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from confluent_kafka import Producer
 
 from irregulars.kafka.topic_admin import create_topics
-from irregulars.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key
+from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.bundles import decode_rows, group_of
+from irregulars.messages.bundles import group_of
 from irregulars.messages.records import UNKNOWN, Batch, Header
 from irregulars.producers.publishing.agent import Agent
-from irregulars.producers.publishing.batches import BATCH_ROWS, Bundler, encode_in_parts, encode_together
-from irregulars.producers.publishing.publisher import COMPRESSIONS, AgentSettings, Publisher
+from irregulars.producers.publishing.batches import BATCH_ROWS
+from irregulars.producers.publishing.publisher import COMPRESSIONS, AgentSettings
 from irregulars.producers.publishing.sources import Record
 from tests.apache_kafka.broker import KafkaBroker
 
@@ -43,7 +41,6 @@ JOB = "bench-publish"
 HOST = "node-1"
 START_NS = 1_700_000_000_000_000_000
 NAMES = ("world", "ranks-0-8-by-1", "ranks-0-56-by-8", "ranks-0-512-by-64")
-LONGEST_WAIT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -60,15 +57,6 @@ class Load:
     @property
     def operators(self) -> int:
         return self.ranks * self.batches * self.rows
-
-
-@dataclass(frozen=True)
-class Round:
-    """Processor seconds of the three ways."""
-
-    encoding_s: float
-    plain_s: float
-    agent_s: float
 
 
 def batches_of(load: Load) -> list[Batch]:
@@ -127,100 +115,20 @@ class Ready:
         pass
 
 
-def encode(load: Load, batches: Sequence[Batch]) -> Iterator[bytes]:
-    """Encode as the agent does."""
-    if not load.is_bundled:
-        for batch in batches:
-            yield from (value for _, value in encode_in_parts(batch, MAX_MESSAGE_BYTES))
-        return
-    bundler = Bundler(1.0)
-    for announcement in announcements(load):
-        bundler.announce(announcement)
-    for batch in batches:
-        for together in bundler.add(batch, 0.0):
-            yield from (value for _, value in encode_together(together, MAX_MESSAGE_BYTES))
-
-
-def send_plainly(settings: AgentSettings, values: Sequence[bytes], keys: Sequence[bytes]) -> None:
-    """Send ready bytes with the settings of our producers."""
-    producer: Any = Producer(Publisher(settings)._config())
-    name = settings.topics.name("commops")
-    for value, key in zip(values, keys, strict=True):
-        while True:
-            try:
-                producer.produce(name, value, key)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    left = producer.flush(LONGEST_WAIT_S)
-    if left:
-        raise SystemExit(f"Kafka must take all messages within {LONGEST_WAIT_S:g} s; {left} are left")
-
-
-def send_by_agent(settings: AgentSettings, records: Sequence[Record], operators: int) -> None:
-    progress = Agent(Ready(records), settings).run()
-    if progress.rows != operators:
-        raise SystemExit(f"the agent must publish {operators} rows; it published {progress.rows}")
-
-
-def spent_s(work: Callable[[], object]) -> float:
-    """Processor seconds of this process, all threads, user and kernel."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    work()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def measure(load: Load, bootstrap: str, rounds: int) -> list[Round]:
-    batches = batches_of(load)
-    values = list(encode(load, batches))
-    if sum(len(decode_rows(value, "commops")) for value in values) != load.operators:
-        raise SystemExit("what was encoded must decode to as many rows; it does not")
-    group = group_of(HOST, 0) or ""
-    keys = [group_key(JOB, group) if load.is_bundled else rank_key(JOB, n % load.ranks) for n in range(len(values))]
-    records: list[Record] = [*announcements(load), *batches]
-    measured = []
+def measure(load: Load, bootstrap: str, rounds: int) -> float:
+    """Return the processor seconds of this process, all threads, for a round: the median after a first one."""
+    records: list[Record] = [*announcements(load), *batches_of(load)]
+    spent_s = []
     for _ in range(rounds + 1):
         topics = TopicSettings(f"bench-{uuid4().hex[:8]}.")
         create_topics(bootstrap, topics)
-        settings = AgentSettings(bootstrap, topics, compression=load.compression)
-        measured.append(
-            Round(
-                spent_s(lambda: deque(encode(load, batches), maxlen=0)),
-                spent_s(lambda: send_plainly(settings, values, keys)),  # noqa: B023
-                spent_s(lambda: send_by_agent(settings, records, load.operators)),  # noqa: B023
-            )
-        )
-    return measured[1:]  # the first one warms up
-
-
-def report(load: Load, found: Sequence[Round]) -> dict[str, Any]:
-    """Medians over the rounds; ratios are those of each round, since a busy machine slows all of one round alike."""
-    middle = {way: statistics.median(getattr(one, way) for one in found) for way in asdict(found[0])}
-    rates = {way.removesuffix("_s"): load.operators / seconds / 1e6 for way, seconds in middle.items()}
-    return {
-        **asdict(load),
-        "operators": load.operators,
-        "million_operators_per_core_s": rates,
-        "ns_per_operator": {way: 1e3 / rate for way, rate in rates.items()},
-        "agent_to_plain_ratio": statistics.median(one.agent_s / one.plain_s for one in found),
-    }
-
-
-def table(reports: Sequence[dict[str, Any]]) -> str:
-    lines = [
-        "| messages | compression | encoding, ns an operator | plain confluent-kafka, ns | agent, ns "
-        "| agent, M operators/s of a core | agent / plain |",
-        "|---|---|--:|--:|--:|--:|--:|",
-    ]
-    for one in reports:
-        ns = one["ns_per_operator"]
-        lines.append(
-            f"| {'bundles of ' + str(one['ranks']) + ' ranks' if one['is_bundled'] else 'batches'} "
-            f"| {one['compression']} | {ns['encoding']:.0f} | {ns['plain']:.0f} | {ns['agent']:.0f} "
-            f"| {one['million_operators_per_core_s']['agent']:.2f} | {one['agent_to_plain_ratio']:.2f} |"
-        )
-    return "\n".join(lines)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        progress = Agent(Ready(records), AgentSettings(bootstrap, topics, compression=load.compression)).run()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        spent_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        if progress.rows != load.operators:
+            raise SystemExit(f"the agent must publish {load.operators} rows; it published {progress.rows}")
+    return statistics.median(spent_s[1:])
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -237,17 +145,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     own = parse(arguments)
-    reports = []
-    with KafkaBroker() as broker:
-        for compression in own.compression:
-            for is_bundled in (True, False):
-                load = Load(own.ranks, own.batches, own.rows, is_bundled, compression, own.seed)
-                reports.append(report(load, measure(load, broker.bootstrap, own.rounds)))
-    if own.json is not None:
-        own.json.write_text(json.dumps(reports, indent=2) + "\n", encoding="utf-8")
     print(f"{own.ranks * own.batches * own.rows:,} operators a round, {own.rounds} rounds, seed {own.seed}; "
           f"{os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")  # fmt: skip
-    print(table(reports))
+    print("| messages | compression | ns an operator | M operators/s of a core |", "|---|---|--:|--:|", sep="\n")
+    reports = []
+    with KafkaBroker() as broker:
+        for compression, is_bundled in product(own.compression, (True, False)):
+            load = Load(own.ranks, own.batches, own.rows, is_bundled, compression, own.seed)
+            rate = load.operators / measure(load, broker.bootstrap, own.rounds) / 1e6
+            reports.append({**asdict(load), "million_operators_per_core_s": rate})
+            messages = f"bundles of {load.ranks} ranks" if is_bundled else "batches"
+            print(f"| {messages} | {compression} | {1e3 / rate:.0f} | {rate:.2f} |", flush=True)
+    if own.json is not None:
+        own.json.write_text(json.dumps(reports, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

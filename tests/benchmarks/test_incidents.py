@@ -21,7 +21,6 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import SimulatorSource, simulate_trace
 from irregulars.producers.trace.directory import read_trace
 from tests.benchmarks.incidents import ABNORMAL_RATIO, Incidents
-from tests.benchmarks.simulated_cases import suite_case
 from tests.conftest import ROOT
 
 BASE = with_preset(SimulatorSettings(iterations=30, seed=5, bandwidth_period_ms=50.0), "suite")
@@ -83,24 +82,22 @@ def test_only_iterations_that_a_fault_touches_are_run(job: Incidents) -> None:
     assert not any(incident.runs[n].flow_ns is job.healthy(n).flow_ns for n in range(10, 14))
 
 
-@pytest.mark.parametrize("excess", [0.05, 0.2, 1.0])
 @pytest.mark.parametrize(
-    "where",
-    ["slow_rank:rank=21", "slow_host:host=3", "slow_stage:stage=2", "slow_nic:rank=17", "slow_link:src=1,dst=17",
-     "slow_switch:switch=1", "uneven_data:"],
+    ("fault", "excess"),
+    [
+        ("slow_rank:rank=21,from=10,to=20", 0.05), ("slow_rank:rank=21,from=10,to=20", 1.0),
+        ("slow_host:host=3,from=10,to=20", 0.2), ("slow_stage:stage=2,from=10,to=20", 0.05),
+        ("slow_nic:rank=17,from=10,to=20", 0.05), ("slow_nic:rank=17,from=10,to=20", 1.0),
+        ("slow_link:src=1,dst=17,from=10,to=20", 0.2), ("slow_switch:switch=1,from=10,to=20", 1.0),
+        ("uneven_data:from=10,to=20", 0.2), ("slow_rank:rank=21,from=12,shape=spike", 0.2),
+        ("slow_nic:rank=17,from=10,to=25,shape=fluctuating", 0.2), ("slow_rank:rank=21,shape=from_start", 0.2),
+        ("slow_nic:rank=17,from=10,by=add_ms", 0.2),
+    ],
 )  # fmt: skip
-def test_a_wanted_excess_is_reached(job: Incidents, where: str, excess: float) -> None:
-    found = job.run(f"{where},from=10,to=20,excess={excess}".replace(":,", ":")).label()
+def test_a_wanted_excess_is_reached(job: Incidents, fault: str, excess: float) -> None:
+    found = job.run(f"{fault},excess={excess}").label()
     assert found["excess_ratio"] == pytest.approx(excess, rel=0.1)
     assert found["wanted_excess_ratio"] == excess
-
-
-@pytest.mark.parametrize(
-    "times", ["from=12,shape=spike", "from=10,to=25,shape=fluctuating", "shape=from_start", "from=10,by=add_ms"]
-)
-@pytest.mark.parametrize("where", ["slow_rank:rank=21", "slow_nic:rank=17"])
-def test_a_wanted_excess_is_reached_in_every_shape(job: Incidents, where: str, times: str) -> None:
-    assert job.run(f"{where},{times},excess=0.2").label()["excess_ratio"] == pytest.approx(0.2, rel=0.1)
 
 
 def test_a_simulated_job_calibrates_its_faults_as_an_incident_does(job: Incidents, tmp_path: Path) -> None:
@@ -111,13 +108,10 @@ def test_a_simulated_job_calibrates_its_faults_as_an_incident_does(job: Incident
     assert found["excess_ratio"] == pytest.approx(wanted["excess_ratio"])
 
 
-def test_an_excess_of_iterations_that_do_not_run_is_refused() -> None:
+def test_faults_that_no_iteration_or_healthy_settings_have_are_refused() -> None:
     idle = Incidents(SimulatorSettings(dp=2, pp=1, tp=1, iterations=3, gpus_per_host=1, data_loading_ms=0.0))
     with pytest.raises(InputError, match="excess must be wanted of iterations that are run; got 7 to 3"):
         idle.run("slow_rank:rank=0,from=7,excess=0.2")
-
-
-def test_incidents_are_given_healthy_settings() -> None:
     with pytest.raises(InputError, match="faults must be given to run"):
         Incidents(replace(BASE, faults=(parse_fault("slow_rank:rank=1,factor=2"),)))
 
@@ -128,57 +122,47 @@ def test_two_faults_keep_their_own_strength(job: Incidents) -> None:
     assert [one["kind"] for one in both["faults"]] == ["slow_rank", "slow_nic"]
 
 
-class TestTruth:
-    def test_nothing_is_abnormal_without_a_fault(self, job: Incidents) -> None:
-        assert not any(job.run().abnormal(n).any() for n in range(30))
+def test_an_operator_is_abnormal_that_takes_a_tenth_longer_than_in_the_twin_or_never_ends(job: Incidents) -> None:
+    assert not any(job.run().abnormal(n).any() for n in range(30))
+    incident = job.run("slow_nic:rank=17,from=10,to=12,factor=8")
+    step = incident.runs[11].plan.rows.step
+    elapsed_ns, usual_ns = ((run.departure_ns - run.arrival_ns)[step] for run in (incident.runs[11], job.healthy(11)))
+    assert np.array_equal(incident.abnormal(11), elapsed_ns > ABNORMAL_RATIO * usual_ns)
+    assert 0.001 < incident.abnormal(11).mean() < 0.5
+    assert not incident.abnormal(9).any()
+    assert not incident.abnormal(12).any()
+    late = job.run("slow_rank:rank=5,from=10,to=11,add_ms=80")  # the culprit's own operator is short
+    rows, abnormal = late.runs[10].plan.rows, late.abnormal(10)
+    assert [abnormal[rows.of_seat(rank)][0] for rank in (4, 5, 6, 7)] == [True, False, True, True]
+    hung = job.run("hang:rank=9,from=11")
+    run, rows = hung.runs[11], hung.runs[11].plan.rows
+    is_open = np.isfinite(run.arrival_ns[rows.step]) & np.isinf(run.departure_ns[rows.step])
+    assert is_open.any()
+    assert hung.abnormal(11)[is_open].all()
+    assert not hung.abnormal(11)[np.isinf(run.arrival_ns[rows.step])].any()
 
-    def test_it_is_what_takes_a_tenth_longer_than_in_the_twin(self, job: Incidents) -> None:
-        incident = job.run("slow_nic:rank=17,from=10,to=12,factor=8")
-        step = incident.runs[11].plan.rows.step
-        elapsed_ns, usual_ns = (
-            (run.departure_ns - run.arrival_ns)[step] for run in (incident.runs[11], job.healthy(11))
-        )
-        assert np.array_equal(incident.abnormal(11), elapsed_ns > ABNORMAL_RATIO * usual_ns)
-        assert 0.001 < incident.abnormal(11).mean() < 0.5
-        assert not incident.abnormal(9).any()
-        assert not incident.abnormal(12).any()
 
-    def test_the_culprit_of_a_late_start_is_normal_and_its_peers_are_not(self, job: Incidents) -> None:
-        incident = job.run("slow_rank:rank=5,from=10,to=11,add_ms=80")
-        rows = incident.runs[10].plan.rows
-        abnormal = incident.abnormal(10)
-        first = [abnormal[rows.of_seat(rank)][0] for rank in (4, 5, 6, 7)]
-        assert first == [True, False, True, True]
-
-    def test_truths_come_with_the_rows_they_belong_to(self) -> None:
-        lossy = Incidents(replace(BASE, iterations=12, loss_ratio=0.05, repeat_ratio=0.05, bandwidth_period_ms=0.0))
-        incident = lossy.run("slow_nic:rank=17,from=6,factor=8")
-        by_key: dict[tuple[int, ...], bool] = {}
-        twin = {
-            (batch.header.rank, *row[:4]): row[4]
-            for batch in lossy.run().batches() if batch.header.schema == "commops"
-            for row in zip(*(batch.columns[name].tolist() for name in
-                             ("communicator", "operator", "sequence", "peer", "elapsed_ns")), strict=True)
-        }  # fmt: skip
-        for batch, truth in incident.judged_batches():
-            if truth is None:
-                continue
-            assert len(truth) == len(batch)
-            columns = [batch.columns[name].tolist() for name in ("communicator", "operator", "sequence", "peer")]
-            rows = zip(*columns, batch.columns["elapsed_ns"].tolist(), truth.tolist(), strict=True)
-            for *key, elapsed_ns, is_abnormal in rows:
-                ratio = elapsed_ns / twin[(batch.header.rank, *key)]
-                assert is_abnormal == (ratio > ABNORMAL_RATIO) or abs(ratio - ABNORMAL_RATIO) < 1e-3
-                by_key[(batch.header.rank, *key)] = is_abnormal
-        assert any(by_key.values())
-
-    def test_an_operator_that_never_ended_is_abnormal(self, job: Incidents) -> None:
-        incident = job.run("hang:rank=9,from=11")
-        run, rows = incident.runs[11], incident.runs[11].plan.rows
-        is_open = np.isfinite(run.arrival_ns[rows.step]) & np.isinf(run.departure_ns[rows.step])
-        assert is_open.any()
-        assert incident.abnormal(11)[is_open].all()
-        assert not incident.abnormal(11)[np.isinf(run.arrival_ns[rows.step])].any()
+def test_truths_come_with_the_rows_they_belong_to() -> None:
+    lossy = Incidents(replace(BASE, iterations=12, loss_ratio=0.05, repeat_ratio=0.05, bandwidth_period_ms=0.0))
+    incident = lossy.run("slow_nic:rank=17,from=6,factor=8")
+    by_key: dict[tuple[int, ...], bool] = {}
+    twin = {
+        (batch.header.rank, *row[:4]): row[4]
+        for batch in lossy.run().batches() if batch.header.schema == "commops"
+        for row in zip(*(batch.columns[name].tolist() for name in
+                         ("communicator", "operator", "sequence", "peer", "elapsed_ns")), strict=True)
+    }  # fmt: skip
+    for batch, truth in incident.judged_batches():
+        if truth is None:
+            continue
+        assert len(truth) == len(batch)
+        columns = [batch.columns[name].tolist() for name in ("communicator", "operator", "sequence", "peer")]
+        rows = zip(*columns, batch.columns["elapsed_ns"].tolist(), truth.tolist(), strict=True)
+        for *key, elapsed_ns, is_abnormal in rows:
+            ratio = elapsed_ns / twin[(batch.header.rank, *key)]
+            assert is_abnormal == (ratio > ABNORMAL_RATIO) or abs(ratio - ABNORMAL_RATIO) < 1e-3
+            by_key[(batch.header.rank, *key)] = is_abnormal
+    assert any(by_key.values())
 
 
 def checker() -> ModuleType:
@@ -243,15 +227,6 @@ def test_a_run_equals_its_twin_before_the_first_fault_and_is_never_faster(faults
         twin = job.healthy(run.iteration)
         assert np.all(run.end_ns >= twin.end_ns - 1)
         assert np.all(run.departure_ns >= run.arrival_ns - 1e-3)
-
-
-def test_the_suite_has_the_noise_that_is_fixed_and_every_other_clock_off() -> None:
-    cases = [suite_case(SimulatorSettings(seed=7), number) for number in range(4)]
-    assert [case.clock for case in cases] == ["shared", "per_host"] * 2
-    assert [case.seed for case in cases] == [7, 8, 9, 10]
-    for case in cases:
-        assert (case.gap_noise_ratio, case.transfer_noise_ratio, case.drift_ratio) == (0.03, 0.10, 0.10)
-        assert (case.spike_probability, case.clock_offset_ms) == (1 / 200, 5.0)
 
 
 @pytest.mark.parametrize("name", PRESETS)

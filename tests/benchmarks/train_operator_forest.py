@@ -1,13 +1,19 @@
-"""Train the forest that ships with us, on simulated jobs: ``python -m tests.benchmarks.train_operator_forest``."""
+"""Train the forest that ships with us, on simulated jobs: ``python -m tests.benchmarks.train_operator_forest``.
+
+An operator is truly abnormal if it takes more than 1.1 times what the same operator takes in the run without the
+fault. Both runs draw the same noise, since the simulator's randomness comes from the seed alone. Who waits for a late
+rank is abnormal too; the late rank's own operators get shorter. `bench_operators` measures on such jobs too.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +22,242 @@ from irregulars.detectors.arrays.runs import starts_of
 from irregulars.detectors.plugins.forest.features import FEATURES, FeatureRows, OperatorFeatures
 from irregulars.detectors.plugins.forest.random_forest import MODEL, Trees, save_trees
 from irregulars.dtypes import Flags, Floats
-from tests.benchmarks.operator_cases import Case, run_case, shapes_of_faults
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.settings import SimulatorSettings
+from irregulars.producers.simulator.source import Simulation
+
+ABNORMAL_RATIO = 1.1
+LEAST_DELTA = 1.04
+"""Below it ordinary fluctuation swamps an irregular iteration (Holmes): nobody would look at its operators."""
+
+EXCESSES = (0.05, 0.10, 0.20, 0.50, 1.00)
+KINDS = ("slow_rank", "slow_host", "slow_nic", "slow_link")
+SHAPES = ("lasting", "fluctuating", "spike")
+FIRST_FAULT = 48  # iterations for the past to fill
+
+_FIELDS = ("communicator", "operator", "peer", "sequence", "size_bytes", "elapsed_ns", "iteration")
+_KEY = ("communicator", "operator", "peer", "sequence")
+_FAULT_LENGTH = {"lasting": 10, "fluctuating": 10, "spike": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job: its shape, seed and fault."""
+
+    shape_of_job: tuple[int, int, int, int]  # dp, pp, tp, micro-batches
+    seed: int
+    kind: str
+    shape: str
+    excess_ratio: float
+    drift_ratio: float = 0.0
+    iterations: int = 96
+    is_untidy: bool = False
+    step_ratio: float = 0.0  # at once, between the first time that the fault acts and the second
+
+    def healthy(self) -> SimulatorSettings:
+        """The job without the fault, of unequal ranks, hosts and data if it is untidy."""
+        return replace(self._plain(), **self._untidiness()) if self.is_untidy else self._plain()
+
+    def _plain(self) -> SimulatorSettings:
+        """Speed, sizes and wiring follow from the seed; noise and spikes are the simulator's defaults."""
+        rng = np.random.default_rng([self.seed, 77])
+        dp, pp, tp, micro_batches = self.shape_of_job
+        forward_ms = float(rng.uniform(1.5, 9.0))
+        return SimulatorSettings(
+            dp=dp, pp=pp, tp=tp, micro_batches=micro_batches, seed=self.seed, iterations=self.iterations,
+            gpus_per_host=int(rng.choice([4, 8])), forward_ms=forward_ms, backward_ms=2 * forward_ms,
+            data_loading_ms=float(rng.uniform(1, 4)), optimizer_ms=float(rng.uniform(2, 8)),
+            activation_bytes=int(rng.choice([8, 16, 32])) << 20,
+            gradient_bytes=int(rng.choice([128, 256, 512])) << 20,
+            gradient_sync=str(rng.choice(["sharded", "all_reduce"])), gradient_buckets=int(rng.choice([1, 4])),
+            is_send_buffered=bool(rng.integers(2)), drift_ratio=self.drift_ratio, bandwidth_period_ms=0.0,
+            workload_changes=((self.iterations * 2 // 5, 1 + self.step_ratio),) if self.step_ratio else (),
+        )  # fmt: skip
+
+    def _untidiness(self) -> dict[str, Any]:
+        rng = np.random.default_rng([self.seed, 78])
+        return {
+            "rank_spread_ratio": float(rng.uniform(0, 0.02)),
+            "micro_batch_spread_ratio": float(rng.choice([0, 0.03])),
+            "host_slow_probability": float(rng.choice([0, 0.01])),
+            "stalls_per_iteration": float(rng.choice([0, 0.05])),
+            "is_gradient_overlapped": bool(rng.integers(2)), "has_data_broadcast": bool(rng.integers(2)),
+            "has_loss_reduction": bool(rng.integers(2)), "loss_ratio": float(rng.choice([0, 0.003])),
+        }  # fmt: skip
+
+    def windows(self) -> list[tuple[int, int]]:
+        """When the fault acts: early, in the middle and late, so that drift has its time between."""
+        length = _FAULT_LENGTH[self.shape]
+        last = self.iterations - length
+        firsts = np.linspace(FIRST_FAULT, last, 3 if self.iterations >= FIRST_FAULT + 4 * length else 1)
+        return [(int(first), int(first) + length) for first in firsts]
+
+
+def shapes_of_faults(seed: int, count: int, jobs: tuple[tuple[int, int, int, int], ...], **more: Any) -> list[Case]:
+    """Return cases with kinds, shapes and excesses in equal shares, and jobs in turn."""
+    pairs = list(product(EXCESSES, KINDS, SHAPES))
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    cases = []
+    for number in range(count):
+        excess_ratio, kind, shape = pairs[order[number % len(pairs)]]
+        cases.append(Case(jobs[number % len(jobs)], seed + number, kind, shape, excess_ratio, **more))
+    return cases
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A frame of one rank and what is true of it. ``is_irregular`` is None where the fault acts without effect."""
+
+    rank: int
+    iteration: int
+    frame: dict[str, np.ndarray]
+    is_abnormal: np.ndarray
+    is_irregular: bool | None
+
+
+class Recorded(NamedTuple):
+    """One job that has run: operators per rank in the order of their starts, and the job's iterations.
+
+    ``starts_ns`` says when each rank began each iteration, ``times_ns`` how long the job's iterations took.
+    """
+
+    operators: dict[int, dict[str, np.ndarray]]
+    starts_ns: dict[tuple[int, int], int]
+    times_ns: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRun:
+    """A case that has run, with its fault and without."""
+
+    case: Case
+    world_size: int
+    with_fault: Recorded
+    without: Recorded
+
+    def ranks(self, most: int) -> list[int]:
+        """Return the ranks to look at: of more than `most` a random choice."""
+        rng = np.random.default_rng([self.case.seed, 5])
+        return sorted(rng.permutation(self.world_size)[:most].tolist())
+
+    def is_irregular(self, iteration: int) -> bool | None:
+        """Whether the fault shows in an iteration; None: it acts, and changes next to nothing."""
+        if not any(first <= iteration < past for first, past in self.case.windows()):
+            return False
+        delta = self.with_fault.times_ns[iteration] / self.without.times_ns[iteration]
+        return True if delta >= LEAST_DELTA else None
+
+
+def simulate_case(case: Case) -> CaseRun:
+    """Run a case with its fault and without."""
+    healthy = case.healthy()
+    fault = find_strength(case, healthy)
+    faulty = replace(healthy, faults=tuple(replace(fault, first=a, past=b) for a, b in case.windows()))
+    return CaseRun(case, healthy.world_size, _run(faulty), _run(healthy))
+
+
+def run_case(case: Case, *, most_ranks: int = 32) -> Iterator[list[Example]]:
+    """Yield the frames of each rank, in the order of iterations; of more than `most_ranks` a random choice."""
+    yield from examples_of(simulate_case(case), most_ranks=most_ranks)
+
+
+def examples_of(run: CaseRun, *, most_ranks: int) -> Iterator[list[Example]]:
+    """Yield the frames of each rank of a case that has run."""
+    for rank in run.ranks(most_ranks):
+        yield list(_examples(run, rank))
+
+
+def find_strength(case: Case, healthy: SimulatorSettings) -> Fault:
+    """Search the fault's strength that makes an iteration `excess_ratio` longer; its place follows from the seed."""
+    fault = _place(case, healthy)
+    short = replace(healthy, iterations=4, drift_ratio=0.0)
+    usual = _run(short).times_ns
+    low, high = 1e-3, 2e3
+    for _ in range(12):
+        middle = float(np.sqrt(low * high))
+        times = _run(replace(short, faults=(replace(_strengthen(fault, middle), shape="lasting"),))).times_ns
+        is_enough = (times / usual)[1:].mean() >= 1 + case.excess_ratio
+        low, high = (low, middle) if is_enough else (middle, high)
+    return replace(_strengthen(fault, high), shape="lasting" if case.shape == "spike" else case.shape)
+
+
+def _strengthen(fault: Fault, strength: float) -> Fault:
+    return replace(fault, add_ms=strength) if fault.kind == "slow_rank" and fault.add_ms else replace(
+        fault, factor=1 + strength
+    )  # fmt: skip
+
+
+def _place(case: Case, settings: SimulatorSettings) -> Fault:
+    rng = np.random.default_rng([case.seed, 6])
+    rank = int(rng.integers(settings.world_size))
+    match case.kind:
+        case "slow_rank":  # half of them work longer all the time, half stand still once
+            return Fault("slow_rank", rank=rank, add_ms=float(rng.integers(2)))
+        case "slow_host":
+            return Fault("slow_host", host=str(rank // settings.gpus_per_host))
+        case kind:
+            network = Engine(settings).network
+            hop = int(rng.integers(len(network.hop_source)))
+            source, destination = int(network.hop_source[hop]), int(network.hop_destination[hop])
+            return Fault(kind, rank=source, peer=destination if kind == "slow_link" else None)
+
+
+def _run(settings: SimulatorSettings) -> Recorded:
+    operators: dict[int, dict[str, np.ndarray]] = {}
+    starts_ns: dict[tuple[int, int], int] = {}
+    times_ns = np.zeros(settings.iterations)
+    codes: dict[str, int] = {}
+    for part in Simulation(settings, 0).parts(max_span_s=1e9, max_rows=1 << 40):
+        for batch in part.batches:
+            columns, rank = batch.columns, batch.header.rank
+            if batch.header.schema == "commops":
+                own = np.array([codes.setdefault(name, len(codes)) for name in batch.header.names])
+                operators[rank] = _in_order({**columns, "job_communicator": own[columns["communicator"]]})
+            elif batch.header.schema == "iterations":
+                times_ns = np.maximum(times_ns, columns["elapsed_ns"])
+                starts_ns |= {(rank, number): ns for number, ns in enumerate(columns["start_ns"].tolist())}
+    return Recorded(operators, starts_ns, times_ns)
+
+
+def _in_order(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    order = np.lexsort((columns["start_ns"], columns["iteration"]))
+    rows = {name: np.asarray(column)[order] for name, column in columns.items()}
+    ends_ns = np.maximum.accumulate(rows["start_ns"] + rows["elapsed_ns"])
+    gap_ns = np.maximum(rows["start_ns"] - np.r_[np.nan, ends_ns[:-1]], 0.0)
+    kept = (*_FIELDS, "start_ns", "job_communicator")
+    return {
+        **{
+            name: rows[name].astype(
+                {"operator": "uint8", "size_bytes": "float64", "elapsed_ns": "float64"}.get(name, "int64")
+            )
+            for name in kept
+        },
+        "gap_ns": gap_ns,
+    }
+
+
+def _examples(run: CaseRun, rank: int) -> Iterator[Example]:
+    rows, twin = run.with_fault.operators[rank], run.without.operators[rank]
+    is_abnormal = rows["elapsed_ns"] > ABNORMAL_RATIO * twin["elapsed_ns"][_match(rows, twin)]
+    bounds = np.searchsorted(rows["iteration"], np.arange(run.case.iterations + 1))
+    for iteration in range(run.case.iterations):
+        own = slice(bounds[iteration], bounds[iteration + 1])
+        frame = {name: rows[name][own] for name in (*_FIELDS, "gap_ns")}
+        yield Example(rank, iteration, frame, is_abnormal[own], run.is_irregular(iteration))
+
+
+def _match(rows: dict[str, np.ndarray], twin: dict[str, np.ndarray]) -> np.ndarray:
+    """Row of the same operator in the twin."""
+    order = np.lexsort([rows[name] for name in _KEY])
+    twin_order = np.lexsort([twin[name] for name in _KEY])
+    for name in _KEY:
+        if not np.array_equal(rows[name][order], twin[name][twin_order]):
+            raise ValueError(f"runs with and without the fault must hold the same operators; {name} differs")
+    match = np.empty(len(order), dtype=np.int64)
+    match[order] = twin_order
+    return match
+
 
 TRAINING_JOBS = (
     (4, 2, 4, 8), (2, 4, 2, 4), (4, 4, 1, 8), (2, 2, 8, 6), (8, 1, 2, 4), (2, 8, 1, 8), (16, 2, 1, 4), (3, 3, 4, 6),

@@ -32,12 +32,9 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
 from irregulars.kafka.topic_admin import create_topics
 from tests.chaos.account import ALL_JUDGED
-from tests.chaos.clocks import compile_library
-from tests.chaos.disks import disks
 from tests.chaos.faults import FAULTS, port_of, possible
-from tests.chaos.network import Gates
-from tests.chaos.recovery import ProgressWatch
-from tests.chaos.system import KafkaCluster, System
+from tests.chaos.surroundings import Gates, compile_library, disks
+from tests.chaos.system import KafkaCluster, ProgressWatch, System
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PREFIX: Final = "chaos."

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.conftest import pipeline
+from tests.integration.conftest import database, partitions, pipeline
 
-__all__ = ["pipeline"]
+__all__ = ["database", "partitions", "pipeline"]

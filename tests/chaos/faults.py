@@ -10,9 +10,7 @@ from typing import Final
 from confluent_kafka import Producer
 
 from irregulars.kafka.log_reader import LogReader
-from tests.chaos.clocks import can_compile
-from tests.chaos.disks import can_mount
-from tests.chaos.network import Gate
+from tests.chaos.surroundings import Gate, can_compile, can_mount
 from tests.chaos.system import System
 
 Fault = Callable[[System], str]

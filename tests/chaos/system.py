@@ -7,22 +7,79 @@ import json
 import os
 import random
 import subprocess
+import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
 
 from irregulars.infra.runs.child_process import HOST, free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import CONFIG_VARIABLE, PREFIX, Settings
 from tests.apache_kafka.broker import KafkaBroker
-from tests.chaos.clocks import Clock
-from tests.chaos.disks import Disk
-from tests.chaos.network import Gate, Gates
+from tests.chaos.surroundings import Clock, Disk, Gate, Gates
 from tests.integration.pipelines import COMMAND, RECORDINGS, Process
+
+
+class ProgressWatch:
+    """Follows the topic ``progress`` from a thread; a ``with`` block begins and ends it.
+
+    Parameters
+    ----------
+    bootstrap
+        Brokers, reached on a way that no fault of the network meets.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        own = {"bootstrap.servers": bootstrap, "group.id": "chaos-watch", "auto.offset.reset": "earliest"}
+        at_once = {"reconnect.backoff.max.ms": 200, "retry.backoff.max.ms": 200, "fetch.wait.max.ms": 100}
+        self._consumer = Consumer({**own, **at_once, "enable.auto.commit": False})
+        self._topic = topic
+        self._told_s: dict[int, list[float]] = {}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="progress-watch", daemon=True)
+
+    def recovered_s(self, since_s: float, partitions: Collection[int]) -> float | None:
+        """Return how long after a moment all partitions had been told of once; None: not yet."""
+        first = [next((at for at in self._told_s.get(one, ()) if at > since_s), None) for one in partitions]
+        return None if None in first else max(at - since_s for at in first if at is not None)
+
+    def wait(self, since_s: float, partitions: Collection[int], within_s: float) -> float | None:
+        """Wait for `recovered_s`, for a while."""
+        deadline = time.monotonic() + within_s
+        while self.recovered_s(since_s, partitions) is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return self.recovered_s(since_s, partitions)
+
+    def longest_gap_s(self) -> float:
+        """Return the longest time in which a partition was not told of."""
+        gaps = (later - one for told in self._told_s.values() for one, later in pairwise(told))
+        return max(gaps, default=0.0)
+
+    def _follow(self) -> None:
+        self._consumer.assign([TopicPartition(self._topic, 0, 0)])
+        while not self._is_over.is_set():
+            message = self._consumer.poll(0.2)
+            if message is not None and not message.error():
+                partition = json.loads(message.value() or b"{}").get("partition")
+                # By our own clock: those of the workers step.
+                self._told_s.setdefault(partition, []).append(time.time())
+
+    def __enter__(self) -> ProgressWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join(10)
+        self._consumer.close()
+
 
 GROUP: Final = "chaos.workers"
 RECORDED: Final = (

@@ -7,9 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -26,8 +24,6 @@ from irregulars.messages.announcements import (
 )
 from irregulars.messages.evidence import Evidence, decode_evidence, encode_evidence
 from irregulars.messages.records import encode_batch
-from irregulars.sinks.connection import DatabaseSettings, connect
-from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import MOST_BYTES, Pipeline, largest_bytes
 from tests.integration.test_bad_input import run
 from tests.integration.worker_runs import wait_until
@@ -99,54 +95,33 @@ def closed_rows(pipeline: Pipeline) -> int:
     return sum(len(row) for value in own for row in decode_evidence(value) if isinstance(row, Evidence))
 
 
-@pytest.fixture
-def database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    yield own
-    client = connect(own, is_creating=True)
-    client.command(f"DROP DATABASE {own.database}")
-    client.close_connections()
-
-
-def test_no_message_stops_a_worker_and_each_is_a_dead_letter(
-    kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path
-) -> None:
-    pipeline = Pipeline(kafka_bootstrap, database, tmp_path)
+def test_no_message_stops_a_worker_and_each_is_a_dead_letter(pipeline: Pipeline) -> None:
     bus, bad = pipeline.bus, list(hostile())
-    try:
-        worker = pipeline.start_worker()
-        for topic, key, value in bad:
-            bus.send(topic, key, value)
-        for topic, key, value in large_announcements():
-            bus.send(topic, key, value)
-        bus.flush()
-        pipeline.replay("gloo-slow-nic")
-        wait_until(lambda: len(bus.read("deadletter")) >= len(bad), "dead letters")
-        pipeline.wait_until_stored(1)
-        assert largest_bytes(worker) < MOST_BYTES
-        letters = require_letters(pipeline, bad)
-        require_commands(pipeline.settings, letters)
-        require_replay(pipeline, letters)
-        assert worker.stop() == 0
-        assert "Traceback" not in worker.output()
-    finally:
-        pipeline.close()
+    worker = pipeline.start_worker()
+    for topic, key, value in bad:
+        bus.send(topic, key, value)
+    for topic, key, value in large_announcements():
+        bus.send(topic, key, value)
+    bus.flush()
+    pipeline.replay("gloo-slow-nic")
+    wait_until(lambda: len(bus.read("deadletter")) >= len(bad), "dead letters")
+    pipeline.wait_until_stored(1)
+    assert largest_bytes(worker) < MOST_BYTES
+    letters = require_letters(pipeline, bad)
+    require_commands(pipeline.settings, letters)
+    require_replay(pipeline, letters)
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.output()
 
 
-def test_a_closing_of_100_000_rows_is_sent_in_parts(
-    kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path
-) -> None:
-    pipeline = Pipeline(kafka_bootstrap, database, tmp_path)
-    try:
-        worker = pipeline.start_worker(snapshot_s=60.0)
-        long_closing(pipeline)
-        pipeline.bus.flush()
-        wait_until(lambda: closed_rows(pipeline) == ROWS_OF_A_CLOSING, "evidence of the long closing")
-        assert worker.is_running
-        assert "Traceback" not in worker.output()
-        assert pipeline.bus.read("deadletter") == []
-    finally:
-        pipeline.close()
+def test_a_closing_of_100_000_rows_is_sent_in_parts(pipeline: Pipeline) -> None:
+    worker = pipeline.start_worker(snapshot_s=60.0)
+    long_closing(pipeline)
+    pipeline.bus.flush()
+    wait_until(lambda: closed_rows(pipeline) == ROWS_OF_A_CLOSING, "evidence of the long closing")
+    assert worker.is_running
+    assert "Traceback" not in worker.output()
+    assert pipeline.bus.read("deadletter") == []
 
 
 def require_letters(pipeline: Pipeline, bad: list[tuple[str, bytes, bytes]]) -> list[dict[str, str]]:

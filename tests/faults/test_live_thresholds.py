@@ -18,8 +18,8 @@ from irregulars.messages.announcements import Announcement, encode_announcement,
 from irregulars.messages.records import Batch, encode_batch
 from irregulars.messages.threshold_changes import ThresholdChange
 from irregulars.producers.trace.directory import Trace
-from tests.integration.pipelines import COMMAND, Pipeline, Process
-from tests.integration.worker_runs import ROOT, Bus, partition_of, wait_until
+from tests.integration.pipelines import Pipeline, Process, run_command
+from tests.integration.worker_runs import Bus, partition_of, wait_until
 from tests.streams.eight_ranks import EightRanks
 from tests.streams.judged_streams import Message, MonitoredJob, Outcome, in_order
 from tests.streams.lockstep_job import MS
@@ -74,10 +74,7 @@ def send(bus: Bus, messages: Iterable[Message]) -> None:
 
 
 def irregulars(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
-    own = ["--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
-    return subprocess.run(
-        [*COMMAND, "thresholds", *arguments, *own], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_command("thresholds", *arguments, on=bus)
 
 
 def begins(trace: Trace) -> list[int]:

@@ -15,15 +15,7 @@ from irregulars.infra.runs.child_process import free_port
 from irregulars.streams.health.monitor_faults import MOST_FAULTS
 from irregulars.streams.health.watchdog import MOST_CRASHES
 from tests.integration.stand_in_worker import POISON_AT
-from tests.integration.worker_runs import (
-    DEADLINE_S,
-    Bus,
-    Job,
-    StartWorker,
-    Worker,
-    run_last_jobs,
-    wait_until,
-)
+from tests.integration.worker_runs import DEADLINE_S, Bus, Job, StartWorker, Worker, run_last_jobs, wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -1,4 +1,4 @@
-"""A worker is started while a service is away: it waits for the broker, works without the database, and says so."""
+"""A worker is started while its database is away: it works without it, and says so."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import pytest
 from irregulars.infra.runs.child_process import free_port
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.sinks.connection import DatabaseSettings
-from tests.apache_kafka.broker import KafkaBroker
 from tests.integration.pipelines import Pipeline, Process
-from tests.integration.worker_runs import Bus, Job, Worker, require_each_once, wait_until
+from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -106,28 +105,3 @@ def test_a_worker_whose_database_is_away_stops_when_it_is_asked_to(
     assert worker.stop(STOP_S + MARGIN_S, how) == 0
     assert "Traceback" not in worker.output()
     assert worker.output().splitlines()[-1].endswith("event=stop status=0")
-
-
-def test_a_worker_waits_for_a_broker_that_is_away_when_it_starts(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    bus = Bus(kafka_broker.bootstrap)
-    job = Job(bus, "later", ranks=4)
-    kafka_broker.kill()
-    worker = Worker(bus, tmp_path, broker_timeout_s=2.0)
-    try:
-        wait_until(lambda: "event=broker_away" in worker.output() or not worker.is_running, "a broker that is away")
-        time.sleep(6.0)
-        assert worker.is_running, worker.output()
-        kafka_broker.start()
-        job.announce()
-        job.run(5)
-        job.end()
-        bus.flush()
-        require_each_once(bus, job.wanted_ids(), worker)
-        said = worker.output()
-        assert said.count("event=broker_away") == said.count("event=broker_back") == 1
-        assert "Traceback" not in said
-    finally:
-        print(worker.output()[-6000:])
-        if worker.is_running:
-            worker.kill()
-        bus.close()

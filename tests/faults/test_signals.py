@@ -1,4 +1,4 @@
-"""A signal at any moment of its start ends each command in order, services and all: `tests.integration.signalled`.
+"""A signal at any moment of its start ends each command in order, services and all.
 
 ``SIGNAL_MOMENTS=50`` tries 50 moments of each command, and takes an hour.
 """
@@ -6,14 +6,181 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-from dataclasses import replace
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import cycle
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from tests.integration.pipelines import RECORDINGS, Pipeline
-from tests.integration.signalled import Command, complaints_of, moments, seconds_to_ready
+from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline
+
+START_S = 90.0
+"""How long a command may take to be ready: this machine may have much else to do."""
+
+END_S = 30.0
+"""Within which each must have ended after the signal."""
+
+_MARK = "SIGNALLED_RUN"  # children inherit it, so that one that is left is found
+_SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
+_POLL_S = 0.001
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line, and how it shows that it is ready.
+
+    Attributes
+    ----------
+    ready
+        Pattern of its output; None: it shows nothing, and `ready_s` stands for it.
+    statuses
+        What it may end with, by signal.
+    has_end
+        Whether it may have come to its own end, with status 0, before the signal.
+    environment, files
+        What it gets beside the words, files in its working directory.
+    """
+
+    words: tuple[str, ...]
+    ready: str | None
+    is_service: bool = True
+    ready_s: float = 2.0
+    has_end: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def statuses(self, number: int) -> set[int]:
+        """Return the statuses that the docs give it after a signal."""
+        return ({0} if self.is_service else {128 + number}) | ({0} if self.has_end else set())
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When the signal is sent: when the process listens to it, or is ready, and some seconds after."""
+
+    is_ready: bool
+    after_s: float
+
+
+class Run:
+    """One process of a command, in a session and with temporary files of its own."""
+
+    def __init__(self, command: Command, folder: Path) -> None:
+        self.command = command
+        self.folder = folder
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        for name, text in command.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o700)
+        self.mark = uuid4().hex
+        self.output_file = folder / "output"
+        environment = {**os.environ, **command.environment, "TMPDIR": str(self.temporary), _MARK: self.mark}
+        with self.output_file.open("wb") as output:
+            self.process = subprocess.Popen([*COMMAND, *command.words], cwd=folder, env=environment,
+                                            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                            start_new_session=True)  # fmt: skip
+        self.began_s = time.monotonic()
+
+    @property
+    def output(self) -> str:
+        return self.output_file.read_text("utf-8", "replace")
+
+    def is_listening(self) -> bool:
+        """Whether it has a handler for SIGTERM: before, the interpreter itself is still coming up."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)
+        return found is not None and bool(int(found[1], 16) & _SIGTERM_BIT)
+
+    def is_ready(self) -> bool:
+        if self.command.ready is None:
+            return time.monotonic() > self.began_s + self.command.ready_s
+        return re.search(self.command.ready, self.output) is not None
+
+    def wait_for(self, is_true: Callable[[], bool]) -> None:
+        """Wait until it is so, or the process has ended."""
+        deadline_s = time.monotonic() + START_S
+        while self.process.poll() is None and not is_true():
+            assert time.monotonic() < deadline_s, self.output
+            time.sleep(_POLL_S)
+
+    def left(self) -> list[str]:
+        """Name the processes that it started and that go on."""
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{_MARK}={self.mark}".encode() in (place / "environ").read_bytes():
+                    found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def seconds_to_ready(command: Command) -> float:
+    """Run it once, and return how long after it listens it is ready."""
+    with _started(command) as run:
+        run.wait_for(run.is_listening)
+        began_s = time.monotonic()
+        run.wait_for(run.is_ready)
+        assert run.is_ready(), run.output
+        return time.monotonic() - began_s
+
+
+def moments(count: int, ready_s: float) -> list[Moment]:
+    """Spread moments over a start: half evenly, a quarter close before it is ready, the rest from then on."""
+    even, near = count - count // 2, max(count // 4, 1)
+    return [
+        *(Moment(False, ready_s * k / even) for k in range(even)),
+        *(Moment(False, ready_s * (1 - 0.15 * k / near)) for k in range(near)),
+        *(Moment(True, 0.02 * k) for k in range(count - even - near)),
+    ]
+
+
+def complaints_of(command: Command, number: int, moment: Moment) -> list[str]:
+    """Send a signal at a moment; return what is wrong with the end, and nothing if nothing is."""
+    with _started(command) as run:
+        run.wait_for(run.is_ready if moment.is_ready else run.is_listening)
+        at_s = time.monotonic() + moment.after_s
+        run.wait_for(lambda: time.monotonic() >= at_s)
+        sent_s = time.monotonic()
+        run.process.send_signal(number)
+        try:
+            status = run.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return [f"{moment}: runs on after {END_S:g} s: {run.output[-2000:]}"]
+        took_s = time.monotonic() - sent_s
+        wrong = [] if status in command.statuses(number) else [f"status {status}"]
+        wrong += ["a traceback"] if re.search(r"Traceback|Exception ignored|Fatal Python", run.output) else []
+        wrong += [f"left {one}" for one in run.left()]
+        wrong += [f"left {one.name}" for one in run.temporary.iterdir()]
+        return [f"{moment}, {took_s:.1f} s: {', '.join(wrong)}: {run.output[-2000:]}"] if wrong else []
+
+
+class _started:
+    def __init__(self, command: Command) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="signalled-")
+        self._command = command
+
+    def __enter__(self) -> Run:
+        self._run = Run(self._command, Path(self._folder.name))
+        return self._run
+
+    def __exit__(self, *_: object) -> None:
+        self._run.kill()
+        self._folder.cleanup()
+
 
 MOMENTS = int(os.environ.get("SIGNAL_MOMENTS", "5"))
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

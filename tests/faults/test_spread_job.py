@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -16,9 +14,7 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import monitor_settings
 from irregulars.kafka.topics import TopicSettings, group_key, partition_of
 from irregulars.producers.trace.directory import read_trace
-from irregulars.sinks.connection import DatabaseSettings
-from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import COMMAND, Pipeline, Process, drop
+from tests.integration.pipelines import COMMAND, Pipeline, Process
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
@@ -41,13 +37,9 @@ def recording(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pipeline(kafka_bootstrap: str, clickhouse: ClickHouseAddress, tmp_path: Path) -> Iterator[Pipeline]:
-    """Topics with as many partitions as users have."""
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    pipeline = Pipeline(kafka_bootstrap, own, tmp_path, PARTITIONS)
-    yield pipeline
-    pipeline.close()
-    drop(own)
+def partitions() -> int:
+    """As many as users have."""
+    return PARTITIONS
 
 
 def start_worker(pipeline: Pipeline) -> Process:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -14,9 +13,7 @@ from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.trace.directory import read_trace
 from irregulars.producers.trace.source import TraceSource
 from irregulars.producers.trace.writer import write_trace
-from irregulars.sinks.connection import DatabaseSettings
-from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import Pipeline, Process, drop
+from tests.integration.pipelines import Pipeline, Process
 from tests.integration.worker_runs import wait_until
 from tests.streams.eight_ranks import HOSTS, EightRanks
 from tests.streams.lockstep_job import MS
@@ -25,15 +22,6 @@ pytestmark = pytest.mark.integration
 
 FAR_NS = 2_000_000_000_000_000_000
 GRACE_S = 5.0
-
-
-@pytest.fixture
-def pipeline(kafka_bootstrap: str, clickhouse: ClickHouseAddress, tmp_path: Path) -> Iterator[Pipeline]:
-    database = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    made = Pipeline(kafka_bootstrap, database, tmp_path)
-    yield made
-    made.close()
-    drop(database)
 
 
 def record(

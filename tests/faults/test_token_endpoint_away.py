@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socketserver
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +18,8 @@ from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
-from tests.integration.pipelines import COMMAND, RECORDINGS, Process, end, says
-from tests.integration.secured_kafka import SecuredKafka
-from tests.integration.token_endpoint import TokenServer
+from tests.integration.pipelines import RECORDINGS, Process, end, run_command, says
+from tests.integration.secured_kafka import SecuredKafka, TokenServer
 from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
 
 pytestmark = pytest.mark.integration
@@ -186,9 +183,7 @@ ANSWERS = {
 def test_a_command_says_in_one_line_what_it_got_from_where(settings: Settings, answer: str) -> None:
     with answering(ANSWERS.get(answer, b"")) as elsewhere:
         url = str(settings.kafka_token_url) if answer == "nobody" else elsewhere
-        own = {**os.environ, **replace(settings, kafka_token_url=url).to_environment(), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([*COMMAND, "topics", "check"], cwd=ROOT, env=own, timeout=60, capture_output=True,
-                              text=True, check=False)  # fmt: skip
+        done = run_command("topics", "check", settings=replace(settings, kafka_token_url=url))
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("irregulars: token endpoint must answer with a token; got ")

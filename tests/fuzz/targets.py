@@ -31,14 +31,7 @@ from irregulars.messages.announcements import (
 from irregulars.messages.bundles import bundle_of, decode_batches, decode_rows, encode_bundle
 from irregulars.messages.evidence import Membership, decode_evidence, encode_evidence
 from irregulars.messages.judgements import Suspect, Verdict, decode_verdict, encode_verdict
-from irregulars.messages.records import (
-    BATCH_SCHEMAS,
-    PHASE_UNKNOWN,
-    UNKNOWN,
-    Batch,
-    Header,
-    encode_batch,
-)
+from irregulars.messages.records import BATCH_SCHEMAS, PHASE_UNKNOWN, UNKNOWN, Batch, Header, encode_batch
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import read_trace
 from irregulars.settings import JudgeSettings

@@ -11,7 +11,6 @@ from functools import cache
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from irregulars.kafka.topics import rank_key
 from irregulars.messages.judgements import Verdict, decode_verdict
@@ -25,7 +24,7 @@ from irregulars.producers.trace.source import moved, span_ns
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.infra.docs.sent_messages import sent_messages, simulated
-from tests.integration.pipelines import MOST_BYTES, Pipeline, drop, largest_bytes
+from tests.integration.pipelines import MOST_BYTES, Pipeline, largest_bytes, own_database
 from tests.sinks.made_up_job import gpu_health
 
 RANKS = 4
@@ -190,12 +189,9 @@ _OF_ONE_RUN = ("job", "verdict_id", "revision")
 @contextmanager
 def watched_worker(bootstrap: str, server: ClickHouseAddress, folder: Path) -> Iterator[WatchedWorker]:
     """Run a worker, and end it; what it said is printed, in case that something failed."""
-    database = DatabaseSettings(server.url, server.user, server.password, f"test_{uuid4().hex[:12]}")
-    watched = None
-    try:
+    with own_database(server) as database:
         watched = WatchedWorker(bootstrap, database, folder)
-        yield watched
-    finally:
-        if watched is not None:
+        try:
+            yield watched
+        finally:
             watched.pipeline.close()
-        drop(database)

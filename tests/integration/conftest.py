@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import Pipeline, drop
+from tests.integration.pipelines import Pipeline, own_database
 from tests.integration.worker_runs import Bus, StartWorker
 
 
 @pytest.fixture
+def database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
+    """The name of a database of the test's own, which does not exist yet."""
+    with own_database(clickhouse) as own:
+        yield own
+
+
+@pytest.fixture
 def pipeline(
-    kafka_bootstrap: str, clickhouse: ClickHouseAddress, tmp_path_factory: pytest.TempPathFactory
+    kafka_bootstrap: str, database: DatabaseSettings, partitions: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
     """Topics and a database of the test's own, without any worker yet."""
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    pipeline = Pipeline(kafka_bootstrap, own, tmp_path_factory.mktemp("pipeline"))
+    pipeline = Pipeline(kafka_bootstrap, database, tmp_path_factory.mktemp("pipeline"), partitions)
     yield pipeline
     pipeline.close()
-    drop(own)
 
 
 @pytest.fixture

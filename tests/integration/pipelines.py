@@ -21,8 +21,11 @@ import pyarrow as pa
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
 from irregulars.messages.judgements import Verdict, decode_verdict
+from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import TABLES, sort_by_key
+from tests.conftest import ClickHouseAddress
 from tests.integration.worker_runs import ROOT, SESSION_S, Bus, wait_until
 
 if TYPE_CHECKING:
@@ -143,6 +146,10 @@ class Process:
             )
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 
@@ -173,6 +180,18 @@ class Process:
         return self.log.read_text()
 
 
+def run_command(
+    *arguments: str, settings: Settings | None = None, on: Bus | None = None, folder: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours to its end, with settings in its environment, and on the topics of a bus."""
+    own = settings.to_environment() if settings else {}
+    where = ["--bootstrap", on.bootstrap, "--topic-prefix", on.topics.prefix] if on else []
+    return subprocess.run(
+        [*COMMAND, *arguments, *where], cwd=folder, env={**os.environ, **own, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
 def says(process: Process, what: str) -> bool:
     """Whether it has said so; a process that has ended says nothing any more."""
     assert process.is_running, process.output()
@@ -181,7 +200,7 @@ def says(process: Process, what: str) -> bool:
 
 def largest_bytes(process: Process) -> int:
     """The largest size of a process so far."""
-    status = Path(f"/proc/{process._process.pid}/status").read_text()
+    status = Path(f"/proc/{process.pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1]) * 1024
@@ -194,8 +213,23 @@ def end(processes: Iterable[Process]) -> None:
         print(one.log.name, one.output()[-4000:], sep="\n")
 
 
-def drop(database: DatabaseSettings) -> None:
-    """Drop a database that a test made."""
-    client = connect(database, is_creating=True)
-    client.command(f"DROP DATABASE {database.database}")
-    client.close_connections()
+@contextmanager
+def own_database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
+    """Give the name of a database of the test's own, which does not exist yet; it is dropped at the end."""
+    name = f"test_{uuid4().hex[:12]}"
+    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=60.0)
+    try:
+        yield own
+    finally:
+        client = connect(own, is_creating=True)
+        client.command(f"DROP DATABASE {name}")
+        client.close_connections()
+
+
+def store(settings: DatabaseSettings, *writes: Rows) -> None:
+    """Make the tables, and store rows as a worker does."""
+    sink = ClickHouseSink(settings)
+    sink.open()
+    for rows in writes:
+        sink.write(rows)
+    sink.close()

@@ -1,9 +1,23 @@
-"""Apache Kafka as a company would run it: TLS, every way of logging in, and nobody may anything by default."""
+"""Kafka as a company would run it, with certificates and tokens of its own, and TLS before servers without it.
+
+Certificates and tokens are made with openssl: keys never leave the test's directory.
+"""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
 import secrets
-from collections.abc import Mapping
+import socket
+import socketserver
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +25,99 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 
 from irregulars.infra.runs.child_process import HOST, free_port
 from tests.apache_kafka.broker import KafkaBroker
-from tests.integration.certificates import Authority, TokenSigner
+
+
+def openssl(*arguments: str, given: bytes = b"") -> bytes:
+    """Run openssl and return what it prints."""
+    return subprocess.run(["openssl", *arguments], input=given, capture_output=True, check=True).stdout
+
+
+class Authority:
+    """A certificate authority in a directory of its own; `certificate` is its file, in PEM."""
+
+    def __init__(self, directory: Path, name: str = "test authority") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self.certificate, self._key = directory / "ca.pem", directory / "ca.key"
+        openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                "-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.certificate))  # fmt: skip
+
+    def issue(self, name: str, days: int = 2) -> tuple[Path, Path]:
+        """Return certificate and key of `name`, which may also listen on loopback; of -1 days: it has expired."""
+        certificate, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
+        request = openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                          "-subj", f"/CN={name}", "-keyout", str(key))  # fmt: skip
+        extensions = self._directory / f"{name}.ext"
+        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        openssl("x509", "-req", "-days", str(days), "-CA", str(self.certificate), "-CAkey", str(self._key),
+                "-extfile", str(extensions), "-out", str(certificate), given=request)  # fmt: skip
+        return certificate, key
+
+
+class TokenSigner:
+    """Signs JSON web tokens (RS256), as an OAuth server does; `jwks` is the file that a broker checks them with."""
+
+    def __init__(self, directory: Path) -> None:
+        self._key = directory / "signer.key"
+        self.jwks = directory / "jwks.json"
+        openssl("genrsa", "-out", str(self._key), "2048")
+        modulus = openssl("rsa", "-in", str(self._key), "-noout", "-modulus").decode().strip().partition("=")[2]
+        key = {"kty": "RSA", "kid": "test", "use": "sig", "alg": "RS256", "e": "AQAB",
+               "n": encode(bytes.fromhex(modulus))}  # fmt: skip
+        self.jwks.write_text(json.dumps({"keys": [key]}))
+
+    def token(self, subject: str, valid_s: float = 600.0, audience: str = "kafka") -> str:
+        """Return a token of `subject`."""
+        now_s = int(time.time())
+        claims = {"sub": subject, "iat": now_s - 1, "exp": int(now_s + valid_s), "aud": audience, "iss": "test"}
+        parts = [encode(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "test"}, claims)]
+        signature = openssl("dgst", "-sha256", "-sign", str(self._key), given=".".join(parts).encode())
+        return ".".join([*parts, encode(signature)])
+
+
+def encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+@contextmanager
+def behind_tls(url: str, authority: Authority, days: int = 2) -> Iterator[str]:
+    """Yield an https URL on loopback that leads to the http `url`, with a certificate of `authority`."""
+    certificate, key = authority.issue("database", days)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    inner = ("127.0.0.1", int(url.rpartition(":")[2]))
+
+    class Front(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with (
+                contextlib.suppress(OSError),
+                context.wrap_socket(self.request, server_side=True) as outside,
+                socket.create_connection(inner) as inside,
+            ):
+                back = threading.Thread(target=_pump, args=(inside, outside))
+                back.start()
+                _pump(outside, inside)
+                back.join()
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Front) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+        serving.start()
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        serving.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)
+
 
 PACKAGE = "org.apache.kafka.common.security"
 DEADLINE_S = 60.0
@@ -97,3 +203,62 @@ class SecuredKafka(KafkaBroker):
 
     def _more_listeners(self) -> Mapping[str, tuple[str, str]]:
         return {"TLS": (self.tls_bootstrap, "SSL"), "SASL": (self.sasl_bootstrap, "SASL_SSL")}
+
+
+class TokenServer:
+    """Gives a token to each user who says the broker's password; at one address over all starts and stops.
+
+    Attributes
+    ----------
+    url
+        Of the token endpoint.
+    expires_in_s
+        How long its tokens may be used.
+    asked
+        How often a token was asked for.
+    """
+
+    def __init__(self, broker: SecuredKafka, expires_in_s: int = 600) -> None:
+        self._broker = broker
+        self._port = free_port()
+        self._server: ThreadingHTTPServer | None = None
+        self._serving: threading.Thread | None = None
+        self.expires_in_s = expires_in_s
+        self.asked = 0
+        self.url = f"http://{HOST}:{self._port}/token"
+
+    def start(self) -> None:
+        """Answer from now on."""
+        owner = self
+
+        class Endpoint(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                basic = self.headers["Authorization"].removeprefix("Basic ")
+                answer = owner.answer(*base64.b64decode(basic).decode().split(":", 1))
+                self.send_response(200 if answer["access_token"] else 401)
+                body = json.dumps(answer).encode()
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer((HOST, self._port), Endpoint)
+        self._serving = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._serving.start()
+
+    def stop(self) -> None:
+        """Be away from now on. Twice is fine."""
+        if self._server is not None and self._serving is not None:
+            self._server.shutdown()
+            self._serving.join()
+            self._server.server_close()
+            self._server = None
+
+    def answer(self, user: str, secret: str) -> dict[str, object]:
+        """What it says to `user`; a wrong secret gets no token."""
+        self.asked += 1
+        is_known = secret == self._broker.password
+        token = self._broker.signer.token(user, self.expires_in_s) if is_known else None
+        return {"access_token": token, "expires_in": self.expires_in_s}

@@ -8,17 +8,15 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from irregulars.infra.settings import Settings
-from irregulars.sinks.connection import DatabaseSettings, connect
+from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
-from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline
+from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline, run_command
 from tests.integration.test_agent import SaslKafka
 from tests.integration.worker_runs import ROOT, wait_until
 
@@ -29,17 +27,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 def run(*arguments: str, settings: Settings = NOBODY, directory: Path = ROOT) -> Done:
-    """Run a command with `settings` in its environment, in `directory`."""
-    environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=directory,
-        env=environment,
-        timeout=60,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_command(*arguments, settings=settings, folder=directory)
 
 
 def require_refusal(done: Done, *said: str) -> None:
@@ -139,15 +127,6 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 # --- services that refuse us ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    yield own
-    client = connect(own, is_creating=True)
-    client.command(f"DROP DATABASE {own.database}")
-    client.close_connections()
 
 
 def test_a_worker_with_a_wrong_password_of_the_database_is_refused(database: DatabaseSettings) -> None:

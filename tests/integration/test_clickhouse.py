@@ -7,12 +7,11 @@ import random
 import re
 import socket
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -27,6 +26,9 @@ from irregulars.sinks.migrate import Migration, keep, migrate, shipped_migration
 from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.protocol import Rows, Sink
 from irregulars.sinks.tables import TABLES, sort_by_key, table_of_opinions, table_of_samples, tables_of
+from tests.conftest import ClickHouseAddress
+from tests.integration.pipelines import own_database, store
+from tests.integration.worker_runs import wait_until
 from tests.sinks import made_up_job
 from tests.sinks.sink_promises import check_sink
 
@@ -46,38 +48,19 @@ ROWS: Rows = {
 DEADLINE_S = 60.0
 
 
-class Server(Protocol):
-    """What the fixture `clickhouse` gives."""
-
-    url: str
-    user: str
-    password: str
-    database: str
-
-
 @pytest.fixture
-def settings(clickhouse: Server) -> Iterator[DatabaseSettings]:
-    """A database of one's own, which does not exist yet."""
-    yield from own_database(clickhouse)
+def settings(database: DatabaseSettings) -> DatabaseSettings:
+    return database
 
 
 @pytest.fixture(scope="module")
-def filled(clickhouse: Server) -> Iterator[Client]:
+def filled(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database that holds the made-up job; read only."""
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         store(settings, ROWS)
         client = connect(settings)
         yield client
         client.close_connections()
-
-
-def own_database(clickhouse: Server) -> Iterator[DatabaseSettings]:
-    name = f"sinks_{uuid.uuid4().hex[:12]}"
-    settings = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=DEADLINE_S)
-    yield settings
-    client = connect(settings, is_creating=True)
-    client.command(f"DROP DATABASE {name}")
-    client.close_connections()
 
 
 @pytest.fixture
@@ -85,14 +68,6 @@ def sink(settings: DatabaseSettings) -> Iterator[ClickHouseSink]:
     sink = ClickHouseSink(settings)
     sink.open()
     yield sink
-    sink.close()
-
-
-def store(settings: DatabaseSettings, *writes: Rows) -> None:
-    sink = ClickHouseSink(settings)
-    sink.open()
-    for rows in writes:
-        sink.write(rows)
     sink.close()
 
 
@@ -161,7 +136,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(clickhouse: Server) -> Iterator[Wire]:
+def wire(clickhouse: ClickHouseAddress) -> Iterator[Wire]:
     wire = Wire(clickhouse.url)
     yield wire
     wire.close()
@@ -170,18 +145,14 @@ def wire(clickhouse: Server) -> Iterator[Wire]:
 # --- storing --------------------------------------------------------------------------------------------------------
 
 
-def test_the_sink_keeps_every_promise(clickhouse: Server) -> None:
-    databases = []
+def test_the_sink_keeps_every_promise(clickhouse: ClickHouseAddress) -> None:
+    with ExitStack() as databases:
 
-    def make() -> tuple[Sink, Callable[[str], pa.Table]]:
-        database = own_database(clickhouse)
-        settings = next(database)
-        databases.append(database)
-        return ClickHouseSink(settings), lambda table: read(settings, table)
+        def make() -> tuple[Sink, Callable[[str], pa.Table]]:
+            settings = databases.enter_context(own_database(clickhouse))
+            return ClickHouseSink(settings), lambda table: read(settings, table)
 
-    check_sink(make)
-    for database in databases:
-        next(database, None)
+        check_sink(make)
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -659,9 +630,9 @@ def rows_of(client: Client, sql: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def crowded(clickhouse: Server) -> Iterator[Client]:
+def crowded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database with many rows of one job, whose newest attempt was not stored last; read only."""
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         store(settings, {})
         client = connect(settings)
         operator = "'j', {attempt}, intDiv(number, 600), intDiv(number, 60) % 10, 'c', 'all_reduce', number % 60"
@@ -757,7 +728,7 @@ def test_rows_go_when_their_days_are_over_and_not_before(settings: DatabaseSetti
     client.command(f"OPTIMIZE TABLE {table} FINAL")
     assert read(settings, table).num_rows == ROWS[table].num_rows
     keep(client, {table: 30})
-    wait_until(lambda: read(settings, table).num_rows == 0)
+    wait_until(lambda: read(settings, table).num_rows == 0, "rows gone")
     client.close_connections()
 
 
@@ -769,13 +740,6 @@ def store_as_of_days_ago(settings: DatabaseSettings, table: str, days: int) -> N
     command(settings, f"{copy} SETTINGS insert_allow_materialized_columns = 1")
     command(settings, f"DROP TABLE {table}")
     command(settings, f"RENAME TABLE aged TO {table}")
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
 
 
 def test_a_sink_keeps_what_it_was_told_and_leaves_other_tables_alone(settings: DatabaseSettings) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -16,11 +15,10 @@ from irregulars.infra.console.rendering import incident_path
 from irregulars.infra.showing.from_database import find_verdict
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict, encode_verdict
-from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
-from tests.integration.pipelines import COMMAND, drop
+from tests.integration.pipelines import COMMAND, own_database, store
 from tests.integration.worker_runs import ROOT, Bus
 from tests.sinks.notices.alerts import alert_bytes
 from tests.sinks.recorded_jobs import rows_of_recording
@@ -35,13 +33,9 @@ DEADLINE_S = 60.0
 @pytest.fixture(scope="module")
 def stored(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database with one recorded job."""
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    sink = ClickHouseSink(own)
-    sink.open()
-    sink.write(rows_of_recording("gloo-slow-nic"))
-    sink.close()
-    yield own
-    drop(own)
+    with own_database(clickhouse) as own:
+        store(own, rows_of_recording("gloo-slow-nic"))
+        yield own
 
 
 @pytest.fixture

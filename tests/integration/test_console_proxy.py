@@ -19,8 +19,8 @@ import pytest
 
 from irregulars.infra.runs.child_process import free_port
 from tests.infra.commands.test_console import NOWHERE
-from tests.integration.certificates import openssl
 from tests.integration.pipelines import COMMAND
+from tests.integration.secured_kafka import openssl
 from tests.integration.worker_runs import ROOT
 
 pytestmark = pytest.mark.integration

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +20,9 @@ from irregulars.sinks.investigations import run as ask_question
 from irregulars.sinks.investigations import shipped_investigations
 from irregulars.sinks.migrate import access_sql
 from irregulars.sinks.tables import tables_of
-from tests.integration.certificates import Authority
 from tests.integration.database_users import profiles_of, quotas_of, statements_of, with_access
-from tests.integration.pipelines import COMMAND
-from tests.integration.tls_front import behind_tls
-from tests.integration.worker_runs import ROOT
+from tests.integration.pipelines import run_command
+from tests.integration.secured_kafka import Authority, behind_tls
 from tests.sinks import made_up_job
 
 pytestmark = pytest.mark.integration
@@ -66,9 +63,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedDataba
 
 
 def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": str(ROOT)}
-    return subprocess.run([*COMMAND, *arguments], cwd=ROOT, env=environment, timeout=60, capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    return run_command(*arguments, settings=settings)
 
 
 def ask(database: GuardedDatabase, who: str, sql: str) -> Any:

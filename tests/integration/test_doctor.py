@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,8 +37,8 @@ from irregulars.messages.announcements import (
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.migrate import migrate
 from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import COMMAND, Pipeline, drop
-from tests.integration.worker_runs import ROOT, Bus, wait_until
+from tests.integration.pipelines import Pipeline, own_database, run_command
+from tests.integration.worker_runs import Bus, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -68,17 +66,16 @@ def pipeline(
     kafka_bootstrap: str, clickhouse: ClickHouseAddress, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
     """A worker, and a job that goes on for longer than the tests."""
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    pipeline = Pipeline(kafka_bootstrap, own, tmp_path_factory.mktemp("pipeline"), partitions=2)
-    listen = f"127.0.0.1:{free_port()}"
-    pipeline.settings = replace(pipeline.settings, metrics_listen=listen)
-    worker = pipeline.start_worker(WORKERS)
-    wait_until(lambda: "event=ready" in worker.output(), "a worker")
-    pipeline.start_replay("gloo-slow-nic", 0.04)
-    wait_until(lambda: pipeline.stored_iterations() > 0, "an iteration")
-    yield pipeline
-    pipeline.close()
-    drop(own)
+    with own_database(clickhouse) as own:
+        pipeline = Pipeline(kafka_bootstrap, own, tmp_path_factory.mktemp("pipeline"), partitions=2)
+        listen = f"127.0.0.1:{free_port()}"
+        pipeline.settings = replace(pipeline.settings, metrics_listen=listen)
+        worker = pipeline.start_worker(WORKERS)
+        wait_until(lambda: "event=ready" in worker.output(), "a worker")
+        pipeline.start_replay("gloo-slow-nic", 0.04)
+        wait_until(lambda: pipeline.stored_iterations() > 0, "an iteration")
+        yield pipeline
+        pipeline.close()
 
 
 def group_of(pipeline: Pipeline) -> str:
@@ -86,9 +83,7 @@ def group_of(pipeline: Pipeline) -> str:
 
 
 def run_doctor(settings: Settings, *arguments: str) -> tuple[int, str, str]:
-    environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    done = subprocess.run([*COMMAND, "doctor", *arguments], env=environment, timeout=60, capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    done = run_command("doctor", *arguments, settings=settings, NO_COLOR="1")
     return done.returncode, done.stdout, done.stderr
 
 
@@ -258,13 +253,6 @@ def test_silent_and_missing_ranks_lost_rows_and_wrong_clocks_are_each_named(bus:
 
 
 # --- the database ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    yield own
-    drop(own)
 
 
 def database_findings(own: DatabaseSettings, **others: Any) -> list[Finding]:

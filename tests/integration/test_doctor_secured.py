@@ -19,10 +19,8 @@ from irregulars.kafka.access_roles import ROLES, Right, grant, rights_of
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
 from tests.conftest import failing_in_one_line
-from tests.integration.certificates import Authority
-from tests.integration.secured_kafka import SecuredKafka
+from tests.integration.secured_kafka import Authority, SecuredKafka, behind_tls
 from tests.integration.test_database_access import PASSWORD, GuardedDatabase, run
-from tests.integration.tls_front import behind_tls
 
 pytestmark = pytest.mark.integration
 

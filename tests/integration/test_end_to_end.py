@@ -6,10 +6,9 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.tables import TABLES
 from tests.conftest import ClickHouseAddress
-from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, drop
+from tests.integration.pipelines import ITERATIONS, RANKS, RECORDINGS, Pipeline, own_database
 from tests.integration.worker_runs import wait_until
 
 pytestmark = pytest.mark.integration
@@ -43,19 +42,15 @@ def make_pipeline(
     kafka_bootstrap: str, clickhouse: ClickHouseAddress, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakePipeline]:
     """Make pipelines, each with a database of its own if none is given."""
-    made: list[Pipeline] = []
+    with ExitStack() as made:
 
-    def make(database: DatabaseSettings | None = None) -> Pipeline:
-        name = f"test_{uuid4().hex[:12]}"
-        own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name)
-        made.append(Pipeline(kafka_bootstrap, database or own, tmp_path_factory.mktemp("pipeline")))
-        return made[-1]
+        def make(database: DatabaseSettings | None = None) -> Pipeline:
+            own = database or made.enter_context(own_database(clickhouse))
+            pipeline = Pipeline(kafka_bootstrap, own, tmp_path_factory.mktemp("pipeline"))
+            made.callback(pipeline.close)
+            return pipeline
 
-    yield make
-    for pipeline in made:
-        pipeline.close()
-    for database in {pipeline.database for pipeline in made}:
-        drop(database)
+        yield make
 
 
 @pytest.fixture(scope="module")

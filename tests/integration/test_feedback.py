@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 
 from irregulars.messages.judgements import Suspect, Verdict, encode_verdict
 from tests.integration.notify_runs import NotifyRun, send_alert
-from tests.integration.pipelines import COMMAND, Pipeline
-from tests.integration.worker_runs import ROOT, Bus, wait_until
+from tests.integration.pipelines import Pipeline, run_command
+from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.receiver import Receiver
 
 pytestmark = pytest.mark.integration
@@ -34,13 +33,6 @@ def notify(bus: Bus, tmp_path: Path) -> Iterator[tuple[NotifyRun, Receiver]]:
         print(run.output()[-6000:])
 
 
-def irregulars(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
-    own = ["--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
-    return subprocess.run(
-        [*COMMAND, *arguments, *own], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
 def publish(bus: Bus, *names: str) -> None:
     for name in names:
         bus.send("verdicts", name.encode(), encode_verdict(replace(VERDICT, verdict_id=name)))
@@ -54,15 +46,15 @@ def test_three_wrong_verdicts_silence_the_next_one_and_a_right_one_lets_it_throu
     wait_until(run.is_loaded, "start")
     publish(bus, "v1", "v2", "v3", "v4")
     for name in ("v1", "v2", "v3"):
-        said = irregulars(bus, "feedback", name, "wrong", "--note", "NIC fine")
+        said = run_command("feedback", name, "wrong", "--note", "NIC fine", on=bus)
         assert said.returncode == 0, said.stderr
     assert "Silenced: device=nic:node-3/mlx5_1 kind=slow_nic" in said.stdout
-    assert "called wrong" in irregulars(bus, "mutes", "list").stdout
+    assert "called wrong" in run_command("mutes", "list", on=bus).stdout
     wait_until(lambda: run.metric("mutes") == 1, "the silence")
     send_alert(bus, "v4", kind="slow_nic", suspects=[_plain(NIC)])
     wait_until(lambda: run.metric('waiting{channel="hook",reason="muted"}') == 1, "silence")
     assert receiver.requests == []
-    assert irregulars(bus, "feedback", "v3", "right", "--who", "bob").returncode == 0
+    assert run_command("feedback", "v3", "right", "--who", "bob", on=bus).returncode == 0
     wait_until(lambda: len(receiver.requests) == 1, "a notice")
     (told,) = receiver.bodies()
     assert "Of 3 such verdicts (slow nic) that people here judged, 1 were right" in told["summary"]
@@ -72,9 +64,9 @@ def test_three_wrong_verdicts_silence_the_next_one_and_a_right_one_lets_it_throu
 def test_what_people_say_stands_in_the_database(pipeline: Pipeline) -> None:
     publish(pipeline.bus, "v1", "v2")
     worker = pipeline.start_worker()
-    irregulars(pipeline.bus, "feedback", "v1", "wrong", "--who", "ann")
-    irregulars(pipeline.bus, "feedback", "v1", "right", "--who", "ann", "--note", "it was the cable")
-    irregulars(pipeline.bus, "feedback", "v2", "wrong", "--who", "bob")
+    run_command("feedback", "v1", "wrong", "--who", "ann", on=pipeline.bus)
+    run_command("feedback", "v1", "right", "--who", "ann", "--note", "it was the cable", on=pipeline.bus)
+    run_command("feedback", "v2", "wrong", "--who", "bob", on=pipeline.bus)
     wait_until(lambda: _stored(pipeline) == 2, "two rows")
     assert pipeline.query("SELECT is_right, note FROM feedback FINAL WHERE verdict_id = 'v1'") == [
         "true",
@@ -89,7 +81,7 @@ def test_what_people_say_stands_in_the_database(pipeline: Pipeline) -> None:
 
 def test_an_unknown_verdict_and_an_unknown_word_get_one_line(bus: Bus) -> None:
     for arguments in (("v9", "wrong"), ("v9", "perhaps"), ("v9",), ()):
-        said = irregulars(bus, "feedback", *arguments)
+        said = run_command("feedback", *arguments, on=bus)
         assert (said.returncode, said.stdout, said.stderr.count("\n")) == (2, "", 1), arguments
 
 

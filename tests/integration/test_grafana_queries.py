@@ -15,11 +15,12 @@ from irregulars.messages.opinions import Opinion
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import table_of_opinions, table_of_samples
+from tests.conftest import ClickHouseAddress
 from tests.infra.grafana.dashboards import DASHBOARDS
 from tests.infra.grafana.macros import View, expand
 from tests.infra.grafana.panels import Json
 from tests.infra.grafana.queries import query
-from tests.integration.test_clickhouse import Server, own_database, store
+from tests.integration.pipelines import own_database, store
 from tests.integration.test_questions import columns, open_job, with_columns
 from tests.sinks import made_up_job
 from tests.sinks.recorded_jobs import rows_of_recording
@@ -76,11 +77,11 @@ def word_on(job: str) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def recorded(clickhouse: Server) -> Iterator[Client]:
+def recorded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database with recorded jobs, one of them run twice, one verdict open; read only."""
     again = with_columns(rows_of_recording(NIC), job="again", verdict_id="again-v")
     live, evil = open_job("live"), with_columns(rows_of_recording(COMPUTE), job=EVIL, verdict_id=EVIL)
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         store(settings, *map(rows_of_recording, (NIC, COMPUTE, RACKS)), again, live, evil)
         store(settings, *gpus(NIC, range(4)), word_on(NIC))
         client = connect(replace(settings, is_reading=True))
@@ -256,10 +257,10 @@ def test_a_job_s_name_is_never_sql(recorded: Client) -> None:
     assert rows(recorded, query("iteration_times"), view(EVIL[:-1])) == []
 
 
-def test_without_any_job_panels_stay_empty_and_fail_not(clickhouse: Server) -> None:
+def test_without_any_job_panels_stay_empty_and_fail_not(clickhouse: ClickHouseAddress) -> None:
     seen = replace(view(NIC), variables={"job": "", "attempt": "", "verdict": "", "host": ""})
     settings: DatabaseSettings
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         store(settings, {})
         client = connect(replace(settings, is_reading=True))
         for name, title, target in ASKED:

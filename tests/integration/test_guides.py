@@ -26,11 +26,9 @@ from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.migrate import for_replicas, shipped_migrations
 from tests.apache_kafka.jars import find_jars, find_java
 from tests.conftest import failing_in_one_line
-from tests.integration.certificates import Authority
 from tests.integration.database_users import hashes_of, statements_of, with_access
 from tests.integration.guide_reader import Reader, blocks_of, with_own
-from tests.integration.secured_kafka import DEADLINE_S, SecuredKafka
-from tests.integration.tls_front import behind_tls
+from tests.integration.secured_kafka import DEADLINE_S, Authority, SecuredKafka, behind_tls
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -28,7 +27,6 @@ from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
 from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.agent_load import make_sysfs
-from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import Pipeline
 from tests.integration.test_agent import PARTITIONS, Published, read_topic, read_topics
 from tests.integration.worker_runs import wait_until
@@ -227,11 +225,9 @@ def test_missing_topics_end_it_with_one_line(kafka_bootstrap: str, topic_prefix:
 
 
 @pytest.fixture
-def pipeline(kafka_broker: KafkaBroker, clickhouse: ClickHouseAddress, tmp_path: Path) -> Iterator[Pipeline]:
-    where = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    made = Pipeline(kafka_broker.bootstrap, where, tmp_path)
+def pipeline(kafka_broker: KafkaBroker, database: DatabaseSettings, tmp_path: Path) -> Iterator[Pipeline]:
+    made = Pipeline(kafka_broker.bootstrap, database, tmp_path)
     yield made
-    made.query(f"DROP DATABASE {where.database}")
     made.close()
 
 

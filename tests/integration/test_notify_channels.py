@@ -21,8 +21,8 @@ from irregulars.infra.runs.child_process import free_port
 from irregulars.sinks.notices.alertmanager import AlertmanagerChannel
 from irregulars.sinks.notices.notice import Notice, notice_json
 from tests.integration.notify_runs import NotifyRun, send_alert
-from tests.integration.pipelines import COMMAND
-from tests.integration.worker_runs import ROOT, Bus, wait_until
+from tests.integration.pipelines import run_command
+from tests.integration.worker_runs import Bus, wait_until
 from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver
 
@@ -158,9 +158,7 @@ def start(bus: Bus, tmp_path: Path) -> Iterator[Callable[..., NotifyRun]]:
 
 
 def irregulars(bus: Bus, *arguments: str, status: int = 0) -> str:
-    where = ["--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
-    done = subprocess.run([*COMMAND, *arguments, *where], cwd=ROOT, capture_output=True, text=True, timeout=120,
-                          check=False)  # fmt: skip
+    done = run_command(*arguments, on=bus)
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout if status == 0 else done.stderr

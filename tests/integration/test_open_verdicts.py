@@ -27,8 +27,10 @@ from irregulars.sinks.notices.incidents import Incidents
 from irregulars.sinks.notices.notice import Notice
 from irregulars.sinks.notices.policy import Deliver, Rules, decide
 from irregulars.sinks.tables import tables_of
+from tests.conftest import ClickHouseAddress
 from tests.infra.grafana.queries import FOLDER, query
-from tests.integration.test_clickhouse import Server, answer, own_database, store
+from tests.integration.pipelines import own_database, store
+from tests.integration.test_clickhouse import answer
 from tests.sinks import made_up_job
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -45,8 +47,8 @@ VERDICT_SQL = (FOLDER / "verdict.sql").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
-def own(clickhouse: Server) -> Iterator[DatabaseSettings]:
-    for settings in own_database(clickhouse):
+def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
+    with own_database(clickhouse) as settings:
         store(settings, {})
         yield settings
 
@@ -132,8 +134,8 @@ def test_a_hang_is_over_for_all_when_its_verdict_closes(own: DatabaseSettings, c
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
-def test_everybody_says_the_same_number_of_a_recorded_verdict(clickhouse: Server, is_open: bool) -> None:
-    for settings in own_database(clickhouse):
+def test_everybody_says_the_same_number_of_a_recorded_verdict(clickhouse: ClickHouseAddress, is_open: bool) -> None:
+    with own_database(clickhouse) as settings:
         rows = dict(rows_of_recording(NIC))
         newest = len(rows["verdicts"]) - 1 - is_open  # the last revision closes it
         rows["verdicts"] = rows["verdicts"].slice(0, newest + 1)

@@ -15,8 +15,10 @@ from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import TABLES, tables_of
+from tests.conftest import ClickHouseAddress
+from tests.integration.pipelines import own_database, store
 from tests.integration.sql_page import PAGE, RECORDED, renewed
-from tests.integration.test_clickhouse import Server, answer, own_database, store
+from tests.integration.test_clickhouse import answer
 from tests.sinks import made_up_job
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -32,9 +34,9 @@ LINK = "link from eth0 on node-0 to node-1"
 
 
 @pytest.fixture(scope="module")
-def recorded(clickhouse: Server) -> Iterator[Client]:
+def recorded(clickhouse: ClickHouseAddress) -> Iterator[Client]:
     """A client of a database that holds recorded jobs; read only."""
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         store(settings, *map(rows_of_recording, RECORDED))
         client = connect(replace(settings, is_reading=True))
         yield client
@@ -42,9 +44,9 @@ def recorded(clickhouse: Server) -> Iterator[Client]:
 
 
 @pytest.fixture
-def own(clickhouse: Server) -> Iterator[DatabaseSettings]:
+def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database of the test's own, with tables."""
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         store(settings, {})
         yield settings
 

@@ -18,8 +18,9 @@ from irregulars.infra import cli
 from irregulars.infra.settings import Settings
 from irregulars.sinks.advice import runbook_of
 from irregulars.sinks.connection import DatabaseSettings, connect
+from tests.conftest import ClickHouseAddress
 from tests.integration.guide_reader import blocks_of
-from tests.integration.test_clickhouse import Server, own_database, store
+from tests.integration.pipelines import own_database, store
 from tests.integration.worker_runs import ROOT
 from tests.sinks.recorded_jobs import rows_of_recording
 
@@ -36,9 +37,9 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def recorded(clickhouse: Server) -> Iterator[DatabaseSettings]:
+def recorded(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database that holds a verdict of each kind."""
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         store(settings, *map(rows_of_recording, KINDS.values()))
         yield settings
 

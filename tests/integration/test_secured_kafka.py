@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer
@@ -28,13 +27,11 @@ from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.producers.publishing.publisher import Publisher
-from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress, failing_in_one_line
 from tests.infra.console.visits import visit
-from tests.integration.pipelines import COMMAND, RECORDINGS, drop
-from tests.integration.secured_kafka import SecuredKafka
-from tests.integration.token_endpoint import TokenServer
+from tests.integration.pipelines import COMMAND, RECORDINGS, own_database, run_command, store
+from tests.integration.secured_kafka import SecuredKafka, TokenServer
 from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
 from tests.sinks.notices.alerts import alert_bytes
 from tests.sinks.recorded_jobs import rows_of_recording
@@ -331,15 +328,9 @@ def test_the_console_reads_with_its_own_role_and_takes_feedback_with_that_of_an_
 @contextmanager
 def one_job(clickhouse: ClickHouseAddress) -> Iterator[tuple[DatabaseSettings, str]]:
     """Store a recorded job in a database of its own; yield it with the id of the job's verdict."""
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    sink = ClickHouseSink(own)
-    sink.open()
-    sink.write(rows_of_recording("gloo-slow-nic"))
-    sink.close()
-    try:
+    with own_database(clickhouse) as own:
+        store(own, rows_of_recording("gloo-slow-nic"))
         yield own, "gloo-slow-nic:0:60:0"
-    finally:
-        drop(own)
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
@@ -347,8 +338,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 
 def run(settings: Settings, *arguments: str) -> str:
-    done = subprocess.run([*COMMAND, *arguments], cwd=ROOT, env=environment_of(settings), timeout=60,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = run_command(*arguments, settings=settings)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

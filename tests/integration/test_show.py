@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from irregulars.sinks.tables import table_of_samples, tables_of
 from tests.conftest import ClickHouseAddress
 from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in
 from tests.infra.test_cli import Run, run
-from tests.integration.pipelines import drop
+from tests.integration.pipelines import own_database, store
 from tests.sinks import made_up_job
 
 __all__ = ["run"]  # the fixture
@@ -36,17 +35,11 @@ NOW_NS = 1_795_300_000 * 10**9
 @pytest.fixture(scope="module")
 def stored(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """A database with two recordings, judged as the worker does."""
-    name = f"sinks_{uuid.uuid4().hex[:12]}"
-    settings = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=20)
-    sink = ClickHouseSink(settings)
-    sink.open()
-    for recording in NAMES:
-        trace = read_trace(RECORDINGS / recording)
-        sink.write(tables_of(judged(trace)))
-        sink.write({"bandwidth": table_of_samples(list(trace.bandwidth.values()))})
-    sink.close()
-    yield settings
-    drop(settings)
+    with own_database(clickhouse) as own:
+        for recording in NAMES:
+            trace = read_trace(RECORDINGS / recording)
+            store(own, tables_of(judged(trace)), {"bandwidth": table_of_samples(list(trace.bandwidth.values()))})
+        yield own
 
 
 def judged(trace: Trace) -> Judgements:
@@ -126,28 +119,16 @@ def test_other_open_verdicts_of_the_job_are_read(stored: DatabaseSettings) -> No
     )
 
 
-def test_gpu_states_are_read(clickhouse: ClickHouseAddress) -> None:
-    name = f"sinks_{uuid.uuid4().hex[:12]}"
-    settings = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, name, wait_s=20)
-    sink = ClickHouseSink(settings)
-    sink.open()
-    try:
-        sink.write(tables_of(made_up_job.judgements()))
-        sink.write(
-            {"gpu_health": table_of_samples([made_up_job.gpu_health(rank=one, samples=30) for one in range(4)])}
-        )
-        sink.flush()
-        client = connect(settings)
-        verdicts = {one.verdict_id for one in made_up_job.judgements().verdicts}
-        for verdict_id in sorted(verdicts):
-            verdict = find_verdict(client, verdict_id)
-            assert verdict is not None
-            lines = lines_of(gather(found_in_database(client, verdict, "here", NOW_NS)))
-            assert any(line.startswith("GPU       gpu") for line in lines)
-        client.close()
-    finally:
-        sink.close()
-        drop(settings)
+def test_gpu_states_are_read(database: DatabaseSettings) -> None:
+    states = table_of_samples([made_up_job.gpu_health(rank=one, samples=30) for one in range(4)])
+    store(database, tables_of(made_up_job.judgements()), {"gpu_health": states})
+    client = connect(database)
+    for verdict_id in sorted({one.verdict_id for one in made_up_job.judgements().verdicts}):
+        verdict = find_verdict(client, verdict_id)
+        assert verdict is not None
+        lines = lines_of(gather(found_in_database(client, verdict, "here", NOW_NS)))
+        assert any(line.startswith("GPU       gpu") for line in lines)
+    client.close()
 
 
 def test_the_command_prints_the_screen_json_and_a_page(

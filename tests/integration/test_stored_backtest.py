@@ -13,15 +13,17 @@ from irregulars.infra.runs.scoring import Fault
 from irregulars.messages.judgements import Judgements
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.tables import tables_of
-from tests.integration.test_clickhouse import Server, own_database, store
+from tests.conftest import ClickHouseAddress
+from tests.integration.pipelines import own_database, store
 from tests.sinks import made_up_job
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def own(clickhouse: Server) -> Iterator[DatabaseSettings]:
-    yield from own_database(clickhouse)
+def own(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
+    with own_database(clickhouse) as own:
+        yield own
 
 
 def faults_of(settings: DatabaseSettings) -> tuple[Fault, ...]:

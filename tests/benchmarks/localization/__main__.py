@@ -23,15 +23,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks.localization.blameless import draw_blameless, draw_further
-from tests.benchmarks.localization.cases import KINDS, SEEDS, SIZES, SPLITS, Case, choose_quick, draw_cases
+from tests.benchmarks.localization.cases import KINDS, SEEDS, SIZES, SPLITS, choose_quick, draw_cases
 from tests.benchmarks.localization.field import STRENGTHS, draw_field, draw_healthy_field
 from tests.benchmarks.localization.processes import AnyCase, Job, run_all
 from tests.benchmarks.localization.report import said, write_report
-from tests.benchmarks.localization.running import HeavyCase
 
-DELTAS: Final = (1.05, 1.1, 1.2, 1.5)
-_DELTA_RANKS: Final = 512
-_USUAL_PARTS: Final = ("grid", "delta", "further", "blameless", "bytes")
+_USUAL_PARTS: Final = ("grid", "further", "blameless")
 _SORTED: Final = ("cases", "further", "blameless", "field", "field_healthy")
 
 
@@ -72,10 +69,10 @@ def main() -> int:
 
 
 def choose_jobs(options: argparse.Namespace) -> list[Job]:
-    """Say which cases are run, with which δ each; those that share a healthy run stand together."""
+    """Return the cases that are run, with the δ; those that share a healthy run stand together."""
     split, parts = options.split, options.parts
     if options.cases:
-        return [_job(case, options) for case in _named(options.cases)]
+        return [(case, options.delta) for case in _named(options.cases)]
     cases = draw_cases(split, tuple(options.ranks))
     cases = choose_quick(cases) if options.quick else cases
     cases = [case for case in cases if not options.only or case.kind in options.only]
@@ -86,9 +83,7 @@ def choose_jobs(options: argparse.Namespace) -> list[Job]:
         chosen += draw_blameless(split, 1 if options.quick else 4)
     if "field" in parts:
         chosen += _field(options)
-    if "bytes" in parts and not (options.only or options.quick):
-        chosen.append(HeavyCase(split))
-    return [_job(case, options) for case in chosen]
+    return [(case, options.delta) for case in chosen]
 
 
 def _field(options: argparse.Namespace) -> list[AnyCase]:
@@ -101,16 +96,10 @@ def _field(options: argparse.Namespace) -> list[AnyCase]:
     return [*incidents, *healthy]
 
 
-def _job(case: AnyCase, options: argparse.Namespace) -> Job:
-    is_varied = "delta" in options.parts and not options.quick
-    others = DELTAS if is_varied and isinstance(case, Case) and case.base.ranks == _DELTA_RANKS else ()
-    return case, (options.delta, *(delta for delta in others if delta != options.delta))
-
-
 def _named(names: Sequence[str]) -> list[AnyCase]:
     known: dict[str, AnyCase] = {}
     for split in SPLITS:
-        for case in (*draw_cases(split), *draw_further(split), *draw_blameless(split), HeavyCase(split),
+        for case in (*draw_cases(split), *draw_further(split), *draw_blameless(split),
                      *draw_field(split), *draw_healthy_field(split)):  # fmt: skip
             known[case.name] = case
     for name in names:
@@ -124,26 +113,23 @@ def _tell(row: tuple[str, dict[str, Any]], done: int, total: int, elapsed_s: flo
     left_s = elapsed_s / done * (total - done)
     if sort in ("cases", "further", "field"):
         mark = "right" if one["is_top1"] else f"WRONG: {said(one)}"
-    elif sort in ("blameless", "field_healthy"):
-        mark = f"{one['devices_accused']} devices accused" + (f": {said(one)}" if one["devices_accused"] else "")
     else:
-        mark = "bytes measured"
+        mark = f"{one['devices_accused']} devices accused" + (f": {said(one)}" if one["devices_accused"] else "")
     print(f"{done}/{total} {elapsed_s:.0f} s, {left_s:.0f} s left  {one['case']} {one['kind']}  {mark}",
           file=sys.stderr, flush=True)  # fmt: skip
 
 
 def _gathered(rows: Sequence[tuple[str, dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
-    sorts: dict[str, list[dict[str, Any]]] = {name: [] for name in (*_SORTED, "bytes")}
+    sorts: dict[str, list[dict[str, Any]]] = {name: [] for name in _SORTED}
     for sort, row in rows:
         sorts[sort].append(row)
     for name in _SORTED:
         sorts[name].sort(key=lambda row: (row["ranks"], row["case"]))
     return {
         "command": shlex.join(["python -m tests.benchmarks.localization", *sys.argv[1:]]).replace("'", ""),
-        "split": options.split, "first_seed": SEEDS[options.split], "deltas": [options.delta, *(
-            delta for delta in DELTAS if delta != options.delta)],
+        "split": options.split, "first_seed": SEEDS[options.split], "delta": options.delta,
         "machine": _machine(), "processes": options.processes, "commit": _commit(),
-        **sorts, "bytes": sorts["bytes"][0] if sorts["bytes"] else None,
+        **sorts,
     }  # fmt: skip
 
 

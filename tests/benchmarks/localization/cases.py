@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from irregulars.producers.simulator.settings import MIB, SimulatorSettings
-from tests.benchmarks.simulated_cases import suite_case
+from tests.benchmarks.incidents import suite_case
 
 SPLITS: Final = ("development", "test")
 SIZES: Final = (512, 1024, 2048, 8192)

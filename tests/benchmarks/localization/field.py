@@ -21,12 +21,11 @@ from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import Fault
 from irregulars.producers.simulator.presets import with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
-from tests.benchmarks.incidents import Incident, Incidents
+from tests.benchmarks.incidents import Incident, Incidents, field_case, spread_of_micro_batches
 from tests.benchmarks.localization.cases import SEEDS
 from tests.benchmarks.localization.places import draw_fault
 from tests.benchmarks.localization.running import run_whole
 from tests.benchmarks.localization.scoring import accusations
-from tests.benchmarks.simulated_cases import field_case, spread_of_micro_batches
 
 STRENGTHS: Final = (0.1, 0.3, 1.0)
 ITERATIONS: Final = 60

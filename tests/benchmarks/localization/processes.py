@@ -14,28 +14,26 @@ from typing import Any
 from tests.benchmarks.localization.blameless import BlamelessCase, run_blameless
 from tests.benchmarks.localization.cases import Case
 from tests.benchmarks.localization.field import FieldCase, HealthyFieldCase, run_field, run_healthy_field
-from tests.benchmarks.localization.running import HeavyCase, common_beginning, run_case, run_heavy
+from tests.benchmarks.localization.running import common_beginning, run_case
 
-AnyCase = Case | BlamelessCase | HeavyCase | FieldCase | HealthyFieldCase
-Job = tuple[AnyCase, tuple[float, ...]]  # a case, and each δ that it is judged with
+AnyCase = Case | BlamelessCase | FieldCase | HealthyFieldCase
+Job = tuple[AnyCase, float]  # a case, and the δ that it is judged with
 Row = dict[str, Any]
 
 
 def run_job(job: Job) -> tuple[str, Row]:
     """Run one case, of whatever sort; say of which."""
-    case, deltas = job
+    case, delta = job
     match case:
         case Case():
-            common_beginning(case.base, deltas)  # here, so that the next case of this healthy run finds it as well
-            return "cases", fork(lambda: run_case(case, deltas))
+            common_beginning(case.base, delta)  # here, so that the next case of this healthy run finds it as well
+            return "cases", fork(lambda: run_case(case, delta))
         case BlamelessCase():
-            return "further" if case.is_further else "blameless", run_blameless(case, deltas[0])
+            return "further" if case.is_further else "blameless", run_blameless(case, delta)
         case FieldCase():
-            return "field", run_field(case, deltas[0])
+            return "field", run_field(case, delta)
         case HealthyFieldCase():
-            return "field_healthy", run_healthy_field(case, deltas[0])
-        case HeavyCase():
-            return "bytes", run_heavy(case, deltas[0])
+            return "field_healthy", run_healthy_field(case, delta)
 
 
 def fork(run: Callable[[], Row]) -> Row:

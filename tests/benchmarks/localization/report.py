@@ -19,7 +19,6 @@ COUNTED: Final = 0.10
 # What must be reached, and what Holmes (NSDI'25) reaches.
 _MUST: Final = (("ranks", 2048, 0.99, 0.972), ("ranks", 8192, 0.97, 0.882), ("dimensions", 6, 0.96, 0.860))
 _MUST_CALIBRATION: Final = 0.05
-_MUST_BYTES, _HOLMES_BYTES = 0.01, 0.84 / 24.36
 _ACCURACY: Final = ("top-1", "95 %", "top-2", "device", "nobody", "somebody else", "cases")
 _BLAMELESS: Final = (
     "jobs", "iterations", "of devices", "at most (95 %)", "of blameless kinds", "irregular iterations",
@@ -37,7 +36,7 @@ def write_report(found: Mapping[str, Any]) -> str:
         [
             "# Finding the culprit", "",
             f"`{found['command']}`: {len(rows)} incidents of the {found['split']} split, seeds from "
-            f"{found['first_seed']}, δ = {found['deltas'][0]:g}, {found['machine']}, {found['processes']} processes, "
+            f"{found['first_seed']}, δ = {found['delta']:g}, {found['machine']}, {found['processes']} processes, "
             f"{found['took_s'] / 60:.1f} min, commit {found['commit']}.{state}", "",
             "Top-1: kind and device of the first suspect are right; accusing nobody is wrong. Intervals: Wilson, "
             "95 %. Tables count excesses of 10 % and more unless they say otherwise.",
@@ -49,8 +48,8 @@ def write_report(found: Mapping[str, Any]) -> str:
         _grouped("By shape", "shape", counted, lambda row: row["shape"]),
         _grouped("By excess of the iteration time", "excess", rows, lambda row: f"{row['excess']:.0%}"),
         _grouped("By clocks", "clocks", counted, lambda row: row["clock"]),
-        _by_delta(found, counted), _calibration(found), _further(found["further"]),
-        _blameless("Nobody to blame", found["blameless"]), _speed(counted), _bytes(found, rows),
+        _calibration(found), _further(found["further"]),
+        _blameless("Nobody to blame", found["blameless"]), _speed(counted),
         _wrong("Wrong", rows), *_field(found.get("field") or [], found.get("field_healthy") or []),
     ]  # fmt: skip
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
@@ -86,9 +85,6 @@ def _must(found: Mapping[str, Any], counted: Rows) -> list[str]:
     lines.append(
         ["calibration error of the first suspect's probability", f"≤ {_MUST_CALIBRATION}", f"{error:.3f}", ""]
     )
-    if found.get("bytes"):
-        moved = f"{_moved([found['bytes']]):.2%}"
-        lines.append(["bytes after the first hop", f"≤ {_MUST_BYTES:.0%}", moved, f"{_HOLMES_BYTES:.1%}"])
     return ["## What must be reached", "", *table(["figure", "must", "measured", "Holmes (NSDI'25)"], lines)]
 
 
@@ -104,18 +100,6 @@ def _grouped(title: str, head: str, rows: Rows, key: Callable[[Row], str]) -> li
         counts = map(str, (_right(own, "is_nobody"), others, len(own)))
         lines.append([name, shares[0], f"{low:.1%} to {high:.1%}", *shares[1:], *counts])
     return [f"## {title}", "", *table([head, *_ACCURACY], lines)] if lines else []
-
-
-def _by_delta(found: Mapping[str, Any], rows: Rows) -> list[str]:
-    tried = [row for row in rows if row.get("by_delta")]
-    lines = []
-    for delta in sorted(found["deltas"]) if tried else []:
-        own = [row if delta == found["deltas"][0] else {**row, **row["by_delta"][f"{delta:g}"]} for row in tried]
-        low, high = wilson(_right(own), len(own))
-        lines.append([f"{delta:g}", f"{_right(own) / len(own):.1%}", f"{low:.1%} to {high:.1%}",
-                      str(_right(own, "is_nobody"))])  # fmt: skip
-    about = f"Influence of δ: {len(tried)} incidents, judged anew with each"
-    return [f"## {about}", "", *table(["δ", "top-1", "95 %", "nobody"], lines)] if tried else []
 
 
 def _promises(found: Mapping[str, Any]) -> tuple[list[float], list[bool]]:
@@ -172,41 +156,12 @@ def _blameless_line(name: str, rows: Rows) -> Cells:
 def _speed(rows: Rows) -> list[str]:
     found, lines = [row for row in rows if row["iterations_to_verdict"] is not None], []
     for ranks in sorted({row["ranks"] for row in found}):
-        own = [row for row in found if row["ranks"] == ranks]
-        waits = np.quantile([row["iterations_to_verdict"] for row in own], [0.5, 0.9], method="inverted_cdf")
-        hop_us = np.mean([1e6 * row["reduced_s"] / (ranks * row["iterations"]) for row in own])
-        hop_s = np.mean([row["judged_s"] / max(len(row["irregular_iterations"]), 1) for row in own])
-        lines.append([f"{ranks:,}", *(f"{one:.0f}" for one in waits), f"{hop_us:.0f}", f"{hop_s:.2f}"])
-    return [
-        "## From data to verdict", "",
-        "Iterations from the onset to the revision that names the culprit, its first included; processor time of one "
-        "core: first hop per rank and iteration, second hop per irregular iteration, with all else that it does.", "",
-        *table(["GPUs", "iterations, median", "90 %", "first hop, µs", "second hop, s"], lines),
-    ] if lines else []  # fmt: skip
-
-
-def _bytes(found: Mapping[str, Any], rows: Rows) -> list[str]:
-    parts = {
-        f"{n:,} GPUs of the suite": [row for row in rows if row["ranks"] == n]
-        for n in sorted({r["ranks"] for r in rows})
-    }
-    parts |= {found["bytes"]["case"]: [found["bytes"]]} if found.get("bytes") else {}
-    lines = []
-    for name, own in parts.items():
-        log = sum(row["log_bytes"] for row in own)
-        per_rank = np.mean([row["operators"] / (row["ranks"] * row["iterations"]) for row in own])
-        evidence, read = (sum(row[what] for row in own) / log for what in ("evidence_bytes", "read_bytes"))
-        lines.append([name, f"{per_rank:.0f}", f"{evidence:.2%}", f"{read:.2%}", f"{_moved(own):.2%}"])
-    return [
-        "## Bytes after the first hop, against the full log of operators (Arrow, as in Kafka)", "",
-        *table(["jobs", "operators per rank and iteration", "evidence", "read back", "together"], lines),
-    ] if lines else []  # fmt: skip
-
-
-def _moved(rows: Rows) -> float:
-    return float(
-        sum(row["evidence_bytes"] + row["read_bytes"] for row in rows) / sum(row["log_bytes"] for row in rows)
-    )
+        waits = [row["iterations_to_verdict"] for row in found if row["ranks"] == ranks]
+        lines.append(
+            [f"{ranks:,}", *(f"{np.quantile(waits, part, method='inverted_cdf'):.0f}" for part in (0.5, 0.9))]
+        )
+    about = "Iterations from the onset, its first included, to the revision that names the culprit"
+    return [f"## {about}", "", *table(["GPUs", "median", "90 %"], lines)] if lines else []
 
 
 def _wrong(title: str, rows: Rows) -> list[str]:

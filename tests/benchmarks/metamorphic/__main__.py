@@ -15,11 +15,12 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.benchmarks.metamorphic.changes import CHANGES
+from tests.benchmarks.metamorphic.check import RECORDINGS, Checked, run_all
 from tests.benchmarks.metamorphic.jobs import JOBS
-from tests.benchmarks.metamorphic.running import RECORDINGS, Checked, run_all
 
 
 def main() -> int:
@@ -46,7 +47,7 @@ def main() -> int:
     print("\n".join([*_table(checked, options.changes), "", *_details(checked)]))
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps([_to_json(one) for one in checked], indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps([asdict(one) for one in checked], indent=1) + "\n", encoding="utf-8")
     return 0
 
 
@@ -72,13 +73,6 @@ def _details(checked: Sequence[Checked]) -> Iterator[str]:
             if outcome.is_changed:
                 gone, new = ("; ".join(map(str, charges)) or "nothing" for charges in (outcome.gone, outcome.new))
                 yield f"    {outcome.name}: {gone} -> {new}"
-
-
-def _to_json(one: Checked) -> dict[str, object]:
-    return {
-        "job": one.job, "verdicts": [charge.to_json() for charge in one.charges],
-        "changes": [outcome.to_json() for outcome in one.outcomes],
-    }  # fmt: skip
 
 
 if __name__ == "__main__":

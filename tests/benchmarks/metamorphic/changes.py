@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.benchmarks.metamorphic import company, evaluation, names, rows, times
-from tests.benchmarks.metamorphic.changed import Changed, Delivery, Given
-from tests.benchmarks.metamorphic.recording import Recording
+from tests.benchmarks.metamorphic import company, evaluation, names, times
+from tests.benchmarks.metamorphic.recording import Changed, Delivery, Given, Recording
 
 Apply = Callable[[Recording, Given], Changed | None]
 """Changes a recording, or gives `None` where it does not apply. Uses no other randomness than the given one."""
@@ -20,17 +19,11 @@ class Change:
 
     about: str  # what is different afterwards; one line
     apply: Apply
-    needs: str = ""  # what a recording must have for it to apply; empty: nothing
 
 
 def _deliver(delivery: Delivery) -> Apply:
     return lambda recording, _: Changed(recording, delivery=delivery)
 
-
-_MARKS: Final = "iterations that are marked"
-_ROWS_OF_ALL: Final = "rows of iterations from each logged rank"
-_WORLD: Final = "collectives of all ranks, and a shared clock"
-_REPLICA: Final = "a replica of the data without an accused rank"
 
 CHANGES: Final[Mapping[str, Change]] = {
     "round-1ns": Change("start and elapsed are rounded apart, to 1 ns", times.round_times(1)),
@@ -42,20 +35,20 @@ CHANGES: Final[Mapping[str, Change]] = {
     "shift": Change("everything happened 37 days later", times.shift),
     "clock-offsets": Change("hosts' clocks are up to ±5 ms off; job.json says per_host", times.offset_clocks),
     "clock-drift": Change("they are, and drift by up to ±20 ppm besides", times.drift_clocks),
-    "row-order": Change("the files have their rows in another order", rows.mix_rows),
-    "row-copies": Change("1 % of the rows are there twice", rows.copy_rows),
-    "row-loss": Change("0.5 % of the rows are missing", rows.lose_rows),
+    "row-order": Change("the files have their rows in another order", names.mix_rows),
+    "row-copies": Change("1 % of the rows are there twice", names.copy_rows),
+    "row-loss": Change("0.5 % of the rows are missing", names.lose_rows),
     "ranks-permuted": Change("ranks other than 0 get numbers drawn anew", names.permute_ranks),
     "ranks-dealt": Change("ranks are numbered as cards are dealt to three hands", names.deal_ranks),
     "devices-renamed": Change("hosts, NICs and switches have other names", names.rename_devices),
     "communicators-renamed": Change("communicators have other ids", names.rename_communicators),
-    "iterations-later": Change("iterations are numbered from 1,000 more", names.number_iterations_later, _MARKS),
+    "iterations-later": Change("iterations are numbered from 1,000 more", names.number_iterations_later),
     "sequences-later": Change("sequences begin elsewhere on each communicator", names.number_sequences_later),
     "idle-communicator": Change("there is a communicator that nobody uses", company.add_idle_communicator),
     "unlogged-rank": Change("there is a rank that logs nothing and meets nobody", company.add_unlogged_rank),
-    "evaluation": Change("five marked evaluations come in between", evaluation.insert_evaluation, _ROWS_OF_ALL),
-    "member": Change("one more rank joins the collectives of all ranks, among the first", company.add_member, _WORLD),
-    "replica": Change("one more healthy replica of the data takes part", company.add_replica, _REPLICA),
+    "evaluation": Change("five marked evaluations come in between", evaluation.insert_evaluation),
+    "member": Change("one more rank joins the collectives of all ranks, among the first", company.add_member),
+    "replica": Change("one more healthy replica of the data takes part", company.add_replica),
     "batches-of-29": Change("it streams in batches of 29 rows", _deliver(Delivery(29, 0.05))),
     "batches-of-1500": Change("it streams in batches of 1,500 rows or a second", _deliver(Delivery())),
     "batches-of-20000": Change("it streams in batches of 20,000 rows or 600 s", _deliver(Delivery(20_000, 600))),

@@ -11,8 +11,7 @@ import numpy as np
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import SCHEMAS, SEND, UNKNOWN
 from irregulars.producers.trace.job_file import RankLocation
-from tests.benchmarks.metamorphic.changed import Changed, Given, Naming
-from tests.benchmarks.metamorphic.recording import Columns, Recording
+from tests.benchmarks.metamorphic.recording import Changed, Columns, Given, Naming, Recording
 
 Array = np.ndarray
 

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.messages.records import PHASES, UNKNOWN
-from tests.benchmarks.metamorphic.changed import Changed, Given, Naming
-from tests.benchmarks.metamorphic.recording import Columns, Recording
+from tests.benchmarks.metamorphic.recording import Changed, Columns, Given, Naming, Recording
 
 Array = np.ndarray
 

@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.messages.records import UNKNOWN
-from tests.benchmarks.metamorphic.changed import Changed, Given
-from tests.benchmarks.metamorphic.recording import Recording
+from tests.benchmarks.metamorphic.recording import Changed, Given, Recording
 
 Array = np.ndarray
 

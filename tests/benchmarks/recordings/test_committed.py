@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from irregulars.producers.trace.directory import read_trace
-from tests.benchmarks.recordings.__main__ import BENCH
-from tests.benchmarks.recordings.judging import label_of, recordings_in
+from tests.benchmarks.recordings.__main__ import BENCH, label_of, recordings_in
 
 DIRECTORIES = recordings_in(BENCH)
 KINDS = {"slow_rank", "slow_nic", "slow_link", "slow_communicator", "slow_stage", "imbalance", "hang", "none"}

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from tests.infra.test_cli import Run, run
-from tests.integration.certificates import Authority
 from tests.integration.pipelines import COMMAND
+from tests.integration.secured_kafka import Authority
 from tests.integration.worker_runs import ROOT
 
 __all__ = ["run"]  # the fixture

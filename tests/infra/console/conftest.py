@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -11,16 +10,15 @@ from irregulars.sinks.connection import DatabaseSettings
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.filled import fill
 from tests.infra.console.visits import Visit, visit
-from tests.integration.pipelines import drop
+from tests.integration.pipelines import own_database
 
 
 @pytest.fixture(scope="session")
 def recorded(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
     """The database that `filled.fill` makes; tests only read it."""
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid.uuid4().hex[:12]}")
-    fill(own)
-    yield own
-    drop(own)
+    with own_database(clickhouse) as own:
+        fill(own)
+        yield own
 
 
 @pytest.fixture(scope="module")

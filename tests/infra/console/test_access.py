@@ -17,7 +17,7 @@ from irregulars.errors import InputError
 from irregulars.infra.console.access import CONTENT_POLICY, LEAST_TOKEN, is_from_here, is_open_to_others, make_policy
 from irregulars.infra.console.server import ConsoleSettings, config_of, listen_on, make_app
 from tests.infra.console.visits import NOWHERE, PAGE, Visit, serving, text_of, visit
-from tests.integration.certificates import Authority
+from tests.integration.secured_kafka import Authority
 
 HERE = "/questions"  # a page that asks no service anything
 OTHERS = ("192.0.2.1", "10.0.0.0/8")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import fill, moved_to, while_it_lasts
 from tests.infra.console.visits import RunningConsole, running_console
-from tests.integration.pipelines import drop
+from tests.integration.pipelines import own_database
 from tests.sinks.recorded_jobs import rows_of_recording
 
 if TYPE_CHECKING:
@@ -39,10 +38,9 @@ OpenPage = Callable[..., "Page"]
 
 @pytest.fixture(scope="module")
 def database(clickhouse: ClickHouseAddress) -> Iterator[DatabaseSettings]:
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    fill(own)
-    yield own
-    drop(own)
+    with own_database(clickhouse) as own:
+        fill(own)
+        yield own
 
 
 @pytest.fixture(scope="module")

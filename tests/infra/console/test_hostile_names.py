@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from urllib.parse import quote
@@ -11,12 +10,10 @@ import pyarrow as pa
 import pytest
 
 from irregulars.infra.console.rendering import host_path, incident_path, job_path
-from irregulars.sinks.clickhouse import ClickHouseSink
-from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
-from tests.integration.pipelines import drop
+from tests.integration.pipelines import own_database, store
 from tests.sinks.recorded_jobs import rows_of_recording
 
 pytestmark = pytest.mark.integration
@@ -33,17 +30,14 @@ ASKED = (
 @pytest.fixture(scope="module")
 def attacked(clickhouse: ClickHouseAddress) -> Iterator[Visit]:
     """Somebody who looks at a database whose job, hosts and verdict have hostile names."""
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid.uuid4().hex[:12]}")
-    sink = ClickHouseSink(own)
-    sink.open()
-    sink.write(renamed(rows_of_recording("gloo-slow-nic"), lambda old: old + HOSTILE))
-    for dots in DOTS:
-        sink.write(renamed(rows_of_recording("gloo-slow-nic"), lambda _, dots=dots: dots))  # type: ignore[misc]
-    sink.close()
-    with visit(own) as found:
-        found.log_in("<b>ann</b>")
-        yield found
-    drop(own)
+    rows = rows_of_recording("gloo-slow-nic")
+    with own_database(clickhouse) as own:
+        store(own, renamed(rows, lambda old: old + HOSTILE))
+        for dots in DOTS:
+            store(own, renamed(rows, lambda _, dots=dots: dots))  # type: ignore[misc]
+        with visit(own) as found:
+            found.log_in("<b>ann</b>")
+            yield found
 
 
 def renamed(rows: Rows, rename: Callable[[str], str]) -> Rows:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +20,7 @@ from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import PATIENCE_MS, chromium, chromium_path
 from tests.infra.console.filled import moved_to
 from tests.infra.console.visits import RunningConsole, running_console
-from tests.integration.pipelines import drop
+from tests.integration.pipelines import own_database
 from tests.sinks.recorded_jobs import rows_of_recording
 
 if TYPE_CHECKING:
@@ -79,12 +78,10 @@ class Running:
 
 @pytest.fixture
 def running(clickhouse: ClickHouseAddress) -> Iterator[Running]:
-    own = DatabaseSettings(clickhouse.url, clickhouse.user, clickhouse.password, f"test_{uuid4().hex[:12]}")
-    with running_console(own) as console:
+    with own_database(clickhouse) as own, running_console(own) as console:
         job = Running(own, moved_to(rows_of_recording(JOB), time.time() - 1), console)
         job.store(BEGUN)
         yield job
-    drop(own)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from irregulars.infra.doctor.broker import check_broker, clock_finding, file_end
 from irregulars.infra.doctor.facts import Obstacle
 from irregulars.infra.settings import Settings
 from tests.infra.doctor.installations import NOW_S, kafka, troubles
-from tests.integration.certificates import Authority
+from tests.integration.secured_kafka import Authority
 
 DAY_S = 86_400.0
 AWAY = Obstacle("kafka_away", "Kafka must answer")

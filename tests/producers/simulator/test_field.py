@@ -12,7 +12,7 @@ from irregulars.producers.simulator.presets import SHAPES, with_preset, with_sha
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 from irregulars.producers.simulator.untidiness import Untidiness, autocorrelated
-from tests.benchmarks.simulated_cases import field_case
+from tests.benchmarks.incidents import field_case
 from tests.producers.simulator.conftest import Tidy, faulty, record, times_s
 
 WARM = 10

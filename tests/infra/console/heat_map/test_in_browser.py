@@ -12,9 +12,10 @@ import pytest
 from irregulars.infra.console import heat_reading as reading
 from irregulars.sinks.connection import connect
 from tests.benchmarks.stored_heat_map import ATTEMPT, JOB, StoredHeatMap
+from tests.conftest import ClickHouseAddress
 from tests.infra.console.browser import chromium, chromium_path
 from tests.infra.console.visits import RunningConsole, running_console
-from tests.integration.test_clickhouse import Server, own_database
+from tests.integration.pipelines import own_database
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -64,12 +65,12 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def console(clickhouse: Server) -> Iterator[RunningConsole]:
+def console(clickhouse: ClickHouseAddress) -> Iterator[RunningConsole]:
     # Else the version changes 15 s after the rows were stored, in the middle of some test: tiles of the
     # old one are answered with 410, which the page mends by itself, but Chromium notes it as an error.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_SETTLED_S", -1)
-        for settings in own_database(clickhouse):
+        with own_database(clickhouse) as settings:
             client = connect(settings, is_creating=True)
             STORED.fill(client)
             StoredHeatMap(16, 40).fill(client, job=HOSTILE, host=HOSTILE)

@@ -24,8 +24,9 @@ from irregulars.infra.console.heat_levels import HEADER
 from irregulars.infra.console.heat_routes import heat_map_routes
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.sinks.protocol import Rows
+from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import serving
-from tests.integration.test_clickhouse import Server, own_database, store
+from tests.integration.pipelines import own_database, store
 from tests.sinks.recorded_jobs import rows_of_recording
 
 pytestmark = pytest.mark.integration
@@ -35,9 +36,9 @@ HOSTILE = ["a/b/../c", "x' OR 1=1 --", "<script>alert(1)</script>", "{job:String
 
 
 @pytest.fixture(scope="module")
-def ask(clickhouse: Server) -> Iterator[Ask]:
+def ask(clickhouse: ClickHouseAddress) -> Iterator[Ask]:
     """Asks the routes on a database with a recording, twice under hostile names."""
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         rows = rows_of_recording(JOB)
         store(settings, rows, *(renamed(rows, name) for name in HOSTILE), with_holes(renamed(rows, "holes")))
         with served(settings) as client:
@@ -197,8 +198,8 @@ def test_what_did_not_change_is_not_sent_again_and_what_did_is_gone(ask: Ask) ->
     assert (gone.status_code, gone.headers["cache-control"]) == (410, "no-store")
 
 
-def test_rows_judged_anew_have_another_version(clickhouse: Server) -> None:
-    for settings in own_database(clickhouse):
+def test_rows_judged_anew_have_another_version(clickhouse: ClickHouseAddress) -> None:
+    with own_database(clickhouse) as settings:
         rows = rows_of_recording(JOB)
         store(settings, rows)
         with served(settings) as client:
@@ -240,8 +241,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_of_a_running_job_only_what_is_behind_is_read_and_sent(clickhouse: Server, reads: list[int]) -> None:
-    for settings in own_database(clickhouse):
+def test_of_a_running_job_only_what_is_behind_is_read_and_sent(
+    clickhouse: ClickHouseAddress, reads: list[int]
+) -> None:
+    with own_database(clickhouse) as settings:
         rows = rows_of_recording(JOB)
         store(settings, {**rows, **between(rows, 0, 60)})
         with served(settings) as client:
@@ -272,9 +275,9 @@ def test_of_a_running_job_only_what_is_behind_is_read_and_sent(clickhouse: Serve
 
 
 def test_what_was_judged_anew_is_read_again_and_so_is_a_window_that_grew_too_long(
-    clickhouse: Server, reads: list[int]
+    clickhouse: ClickHouseAddress, reads: list[int]
 ) -> None:
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         rows = rows_of_recording(JOB)
         store(settings, {**rows, **between(rows, 0, 60)})
         with served(settings) as client:

@@ -15,8 +15,9 @@ from irregulars.infra.console.heat_matrix import QUANTITIES
 from irregulars.infra.console.heat_reading import Start
 from irregulars.infra.console.heat_store import Changed, HeatMapStore
 from irregulars.sinks.connection import DatabaseSettings
+from tests.conftest import ClickHouseAddress
 from tests.infra.console.heat_map.test_routes import JOB, between
-from tests.integration.test_clickhouse import Server, own_database, store
+from tests.integration.pipelines import own_database, store
 from tests.sinks.recorded_jobs import rows_of_recording
 
 pytestmark = pytest.mark.integration
@@ -26,10 +27,10 @@ QUANTITY = next(iter(QUANTITIES.values()))
 
 
 @pytest.fixture
-def settings(clickhouse: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[DatabaseSettings]:
+def settings(clickhouse: ClickHouseAddress, monkeypatch: pytest.MonkeyPatch) -> Iterator[DatabaseSettings]:
     """A job of which 36 iterations are stored; what is stored counts as settled at once."""
     monkeypatch.setattr(reading, "_SETTLED_S", -1)
-    for settings in own_database(clickhouse):
+    with own_database(clickhouse) as settings:
         rows = rows_of_recording(JOB)
         store(settings, {**rows, **between(rows, 0, 36)})
         yield settings

@@ -22,7 +22,7 @@ from irregulars.sinks.notices.actions.kubernetes import (
     KubernetesNodes,
     api_access,
 )
-from tests.integration.certificates import Authority
+from tests.integration.secured_kafka import Authority
 from tests.sinks.notices.actions.kubernetes_server import READY, TOKEN, KubernetesServer
 from tests.sinks.notices.actions.told import Told
 from tests.sinks.notices.made_up_notices import GPU, notice_of

@@ -27,7 +27,7 @@ from irregulars.sinks.notices.notice import Channel, NotArrived, Notice, notice_
 from irregulars.sinks.notices.pagerduty import PagerDutyChannel
 from irregulars.sinks.notices.slack import SlackBotChannel, SlackWebhookChannel
 from irregulars.sinks.notices.webhook import CommandChannel, WebhookChannel, headers_of
-from tests.integration.certificates import Authority
+from tests.integration.secured_kafka import Authority
 from tests.sinks.notices.alerts import alert
 from tests.sinks.notices.receiver import Receiver, Reply, Request
 

@@ -1,17 +1,68 @@
-"""A gate lets through, holds up and refuses what it is told to."""
+"""A disk fills up and has room again, a clock steps, a gate holds up: and all are mended."""
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from irregulars.infra.runs.child_process import HOST
-from tests.chaos.network import Gates
+from tests.chaos.surroundings import Clock, Gates, can_compile, can_mount, compile_library, disks
+
+ROOM = bytes(1_000_000)
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs root, who may mount a disk")
+def test_a_full_disk_takes_no_more_until_it_is_mended(tmp_path: Path) -> None:
+    with disks(tmp_path, "database") as found:
+        disk = found["database"]
+        (disk.path / "before").write_bytes(ROOM)
+        disk.fill()
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            (disk.path / "meanwhile").write_bytes(ROOM)
+        assert (disk.path / "before").read_bytes() == ROOM
+        disk.mend()
+        (disk.path / "after").write_bytes(ROOM)
+    assert list((tmp_path / "database").iterdir()) == []
+
+
+TOLD = """
+import threading, time
+def say():
+    began_s = time.monotonic()
+    time.sleep(0.05)
+    threading.Event().wait(0.05)
+    print(round(time.time()), time.monotonic() - began_s, flush=True)
+say()
+input()
+say()
+"""
+
+
+@pytest.mark.skipif(not can_compile(), reason="needs a C compiler (Debian: apt-get install gcc)")
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_the_time_of_day_steps_and_waiting_lasts_as_long_as_before(tmp_path: Path, seconds: int) -> None:
+    library, clock = compile_library(tmp_path), Clock(tmp_path / "clock")
+    assert library is not None
+    environment = {**os.environ, **clock.environment(library)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", TOLD], env=environment, text=True, **pipes) as process:
+        assert process.stdout is not None
+        before_s, before_took_s = map(float, process.stdout.readline().split())
+        clock.step(seconds)
+        after_s, after_took_s = map(float, process.communicate("\n", timeout=60)[0].split())
+    assert after_s - before_s == pytest.approx(seconds, abs=60)
+    assert 0.1 <= before_took_s < 60
+    assert 0.1 <= after_took_s < 60
 
 
 @pytest.fixture

@@ -1,14 +1,118 @@
-"""A network that can be cut, slowed and silent: every client reaches a service through a gate of ours."""
+"""What surrounds the workers and can be broken: disks, clocks and the network.
+
+A disk is a file system in memory, which root may mount and shrink on Linux. A clock steps by a library between a
+process and the time of day, compiled by the machine itself. A gate stands before a service's port.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
 import threading
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from irregulars.infra.runs.child_process import HOST, free_port
+
+_BYTES: Final = 8 << 30
+_LEFT_BYTES: Final = 256 << 10  # of a full disk: less than a second's writing
+
+
+class Disk:
+    """A file system of which its user sees nothing but the directory where it is mounted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+
+    def fill(self) -> None:
+        """Leave no room but for a few writes."""
+        self._resize(shutil.disk_usage(self.path).used + _LEFT_BYTES)
+
+    def mend(self) -> None:
+        """Give back all room."""
+        self._resize(_BYTES)
+
+    def _resize(self, size: int) -> None:
+        _run("mount", "-o", f"remount,size={size}", str(self.path))
+
+
+@cache
+def can_mount() -> bool:
+    """Whether this process may mount a disk: root of a container often may not."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="irregulars-mount-") as folder:
+        try:
+            _mount(Path(folder))
+        except subprocess.CalledProcessError:
+            return False
+        _run("umount", "--lazy", folder)
+    return True
+
+
+@contextmanager
+def disks(folder: Path, *names: str) -> Iterator[dict[str, Disk]]:
+    """Mount a disk at each of these names in a folder; without the right to do so plain directories, and no disk."""
+    with ExitStack() as stack:
+        found: dict[str, Disk] = {}
+        for name in names if can_mount() else ():
+            path = folder / name
+            path.mkdir(mode=0o700)
+            _mount(path)
+            stack.callback(_run, "umount", "--lazy", str(path))
+            found[name] = Disk(path)
+        yield found
+
+
+def _mount(path: Path) -> None:
+    _run("mount", "-t", "tmpfs", "-o", f"size={_BYTES},mode=0700", "irregulars-chaos", str(path))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+_SOURCE: Final = Path(__file__).with_name("stepping_clock.c")
+_OFFSET_BYTES: Final = 8
+
+
+def can_compile() -> bool:
+    """Whether the machine has a C compiler."""
+    return shutil.which("cc") is not None
+
+
+def compile_library(folder: Path) -> Path | None:
+    """Return the library, compiled into a folder; None without a compiler."""
+    if not can_compile():
+        return None
+    library = folder / "stepping_clock.so"
+    command = ["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return library
+
+
+class Clock:
+    """The time of day of one process, which reads from a file how far it is off."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        path.write_bytes(bytes(_OFFSET_BYTES))
+
+    def step(self, seconds: int) -> None:
+        """Let it be that far from the machine's own, from now on."""
+        with self._path.open("r+b") as file:
+            file.write(seconds.to_bytes(_OFFSET_BYTES, "little", signed=True))
+
+    def environment(self, library: Path) -> dict[str, str]:
+        """Return what makes a process use this clock."""
+        return {"LD_PRELOAD": str(library), "STEPPING_CLOCK": str(self._path)}
+
 
 _CHUNK_BYTES: Final = 1 << 16
 
