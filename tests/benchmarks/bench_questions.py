@@ -6,15 +6,11 @@ starts a database of its own, fills it with made-up jobs (`stored_jobs`), and as
 ``sinks/sql/investigations`` as ``irregulars sql`` asks it, with the bounds that a reader has (4 GB, 4 threads).
 Prints Markdown tables. Cold: the database's files were dropped from the page cache just before. Processor: what the
 database used of it for a warm one. 100 M operators take some minutes and 5 GB of disk.
-
-``--data DIR`` keeps the database there; a second run asks the same rows again. ``--json`` also writes a hash of each
-answer: two versions of the questions are the same where their hashes are.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import platform
@@ -23,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -67,7 +63,6 @@ class Asked:
     processor_ms: float
     result_rows: int
     memory_mib: float
-    answer_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +138,7 @@ def ask(
     used_ms = (processor_ms(database) - before_ms) / repeats
     return Asked(
         *question, watched.read_rows, cold_ms, statistics.median(warm), used_ms, len(answer.rows),
-        watched.memory_bytes / 2**20, hashlib.sha256(repr(answer).encode()).hexdigest(),
+        watched.memory_bytes / 2**20,
     )  # fmt: skip
 
 
@@ -218,16 +213,6 @@ def stored_table(found: Sequence[Stored]) -> str:
     return "\n".join(lines)
 
 
-@contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="bench-questions-") as folder:
-        yield Path(folder)
-
-
 def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -242,8 +227,7 @@ def measure(database: DemoDatabase, jobs: StoredJobs, folder: Path, repeats: int
         began_s = time.monotonic()
         applied = migrate(client)
         _tell(f"{len(applied)} migrations applied in {time.monotonic() - began_s:.1f} s")
-        if not client.command("SELECT count() FROM operators"):
-            jobs.fill(client, _tell)
+        jobs.fill(client, _tell)
         settle(client, _tell)
         on_disk = stored(client)
         questions = list(cases(client))
@@ -264,14 +248,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--repeats", type=int, default=3, help="warm runs of each question, of which the median counts"
     )
-    parser.add_argument(
-        "--data", type=Path, help="keep the database in this directory, or take the one that is there"
-    )
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     own = parser.parse_args(arguments)
     jobs = StoredJobs(own.rows, own.seed)
-    with _folder(own.data) as folder, DemoDatabase(folder / "database") as database:
-        found, on_disk = measure(database, jobs, folder, own.repeats)
+    with tempfile.TemporaryDirectory(prefix="bench-questions-") as name, DemoDatabase(Path(name) / "db") as database:
+        found, on_disk = measure(database, jobs, Path(name), own.repeats)
     print(
         f"`python -m tests.benchmarks.bench_questions --rows {own.rows} --seed {own.seed}`; {os.cpu_count()} cores "
         f"shared with the database, {platform.machine()}\n"

@@ -4,7 +4,7 @@ Three processes, each alone in its own group of one rank: nothing hooked, the na
 take turns in short blocks (so that what else runs on the machine hits all three alike), 10^6 all_reduces of 1 KiB
 each. The figure is the mean over blocks of the difference between a hooked block and the unhooked one beside it,
 trimmed by a tenth at both ends, with a 95 % bootstrap interval; of processor time (all threads, what training pays
-even on a busy machine) and of wall time. Then a training run in two ranks, hooked and not, alternating.
+even on a busy machine) and of wall time.
 """
 
 from __future__ import annotations
@@ -143,58 +143,6 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def train(directory: str, hook: str) -> None:
-    """Be one rank of a training run; rank 0 prints the median time of an iteration, s."""
-    import torch
-    from torch import distributed
-
-    from irregulars import torch_comms
-
-    torch.set_num_threads(1)
-    if hook != "none":
-        torch_comms.start(trace_dir=Path(directory) / hook, hook=hook, job="bench")
-    distributed.init_process_group("gloo")
-    torch.manual_seed(SEED)
-    layers = [torch.nn.Linear(256, 256) for _ in range(8)]
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data, times = torch.randn(64, 256), []
-    for _ in range(300):
-        before_s = time.perf_counter()
-        optimizer.zero_grad()
-        model(data).square().mean().backward()
-        optimizer.step()
-        times.append(time.perf_counter() - before_s)
-    if distributed.get_rank() == 0:
-        print(json.dumps(float(np.median(times[50:]))), flush=True)
-    distributed.destroy_process_group()
-    torch_comms.stop()
-
-
-def measure_training(rounds: int) -> dict[str, np.ndarray]:
-    """Median iteration time of each run, ms, per mode; modes alternate."""
-    times: dict[str, list[float]] = {mode: [] for mode in MODES}
-    for number in range(rounds):
-        for mode in np.roll(MODES, number).tolist():
-            times[mode].append(_run_training(mode) * 1e3)
-    return {mode: np.array(values) for mode, values in times.items()}
-
-
-def _run_training(mode: str) -> float:
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [
-            sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-            "-m", "tests.benchmarks.bench_torch_comms", "--train", mode, "--directory", scratch,
-        ]  # fmt: skip
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=120, check=False
-        )
-        if done.returncode != 0:
-            raise SystemExit(f"training must run; got status {done.returncode}: {done.stderr.strip()[-500:]}")
-        return float(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
 def operator_table(times: dict[str, np.ndarray], operators: int, call: str) -> str:
     """What one kind of call costs."""
     lines = [
@@ -214,29 +162,15 @@ def operator_table(times: dict[str, np.ndarray], operators: int, call: str) -> s
     return "\n".join(lines)
 
 
-def training_table(training: dict[str, np.ndarray]) -> str:
-    """What it costs a training run."""
-    lines = [f"DDP in two ranks, 8 layers, 300 iterations; {len(training['none'])} runs each, alternating.", ""]
-    lines += ["| hook | ms an iteration (median of runs) | least and most |", "|---|---|---|"]
-    for mode, values in training.items():
-        lines.append(f"| {mode} | {np.median(values):.2f} | {values.min():.2f} to {values.max():.2f} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Measure, or be one of the processes that are measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operators", type=int, default=1_000_000, help="of each of the three")
-    parser.add_argument("--rounds", type=int, default=5, help="training runs of each")
     parser.add_argument("--core", type=int, help="pin the three processes to this core")
     parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
-    parser.add_argument("--train", choices=MODES, help=argparse.SUPPRESS)
-    parser.add_argument("--directory", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         work(given.worker)
-    elif given.train:
-        train(given.directory, given.train)
     else:
         from irregulars.producers.torch_hook.hooks.native_library import build_library, find_library
 
@@ -245,8 +179,7 @@ def main() -> None:
         for call in ("sync", "async"):
             times = measure_operators(given.operators, given.core, call)
             print(operator_table(times, given.operators, call), end="\n\n", flush=True)
-        print(training_table(measure_training(given.rounds)))
-        print(f"\nProcesses that ran or waited on the machine's {os.cpu_count()} cores: {os.getloadavg()[0]:.0f}.")
+        print(f"Processes that ran or waited on the machine's {os.cpu_count()} cores: {os.getloadavg()[0]:.0f}.")
 
 
 if __name__ == "__main__":
