@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer
 
 from irregulars.errors import InputError
 from irregulars.private_files import read_secret
@@ -148,89 +148,52 @@ def password_of(security: Mapping[str, Any]) -> LoginPassword | None:
     return found if isinstance(found, LoginPassword) else None
 
 
-class _Renewal:
-    """Tells one client of a new password.
+def _following(base: type[Any], names: Sequence[str]) -> type[Any]:
+    """Return a class of clients that look for a new password whenever one of these methods is called.
 
     By the thread that uses the client: confluent-kafka lets one thread at a time use a consumer, and whoever waits
     for a thread that polls without end may never have its turn.
     """
 
-    def __init__(self, password: LoginPassword, known: str) -> None:
-        self._password: Final = password
-        self._known = known
+    def looking(name: str) -> Callable[..., Any]:
+        method = getattr(base, name)
 
-    def look(self, client: TakesPassword) -> None:
-        newest = self._password.newest()
-        if newest != self._known:
-            self._known = newest
-            client.set_sasl_credentials(self._password.user, newest)
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            newest = self.password.newest()
+            if newest != self.known:
+                self.known = newest
+                self.set_sasl_credentials(self.password.user, newest)
+            return method(self, *args, **options)
 
+        return call
 
-class _FollowingConsumer(Consumer):
-    """A consumer that looks for a new password."""
-
-    renewal: _Renewal
-
-    def poll(self, *args: Any, **options: Any) -> Message | None:
-        self.renewal.look(self)
-        return super().poll(*args, **options)
-
-    def consume(self, *args: Any, **options: Any) -> list[Message]:
-        self.renewal.look(self)
-        return super().consume(*args, **options)
-
-    def list_topics(self, *args: Any, **options: Any) -> Any:
-        self.renewal.look(self)
-        return super().list_topics(*args, **options)
-
-    def get_watermark_offsets(self, *args: Any, **options: Any) -> Any:
-        self.renewal.look(self)
-        return super().get_watermark_offsets(*args, **options)
-
-    def offsets_for_times(self, *args: Any, **options: Any) -> list[TopicPartition]:
-        self.renewal.look(self)
-        return super().offsets_for_times(*args, **options)
-
-    def committed(self, *args: Any, **options: Any) -> list[TopicPartition]:
-        self.renewal.look(self)
-        return super().committed(*args, **options)
+    return type(f"Following{base.__name__}", (base,), {name: looking(name) for name in names})
 
 
-class _FollowingProducer(Producer):
-    """A producer that looks for a new password."""
-
-    renewal: _Renewal
-
-    def poll(self, *args: Any, **options: Any) -> int:
-        self.renewal.look(self)
-        return super().poll(*args, **options)
-
-    def flush(self, *args: Any, **options: Any) -> int:
-        self.renewal.look(self)
-        return super().flush(*args, **options)
-
-    def list_topics(self, *args: Any, **options: Any) -> Any:
-        self.renewal.look(self)
-        return super().list_topics(*args, **options)
+_CONSUMER: Final = _following(
+    Consumer, ("poll", "consume", "list_topics", "get_watermark_offsets", "offsets_for_times", "committed")
+)
+_PRODUCER: Final = _following(Producer, ("poll", "flush", "list_topics"))
 
 
 def new_consumer(config: Mapping[str, Any]) -> Consumer:
     """Make a consumer, which logs in with the newest password; use it by one thread at a time."""
-    own, password = current(config), password_of(config)
-    if password is None or password.path is None:
-        return Consumer(own)
-    made = _FollowingConsumer(own)
-    made.renewal = _Renewal(password, own[KEY])
+    made: Consumer = _made(Consumer, _CONSUMER, config)
     return made
 
 
 def new_producer(config: Mapping[str, Any]) -> Producer:
     """Make a producer, which logs in with the newest password."""
+    made: Producer = _made(Producer, _PRODUCER, config)
+    return made
+
+
+def _made(plain: type[Any], following: type[Any], config: Mapping[str, Any]) -> Any:
     own, password = current(config), password_of(config)
     if password is None or password.path is None:
-        return Producer(own)
-    made = _FollowingProducer(own)
-    made.renewal = _Renewal(password, own[KEY])
+        return plain(own)
+    made = following(own)
+    made.password, made.known = password, own[KEY]
     return made
 
 

@@ -76,10 +76,7 @@ class TokenSource:
     def look(self) -> bool:
         """Return whether a token is there; where none is, ask for one in the background. Never waits.
 
-        Raises
-        ------
-        InputError, ServiceRefused
-            The error of the last question, if it does not mend itself.
+        Raises the error of the last question if it does not mend itself: `InputError` or `ServiceRefused`.
         """
         if self._token is not None and time.time() < self._renew_s:
             return True
@@ -116,16 +113,8 @@ def token_of_file(path: Path) -> Token:
 class TokenEndpoint:
     """Asks an OAuth 2.0 endpoint for tokens, by the client credentials grant (RFC 6749, section 4.4).
 
-    Parameters
-    ----------
-    url
-        The token endpoint.
-    client, secret
-        Client id and secret; they go into the header ``Authorization`` alone.
-    scope
-        `None`: the endpoint's default.
-    ca_file
-        Authority that is trusted beside the system's.
+    The client's id and `secret` go into the header ``Authorization`` alone. `scope`: `None`: the endpoint's default.
+    `ca_file`: authority that is trusted beside the system's.
 
     Raises `InputError` if `ca_file` can't be read.
     """

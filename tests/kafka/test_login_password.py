@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, Producer
 
 from irregulars.kafka import login_password
 from irregulars.kafka.login_password import LoginPassword
@@ -83,3 +85,24 @@ def test_all_clients_of_a_user_with_a_password_get_it_from_the_settings() -> Non
     found = KafkaSecurity(user="ada", password="x").client()["sasl.password"]
     assert isinstance(found, LoginPassword)
     assert (found, found.user, found.path) == ("x", "ada", None)
+
+
+@pytest.mark.parametrize("make", [login_password.new_consumer, login_password.new_producer])
+def test_a_client_logs_in_with_a_new_password_as_soon_as_it_is_used(
+    make: Callable[[Mapping[str, Any]], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("old")
+    password = LoginPassword("old", "ada", path)
+    client = make({
+        "bootstrap.servers": "127.0.0.1:1", "group.id": "g", "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": password,
+    })  # fmt: skip
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(client, "set_sasl_credentials", lambda *login: told.append(login))
+    client.poll(0.0)
+    path.write_text("new")
+    for _ in range(2):
+        client.poll(0.0)
+    assert told == [("ada", "new")]
+    assert type(client).__mro__[1] in (Consumer, Producer)
