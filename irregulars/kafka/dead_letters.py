@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, TopicSettings
@@ -22,13 +22,14 @@ _LOG_FIRST: Final = 5
 _LOG_EVERY: Final = 1000
 
 
-class InputMessage(Protocol):
-    """The attributes of a consumed message that a dead letter is made of."""
+@dataclass(slots=True)
+class KeptMessage:
+    """A message that was read, and may have to be buried."""
 
-    topic: str
+    topic: str  # with its prefix
     partition: int
     offset: int
-    timestamp: float
+    timestamp: float  # seconds since the epoch
     key: bytes | None
     value: bytes | None
 
@@ -46,7 +47,7 @@ class DeadLetters:
         self._topic: Final = topics.name("deadletter")
         self.count = 0
 
-    async def bury(self, message: InputMessage, reason: str) -> None:
+    async def bury(self, message: KeptMessage, reason: str) -> None:
         """Send `message`; it stands on the broker after the next barrier of the outbox."""
         time_ns = int((message.timestamp or 0.0) * 1000) * 1_000_000  # Kafka's own times are milliseconds
         headers = {
@@ -73,15 +74,3 @@ class DeadLetters:
 
 def _head(value: bytes | None, most_bytes: int) -> bytes | None:
     return None if value is None else value[:most_bytes]
-
-
-@dataclass(slots=True)
-class KeptMessage:
-    """A message that is kept in case it must be buried later; see `InputMessage`."""
-
-    topic: str  # with its prefix
-    partition: int
-    offset: int
-    timestamp: float  # seconds since the epoch
-    key: bytes | None
-    value: bytes | None

@@ -8,9 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from irregulars.errors import InputError, RecordError
-from irregulars.messages.records import decode_json, encode_json
-from irregulars.validation import Integer, Rank, Share, checked
+from irregulars.messages.records import decode_as, encode_json
+from irregulars.validation import Integer, Rank, Share
 
 Words = Annotated[str, Meta(min_length=1, max_length=500)]
 Note = Annotated[str, Meta(max_length=500)]
@@ -52,11 +51,7 @@ def encode_opinion(opinion: Opinion) -> bytes:
 
 def decode_opinion(value: bytes | None) -> Opinion:
     """Decode a message of the topic ``feedback``; raises `RecordError`."""
-    try:
-        opinion: Opinion = checked(decode_json(value, "feedback"), Opinion, "", error=RecordError)
-    except InputError as error:
-        raise error if isinstance(error, RecordError) else RecordError(str(error)) from error
-    return opinion
+    return decode_as(value, "feedback", Opinion)
 
 
 def newest_opinions(opinions: Iterable[Opinion]) -> list[Opinion]:

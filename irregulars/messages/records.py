@@ -24,16 +24,16 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from irregulars.arrow_numpy import to_arrow
-from irregulars.errors import RecordError
+from irregulars.errors import InputError, RecordError
 from irregulars.messages.arrow_limits import require_bounded
-from irregulars.messages.plain_messages import PlainColumns, find_plain, layout_of, note_known
+from irregulars.messages.plain_messages import Field, PlainColumns, find_plain, layout_of, note_known
 from irregulars.validation import (
     Count,
     Integer,
@@ -132,24 +132,12 @@ BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HE
 """All that travels as batches: ``gpu_health`` is for people, beside a verdict."""
 
 
-class _Field(NamedTuple):
-    """A field as it is asked for with each batch: asking Arrow takes longer than encoding the column."""
-
-    name: str
-    type: pa.DataType
-    kind: np.dtype[Any]
-    limits: tuple[int, int]  # of an integer
-    is_nullable: bool
-    in_numpy: np.dtype[Any]
-    unknown: float  # in place of null in numpy
-
-
 # How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
 # or a time since the epoch.
 _AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
 
 
-def _field(one: pa.Field) -> _Field:
+def _field(one: pa.Field) -> Field:
     kind = np.dtype(one.type.to_pandas_dtype())
     limits = np.iinfo(kind) if kind.kind != "f" else np.iinfo(np.int64)
     in_numpy: np.dtype[Any] = np.dtype(np.int64) if kind.itemsize >= 4 else kind
@@ -158,7 +146,7 @@ def _field(one: pa.Field) -> _Field:
         in_numpy, unknown = kind, PHASE_UNKNOWN
     elif one.name in _AS_FLOAT or kind.kind == "f":
         in_numpy, unknown = np.dtype(np.float64), math.nan
-    return _Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable, in_numpy, unknown)
+    return Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable, in_numpy, unknown)
 
 
 CODED: Final = ("communicator", "device")  # columns that hold indices into the names of a header
@@ -244,15 +232,8 @@ def decode_batch(value: bytes | None, expected: str) -> Batch:
     return Batch(header, columns)
 
 
-class Named(Protocol):
-    """A header of rows whose codes are indices into its names."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Dictionary of the message."""
-
-
-H = TypeVar("H", bound=Named)
+T = TypeVar("T")
+H = TypeVar("H", bound=Any)  # has `names`, into which codes are indices
 
 
 def decode_table(
@@ -369,7 +350,7 @@ def _check_codes(schema: str, columns: Mapping[str, np.ndarray], names: int) -> 
             raise RecordError(f"phase codes must be below {len(PHASES)} or null; got {sorted(set(phase.tolist()))}")
 
 
-def _to_arrow(column: np.ndarray, field: _Field) -> pa.Array:
+def _to_arrow(column: np.ndarray, field: Field) -> pa.Array:
     """Turn into Arrow, from buffers: ``pa.array`` loads pandas where there is one, 40 MiB of a node's memory."""
     if not field.is_nullable:
         return to_arrow(column, field.type, field.kind)
@@ -382,7 +363,7 @@ def _to_arrow(column: np.ndarray, field: _Field) -> pa.Array:
     return to_arrow(_narrowed(np.where(is_unknown, 0, column), field), field.type, field.kind, is_unknown)
 
 
-def _narrowed(column: np.ndarray, field: _Field) -> np.ndarray:
+def _narrowed(column: np.ndarray, field: Field) -> np.ndarray:
     """Bring known values to the field's type; a part of a unit is cut off, a value out of range is an error."""
     kind = field.kind
     if column.dtype == kind or kind.kind == "f":
@@ -395,7 +376,7 @@ def _narrowed(column: np.ndarray, field: _Field) -> np.ndarray:
     return column
 
 
-def _to_numpy(column: pa.Array, field: _Field) -> np.ndarray:
+def _to_numpy(column: pa.Array, field: Field) -> np.ndarray:
     """Turn into numpy; from the buffers, and without copies where nothing is null, since this runs for every batch.
 
     Raises `RecordError` if a value is null that must be known.
@@ -425,6 +406,17 @@ def decode_json(value: bytes | None, expected: str) -> dict[str, Any]:
     values = json_object(value, "message")
     check_version(values, expected)
     return values
+
+
+def decode_as(value: bytes | None, expected: str, kind: type[T]) -> T:
+    """Decode a JSON record of schema `expected` as a dataclass; raises `RecordError`, also for checks of its own."""
+    try:
+        found: T = checked(decode_json(value, expected), kind, "", error=RecordError)
+    except RecordError:
+        raise
+    except InputError as error:
+        raise RecordError(str(error)) from error
+    return found
 
 
 def without_unknown_start(values: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from irregulars.errors import InputError, RecordError
-from irregulars.messages.records import decode_json, encode_json
+from irregulars.errors import InputError
+from irregulars.messages.records import decode_as, encode_json
 from irregulars.validation import Integer, JobName, Positive, PositiveSeconds, Seconds, Share, checked, require_known
 
 Words = Annotated[str, Meta(min_length=1, max_length=500)]
@@ -127,8 +127,4 @@ def encode_change(change: ThresholdChange) -> bytes:
 
 def decode_change(value: bytes | None) -> ThresholdChange:
     """Decode a message of the topic ``thresholds``; raises `RecordError`."""
-    try:
-        change: ThresholdChange = checked(decode_json(value, "thresholds"), ThresholdChange, "", error=RecordError)
-    except InputError as error:
-        raise error if isinstance(error, RecordError) else RecordError(str(error)) from error
-    return change
+    return decode_as(value, "thresholds", ThresholdChange)

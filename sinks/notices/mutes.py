@@ -17,10 +17,10 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from irregulars.errors import InputError, RecordError
+from irregulars.errors import InputError
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.opinions import Opinion, newest_opinions
-from irregulars.messages.records import decode_json, encode_json
+from irregulars.messages.records import decode_as, encode_json
 from irregulars.sinks.notices.incidents import device_of, host_of
 from irregulars.validation import Integer, checked
 
@@ -108,11 +108,7 @@ def encode_mute(mute: Mute) -> bytes:
 
 def decode_mute(value: bytes | None) -> Mute:
     """Decode a message of the topic ``mutes``; raises `RecordError`."""
-    try:
-        mute: Mute = checked(decode_json(value, "mutes"), Mute, "", error=RecordError)
-    except InputError as error:  # the mute's own check of its times
-        raise error if isinstance(error, RecordError) else RecordError(str(error)) from error
-    return mute
+    return decode_as(value, "mutes", Mute)
 
 
 # --- as people give them: for two hours, from tonight on ------------------------------------------------------------

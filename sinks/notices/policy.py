@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
-from irregulars.errors import RecordError
 from irregulars.messages.judgements import SEVERITIES, urgency_of
-from irregulars.messages.records import VERSION, decode_json, encode_json
+from irregulars.messages.records import VERSION, encode_json
 from irregulars.printing import counted
 from irregulars.sinks.notices.incidents import Incident, device_of, host_of
 from irregulars.sinks.notices.mutes import Mute, mute_of, past_mute_of
 from irregulars.sinks.notices.notice import Notice
-from irregulars.validation import Count, Integer, JobName, Text, checked, one_of
+from irregulars.validation import Count, Integer, JobName, Text, one_of
 from irregulars.words import name_kind
 
 STATES: Final = ("trying", "open", "doubtful", "refused", "closed")
@@ -73,8 +72,7 @@ def encode_delivery(told: DeliveryRecord) -> bytes:
 
 def decode_delivery(value: bytes | None) -> DeliveryRecord:
     """Decode a message of the topic ``notices``; raises `RecordError`."""
-    told: DeliveryRecord = checked(decode_json(value, "notices"), DeliveryRecord, "", error=RecordError)
-    return told
+    return decode_as(value, "notices", DeliveryRecord)
 
 
 @dataclass(frozen=True, slots=True)

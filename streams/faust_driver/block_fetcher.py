@@ -16,6 +16,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.kafka.broker import client_config
+from irregulars.kafka.dead_letters import KeptMessage
 from irregulars.kafka.login_password import new_consumer
 
 # Faust and asyncio cost some 0.2 ms for each event, in which a thousand operators could be summed up. So neighbouring
@@ -25,15 +26,9 @@ MOST_BYTES: Final = 1 << 20  # of a block: taking it in must not hold up the eve
 
 
 @dataclass(slots=True)
-class Record:
+class Record(KeptMessage):
     """One message, as it was fetched."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float  # of the message, seconds since the epoch
-    key: bytes | None
-    value: bytes | None
     generation_id: int = 0  # of the assignment for which it was fetched
 
     @property

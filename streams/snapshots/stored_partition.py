@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from confluent_kafka import Message
 
 from irregulars.errors import RecordError
 from irregulars.streams.health.monitor_faults import NOT_GIVEN_UP, GivenUp
@@ -19,19 +21,6 @@ from irregulars.streams.snapshots.records import (
     decode_record,
     is_piece,
 )
-
-
-class Message(Protocol):
-    """A message that was read, as confluent-kafka gives it."""
-
-    def key(self) -> bytes | None:
-        """Its key."""
-
-    def value(self) -> bytes | None:
-        """Its content; None: a tombstone."""
-
-    def offset(self) -> int | None:
-        """Where it stands."""
 
 
 class Place(NamedTuple):
