@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
 from irregulars.messages.judgements import SEVERITIES, urgency_of
-from irregulars.messages.records import VERSION, encode_json
+from irregulars.messages.records import VERSION, decode_as, encode_json
 from irregulars.printing import counted
 from irregulars.sinks.notices.incidents import Incident, device_of, host_of
 from irregulars.sinks.notices.mutes import Mute, mute_of, past_mute_of
