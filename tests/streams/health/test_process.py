@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from irregulars import stopping
 from irregulars.errors import ServiceRefused, ServiceUnavailable
-from irregulars.streams.health.process import Need, free_port_or_none, wait_for
+from irregulars.streams.health.process import Need, SpareMemory, free_port_or_none, share_few_heaps, wait_for
 
 
 def test_a_port_that_is_taken_costs_the_page_and_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,3 +157,31 @@ def test_a_signal_ends_a_wait_for_an_answer_that_does_not_come(number: signal.Si
         wait_for([Need("database", answers.wait, 300.0)])
     answers.set()
     timer.join()
+
+
+@pytest.mark.parametrize(("spent_s", "gives"), [(0.1, True), (9.9, True), (10.1, False)])
+def test_memory_goes_back_unless_the_process_was_busy(spent_s: float, gives: bool) -> None:
+    calls: list[None] = []
+    clock_s, cpu_s = _steps(100.0, 120.0), _steps(5.0, 5.0 + spent_s)
+    spare = SpareMemory(lambda: next(clock_s), lambda: next(cpu_s), lambda: calls.append(None))
+    assert spare.look() is gives
+    assert len(calls) == gives
+
+
+def test_each_look_counts_from_the_one_before() -> None:
+    clock_s, cpu_s = _steps(0.0, 20.0, 40.0), _steps(0.0, 19.0, 20.0)
+    spare = SpareMemory(lambda: next(clock_s), lambda: next(cpu_s), lambda: None)
+    assert [spare.look(), spare.look()] == [False, True]
+
+
+def test_the_real_one_works_while_arrays_come_and_go() -> None:
+    share_few_heaps()
+    spare = SpareMemory()
+    for size in (10, 100_000):
+        kept = [np.arange(size) for _ in range(10)]
+        spare.look()
+        assert all(int(one[-1]) == size - 1 for one in kept)
+
+
+def _steps(*values: float) -> Iterator[float]:
+    yield from values
