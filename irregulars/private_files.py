@@ -41,7 +41,7 @@ _MOST_BYTES: Final = 64 * 1024  # a secret is a line: a larger file is another o
 def read_secret(path: Path, setting: str) -> str:
     """Return the secret in a file, as systemd's credentials and Kubernetes' mounted secrets have it, stripped.
 
-    `setting`: name of the setting that names the file, for errors; they never show what it holds.
+    `setting`: name of the setting that names the file, for errors; they never show the secret.
 
     Raises `InputError` if the file can't be read, or holds no text of one line.
     """

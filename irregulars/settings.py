@@ -15,7 +15,7 @@ from typing import Any
 class SeverityLimits:
     """From which cost on a verdict is a ticket, and from which on a page; each is a setting (`alert_...`).
 
-    Costs are those an hour from now: what is lost, and what an hour of the same loses. The two prices behind them:
+    Costs are those an hour from now: the loss so far, and that of an hour of the same. The two prices behind them:
     a GPU-hour costs some 2 dollars to rent, and a colleague's hour some 100. So a quarter of an hour on a ticket is
     worth 12 GPU-hours, and a night's rest, with the morning after, about 100.
     """

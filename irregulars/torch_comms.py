@@ -1,4 +1,4 @@
-"""Log what a training process communicates: two lines in its script.
+"""Log the communication of a training process: two lines in its script.
 
 ::
 

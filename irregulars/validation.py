@@ -32,7 +32,7 @@ def first_use(kind: Any) -> Iterator[None]:
     """Let one thread at a time convert to a type for the first time.
 
     msgspec 0.22 inspects a dataclass when it converts to it for the first time, and keeps the result in the class. If
-    two threads do so at once, one reads what the other has not finished, and the process dies (SIGSEGV).
+    two threads do so at once, one reads a result that the other has not finished, and the process dies (SIGSEGV).
     """
     if kind in _KNOWN:
         yield

@@ -12,7 +12,7 @@ from irregulars.settings import JudgeSettings
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker needs to know."""
+    """Everything that a worker is told at its start."""
 
     bootstrap: str  # Kafka's ``host:port``, or several with commas
     topics: TopicSettings = field(default_factory=TopicSettings)  # prefix and partitions

@@ -99,7 +99,7 @@ class LogReader:
         return reading.read(topic, wanted, ranks)
 
     def read_tail(self, topic: str, partition: int, from_offset: int = 0) -> list[Message]:
-        """Return the messages from `from_offset` up to what is the end now (of a compacted topic: what is left).
+        """Return the messages from `from_offset` up to the present end (of a compacted topic: those that are left).
 
         Raises `ServiceUnavailable` if the end is not reached within the deadline.
         """
@@ -116,7 +116,7 @@ class LogReader:
     def messages(
         self, topic: str, partition: int, begin: int = 0, end: int | None = None
     ) -> Generator[Message, None, None]:
-        """Yield the messages from `begin` to before `end` (None: what is the end now), as far as they still exist.
+        """Yield the messages from `begin` to before `end` (None: the present end), as far as they still exist.
 
         However many these are: the deadline is for each of them.
 
@@ -195,7 +195,7 @@ class LogReader:
         """Messages with offsets from `begin` to before `end`, as far as they exist; the deadline may be for each.
 
         It ends where the log has been read up to `end`, and nowhere else: after a change of leader a broker may say
-        for a moment that the log ends earlier, and whoever believes it loses what stands there.
+        for a moment that the log ends earlier, and a reader that believes it loses the rest.
         """
         place = TopicPartition(topic, partition, begin)
         self._consumer.assign([place])

@@ -79,7 +79,7 @@ class LoginPassword(str):
         return "LoginPassword(…)"
 
     def newest(self) -> str:
-        """Return what the file holds, as of `LOOK_S` ago; what it held before, where it can't be read."""
+        """Return the password in the file, as of `LOOK_S` ago; the one before, where the file can't be read."""
         if self.path is not None and time.monotonic() > self._looked_s + LOOK_S:
             self._look(self.path)
         return self._newest
@@ -105,7 +105,7 @@ class LoginPassword(str):
         LOG.warning("event=password_read_again service=kafka user=%r file=%r", self.user, str(path))
 
     def note(self, error: KafkaError) -> None:
-        """Say, now and then, that the broker refuses our login, if that is what an error of librdkafka means."""
+        """Log, now and then, that the broker refuses our login, if an error of librdkafka means that."""
         if not is_login_refusal(error):
             return
         self._refused_s, self._reason = time.monotonic(), f"{error.name()}: {error.str()}"
@@ -115,7 +115,7 @@ class LoginPassword(str):
                         self._reason)  # fmt: skip
 
     def refusal(self, within_s: float) -> str | None:
-        """Return what the broker said if it refused a login of ours within the last seconds, else None."""
+        """Return the broker's reason if it refused a login of ours within the last seconds, else None."""
         if time.monotonic() > self._refused_s + within_s:
             return None
         return f"it refused the login of {self.user!r} ({self._reason}); {self.advice}"

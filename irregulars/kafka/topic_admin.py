@@ -271,7 +271,7 @@ def require_same_topics(before: Mapping[str, str], now: Mapping[str, str], topic
 
 
 def what_to_do(topics: TopicSettings) -> str:
-    """Return what an operator does about a topic that was made anew, or cut."""
+    """Return the advice to an operator about a topic that was made anew, or cut."""
     return (
         f"Stop all workers, delete {topics.name('rank_snapshots')} and {topics.name('job_snapshots')} too, run "
         "irregulars topics create, and start the workers: what is there is read from its beginning"

@@ -2,7 +2,7 @@
 
 Most messages were encoded by our own agents: one Arrow stream with one batch, the schema's fields in their order,
 nothing compressed. The compiled loop finds where their columns stand in a microsecond, and reads those of operators
-as they are. Arrow itself reads all others, and says what is wrong with those that are refused.
+as they are. Arrow itself reads all others, and gives the reasons of those that are refused.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class BlockFetcher:
     # --- for the event loop -----------------------------------------------------------------------------------------
 
     def assign(self, positions: Mapping[Place, int], generation: int) -> None:
-        """Read these partitions from these offsets, and no others; what was fetched before is thrown away."""
+        """Read these partitions from these offsets, and no others; messages fetched before are thrown away."""
         with self._lock:
             self._wanted, self._generation = dict(positions), generation
             self._ready, self._ready_bytes = {}, 0
@@ -109,7 +109,7 @@ class BlockFetcher:
             self._has_room.notify()
 
     def take(self, places: Collection[Place] | None) -> dict[Place, list[Record]]:
-        """Return what was fetched of some partitions (None: of all), each one's messages in their order.
+        """Return fetched messages of some partitions (None: of all), each one's in their order.
 
         Of each partition only some: whoever takes them may have room for no more, and says so by leaving it out.
         """
@@ -130,7 +130,7 @@ class BlockFetcher:
         return taken
 
     def position(self, place: Place) -> int:
-        """Return the offset behind what was taken, and behind what holds no messages; -1: it is not assigned."""
+        """Return the offset behind all that was taken, or holds no message; -1: it is not assigned."""
         with self._lock:
             ready = self._ready.get(place)
             return ready[0].offset if ready else self._wanted.get(place, -1)

@@ -3,7 +3,7 @@
 This client fetches nothing. It joins, sends heartbeats, is assigned partitions and gives them back, commits how far
 snapshots are, and asks where partitions begin and end. `BlockFetcher` reads, because librdkafka hands over all
 messages of a client in one queue: to hold back a hop that is full, and go on with the other one, its partitions would
-have to be paused, which throws away what was fetched of them.
+have to be paused, which throws away their fetched messages.
 
 Partitions are assigned by range and eagerly. All topics of the first hop have equally many partitions, and range
 gives those of one number to one worker; librdkafka's cooperative strategy does not promise that. In a rebalance a

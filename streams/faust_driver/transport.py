@@ -52,7 +52,7 @@ class Restorer(Protocol):
 
 
 class Consumer(base.Consumer):
-    """Reads the partitions that the group assigns, from behind what the restored state holds.
+    """Reads the partitions that the group assigns, from behind the restored state.
 
     Faust is given blocks of messages, each as one event. It acknowledges nothing: snapshots decide where reading goes
     on, and `commit_to` tells the group how far these are.
@@ -132,7 +132,7 @@ class Consumer(base.Consumer):
     # --- where to read ----------------------------------------------------------------------------------------------
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Restore the state of what is assigned, and read from behind it; Faust calls this after each rebalance."""
+        """Restore the state of assigned partitions, and read from behind it; Faust calls this after each rebalance."""
         generation = self._worker.consumer_generation_id
         positions = await self._worker.restore(self.assignment())
         if self._worker.consumer_generation_id == generation:  # else another assignment has come, and seeks by itself

@@ -56,7 +56,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tell of what a task raised that nobody awaits: Faust leaves some."""
+    """Log the error of a task that is not awaited: Faust leaves some."""
     error = context.get("exception")
     LOG.info("event=stray_error error=%s reason=%r", type(error).__name__, str(error or context.get("message")))
 

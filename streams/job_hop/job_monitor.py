@@ -160,7 +160,7 @@ class JobMonitor:
             self._clock.silence_s = self._current.silence_s
 
     def tick(self, now_s: float, until_s: float | None = None) -> None:
-        """Take in the time; `advance` then closes what is due.
+        """Take in the time; `advance` then closes all that is due.
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
         `JobClock`), its verdicts are closed, and it is asked whether it hangs; if it speaks again later, it is heard.

@@ -150,7 +150,7 @@ class RankAttempt:
     # --- when iterations close --------------------------------------------------------------------------------------
 
     def settle(self) -> Closed:
-        """Apply a heartbeat whose rows have arrived, then close what is complete."""
+        """Apply a heartbeat whose rows have arrived, then close the iterations that are complete."""
         if self.is_ended:
             return []
         beat = self._heartbeat

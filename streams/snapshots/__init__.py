@@ -1,4 +1,4 @@
-"""States of monitors on their compacted topics: in bounded messages, only what has changed, and quick to read again.
+"""States of monitors on their compacted topics: in bounded messages, only changes, and quick to read again.
 
 Start at `records.py`, then `snapshot_writer.py` and `snapshot_log.py`.
 """

@@ -84,7 +84,7 @@ class PartitionState(Generic[M]):
         self._next[topic] = max(offset + 1, self._next.get(topic, 0))
 
     def skip_to(self, topic: str, offset: int) -> None:
-        """Note that no message stands between what was read and this offset."""
+        """Note that no message stands before this offset that was not read."""
         self._next[topic] = max(offset, self._next.get(topic, 0))
 
     def begin(self, topic: str, offset: int) -> None:

@@ -63,7 +63,7 @@ MakeRankMonitor = Callable[[str, int], GroupMonitor]  # job, partition
 
 
 class RankStage(Stage[GroupMonitor]):
-    """Decode, feed the rank's monitor, send what it drained, keyed by job.
+    """Decode, feed the rank's monitor, send its evidence, keyed by job.
 
     `changed`: the thresholds that people have changed; None: none. Of them this hop follows the silence alone.
     """
@@ -181,7 +181,7 @@ class RankStage(Stage[GroupMonitor]):
     async def _feed_or_bury(
         self, state: State, tracked: TrackedRanks, topic: str, message: Any, record: Record
     ) -> bool:
-        """Feed one message to its monitor, and bury what that refuses; return whether it took any of it."""
+        """Feed one message to its monitor, and bury the rows that it refuses; return whether it took any of it."""
         try:
             refused = self._try_to_feed(state, tracked, topic, message.offset, record)
         except _NotFed as error:
@@ -200,7 +200,7 @@ class RankStage(Stage[GroupMonitor]):
         await self._settle_rest(state)
 
     async def settle_all(self) -> None:
-        """Send what has gathered in all partitions: of a job whose ranks lie in many, one message."""
+        """Send all that has gathered in the partitions: of a job whose ranks lie in many, one message."""
         states = list(self.states.values())
         await self._settle_rows(states)
         for state in states:

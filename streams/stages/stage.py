@@ -133,11 +133,11 @@ class Stage(ABC, Generic[M]):
         """Drain the monitors and hand over their rows; all rows drained before the call are sent on return."""
 
     async def store(self, state: PartitionState[M]) -> None:
-        """Return when all rows of what was settled are stored; while the database is away, snapshots wait here."""
+        """Return when all settled rows are stored; while the database is away, snapshots wait here."""
         await self.services.sink.flush()
 
     async def capture(self, state: PartitionState[M], tracked: Tracked[M]) -> Draft:
-        """Encode a monitor's state; what it drained before is handed over by the next `settle` at the latest."""
+        """Encode a monitor's state; rows drained before are handed over by the next `settle` at the latest."""
         await self.settle(state)
         return self.encode(state, tracked)
 
@@ -148,7 +148,7 @@ class Stage(ABC, Generic[M]):
 
     @abstractmethod
     async def begin_over(self, state: PartitionState[M], tracked: Tracked[M], why: WorkGivenUp) -> None:
-        """Let a monitor whose work did not end begin anew, from what comes next."""
+        """Let a monitor whose work did not end begin anew, from the next message on."""
 
     async def store_begun_over(self, state: PartitionState[M], tracked: Tracked[M]) -> None:
         """Store a monitor that began anew at once: neither a restart nor another owner may meet its message again."""
@@ -177,7 +177,7 @@ class Stage(ABC, Generic[M]):
     async def restore(
         self, partitions: Iterable[int], generation: int, topic_ids: Mapping[str, str] | None = None
     ) -> None:
-        """Read the state of newly assigned partitions, and claim them. What was held before is forgotten.
+        """Read the state of newly assigned partitions, and claim them. Those held before are forgotten.
 
         Raises `TopicMismatch` if a stored state is of another topic of the same name.
         """
@@ -386,7 +386,7 @@ class Stage(ABC, Generic[M]):
             return None
 
     def _forget_ended(self, state: PartitionState[M]) -> list[bytes]:
-        """Drop monitors that ended or fell silent long ago, if a restart would not read again what they have seen."""
+        """Drop monitors that ended or fell silent long ago, if a restart would not read their messages again."""
         now_s, old = time.monotonic(), []
         for tracked in state.tracked.values():
             if not tracked.monitor.is_ended:

@@ -1,4 +1,4 @@
-"""One worker process: the Faust app, what it is made of, its start and its end.
+"""One worker process: the Faust app, its parts, its start and its end.
 
 Start at `running.py`, then `app.py`. Only this room and `streams/faust_driver` know Faust.
 """

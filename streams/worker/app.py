@@ -4,7 +4,7 @@ Where reading begins is decided by the snapshots, not by the group's committed o
 tools how far the snapshots are.
 
 A worker whose broker is away waits. If it has heard nothing from its group for as long as a session lasts, others may
-have its partitions: it lets go of them and of what it had on its way, and begins again from the snapshots.
+have its partitions: it lets go of them and of its messages on their way, and begins again from the snapshots.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class WorkerApp(faust.App):
             LOG.warning("event=last_snapshot_missed reason=%r", str(error) or type(error).__name__)
 
     def fail(self, error: BaseException) -> None:
-        """Stop the worker: what it has not stored is read again by the next one."""
+        """Stop the worker: the next one reads again all that it has not stored."""
         if self.failure is None:
             self.failure = error
             self.deadline.arm()
@@ -234,7 +234,7 @@ class WorkerApp(faust.App):
             self.broker.missed(self._refusal())
 
     def let_go(self) -> None:
-        """Let go of all partitions and of what is on its way: the session has ended, and others may have them."""
+        """Let go of all partitions and of messages on their way: the session has ended, and others may have them."""
         log = LOG.debug if self.broker.is_away else LOG.warning
         log("event=let_go partitions=%d", len(self._states))
         self._drop()
@@ -345,7 +345,7 @@ class WorkerApp(faust.App):
         await self.gaps.move_on(self._states, self._newest_ends)
 
     async def revoke(self, revoked: set[TP]) -> None:
-        """Write a last snapshot of what goes, and forget it; Faust's rebalances revoke everything."""
+        """Write a last snapshot of the partitions that go, and forget them; Faust's rebalances revoke everything."""
         if self.failure is None and revoked:
             await self._try_last_snapshot(self.snapshot())
         self._drop()

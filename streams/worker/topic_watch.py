@@ -33,7 +33,7 @@ its end."""
 
 
 class TopicWatch:
-    """Holds the topics against what is known of them.
+    """Checks that the topics are there, and still the same.
 
     `settings`: ``broker_away_s`` is how long a topic may be missing, as long as the broker may be away.
 
