@@ -132,7 +132,7 @@ class Consumer(base.Consumer):
     # --- where to read ----------------------------------------------------------------------------------------------
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Restore the state of assigned partitions, and read from behind it; Faust calls this after each rebalance."""
+        """Restore the state of assigned partitions, read from behind it; Faust calls this after each rebalance."""
         generation = self._worker.consumer_generation_id
         positions = await self._worker.restore(self.assignment())
         if self._worker.consumer_generation_id == generation:  # else another assignment has come, and seeks by itself
