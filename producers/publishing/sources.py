@@ -271,13 +271,12 @@ def _require_same(expected: _Reading, found: _Reading, rule: str) -> None:
 
 def _columns(batches: Sequence[Batch]) -> dict[str, np.ndarray]:
     """Return all rows of `batches`, names instead of codes, so that borders of batches don't matter."""
-    if not batches:
-        return {}
-    return {name: np.concatenate([_comparable(batch, name) for batch in batches]) for name in batches[0].columns}
-
-
-def _comparable(batch: Batch, name: str) -> np.ndarray:
-    column = batch.columns[name]
-    if name in ("communicator", "device"):
-        return np.array(batch.header.names, dtype=object)[column]
-    return np.where(np.isnan(column), -1.0, column) if column.dtype.kind == "f" else column  # NaN != NaN
+    found: dict[str, list[np.ndarray]] = {}
+    for batch in batches:
+        for name, column in batch.columns.items():
+            if name in ("communicator", "device"):
+                column = np.array(batch.header.names, dtype=object)[column]
+            elif column.dtype.kind == "f":
+                column = np.where(np.isnan(column), -1.0, column)  # NaN != NaN
+            found.setdefault(name, []).append(column)
+    return {name: np.concatenate(columns) for name, columns in found.items()}

@@ -110,7 +110,10 @@ class TraceSource:
         ]
         self._announced += len(polled)
         room = max_records - len(polled)
-        while room > 0 and self._next is not None and self._is_due(self._next):
+        passed_ns = (self._clock_s() - self._started_s) * self._speed * 1e9
+        while room > 0 and self._next is not None:
+            if self._speed and self._due_ns(self._next) - self._first_ns > passed_ns:
+                break
             batch = self._take(self._next, room)
             polled.append(batch)
             room -= len(batch)
@@ -147,12 +150,6 @@ class TraceSource:
         self._next = take_rows(batch, len(taken), len(batch)) if rest else next(self._batches, None)
         self._rows += len(taken)
         return taken
-
-    def _is_due(self, batch: Batch) -> bool:
-        if self._speed == 0 or self._started_s is None:
-            return True
-        passed_ns = (self._clock_s() - self._started_s) * self._speed * 1e9
-        return self._due_ns(batch) - self._first_ns <= passed_ns
 
     def _due_ns(self, batch: Batch) -> int:
         # Operators that never ended have no time of their own: they come when recording stops, or after the rest.
