@@ -287,15 +287,11 @@ def job_of_logs(
     for parser in parsers.values():
         skipped.update(parser.skipped)
     return ImportedJob(
-        job=job,
-        world_size=ranks.world_size,
-        clock="per_host",
-        communicators={one.id: one for one in communicators.values()},
-        ranks=dict(sorted(rows.items())),
+        job=job, world_size=ranks.world_size, clock="per_host",
+        communicators={one.id: one for one in communicators.values()}, ranks=dict(sorted(rows.items())),
         places={ranks.of[name]: RankLocation(lost_rows=parser.lost) for name, parser in parsers.items()},
-        notes=_notes(parsers, ranks, trusted, open_calls, is_going_on=is_going_on),
-        skipped=dict(skipped),
-    )
+        notes=_notes(parsers, ranks, trusted, open_calls, is_going_on=is_going_on), skipped=dict(skipped),
+    )  # fmt: skip
 
 
 def _require_ends(parsers: Mapping[str, LogParser]) -> None:
@@ -358,15 +354,12 @@ def _notes(
 ) -> list[str]:
     missing, backwards = ranks.world_size - len(parsers), sum(parser.backwards for parser in parsers.values())
     notes = {
-        NOTE_NO_ITERATIONS: True,
-        NOTE_MS: trusted != UNCLEAR,
-        NOTE_CALLS: trusted == CALL,
-        NOTE_UNCLEAR: trusted == UNCLEAR,
-        NOTE_NAMES: ranks.root is None,
+        NOTE_NO_ITERATIONS: True, NOTE_MS: trusted != UNCLEAR, NOTE_CALLS: trusted == CALL,
+        NOTE_UNCLEAR: trusted == UNCLEAR, NOTE_NAMES: ranks.root is None,
         NOTE_MISSING.format(count=missing, all=ranks.world_size): missing,
         NOTE_BACKWARDS.format(count=backwards): backwards,
         (NOTE_RUNNING if is_going_on else NOTE_OPEN).format(count=open_calls): open_calls,
-    }
+    }  # fmt: skip
     return [note for note, is_so in notes.items() if is_so]
 
 

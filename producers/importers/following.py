@@ -321,13 +321,9 @@ def follow(
     else:
         reader = LogReader(directory, job, partial(LiveLog, job, world_size))
     return FollowingSource(
-        reader,
-        position=position,
-        interval_s=interval_s,
-        has_watermarks=kind in ("kineto", "flight-recorder"),
-        ends_when_idle=ends_when_idle,
-        world_size=world_size,
-    )
+        reader, position=position, interval_s=interval_s, has_watermarks=kind in ("kineto", "flight-recorder"),
+        ends_when_idle=ends_when_idle, world_size=world_size,
+    )  # fmt: skip
 
 
 def _job_of_dump_files(files: list[Path], job: str) -> ImportedJob:

@@ -231,13 +231,10 @@ class LiveLog:
         for one in known:
             maker.add(ranks.setdefault(self._ranks[one.process], RankRows()), one)
         return ImportedJob(
-            job=self._job,
-            world_size=self._world_size,
-            clock="per_host",
-            communicators={one.id: one for one in communicators.values()},
-            ranks=ranks,
+            job=self._job, world_size=self._world_size, clock="per_host",
+            communicators={one.id: one for one in communicators.values()}, ranks=ranks,
             places={rank: RankLocation(host=process.host) for process, rank in self._ranks.items()},
-        )
+        )  # fmt: skip
 
     def _communicators(self, operations: list[Operation]) -> dict[str, Communicator]:
         """Communicators of these operators; of smaller ones than the world the members seen so far."""

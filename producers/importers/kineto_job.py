@@ -138,15 +138,11 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     if any(group.name.startswith("stream ") for group in communicators):
         notes.append(NOTE_STREAMS)
     return ImportedJob(
-        job=job,
-        world_size=world_size,
-        clock=_clock(by_rank),
-        communicators={one.id: one for one in communicators.values()},
-        ranks=ranks,
-        places={rank: RankLocation(host=capture.host) for rank, capture in by_rank.items()},
-        notes=notes,
+        job=job, world_size=world_size, clock=_clock(by_rank),
+        communicators={one.id: one for one in communicators.values()}, ranks=ranks,
+        places={rank: RankLocation(host=capture.host) for rank, capture in by_rank.items()}, notes=notes,
         skipped=dict(skipped),
-    )
+    )  # fmt: skip
 
 
 def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Counter[str]) -> dict[int, Capture]:

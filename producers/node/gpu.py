@@ -38,13 +38,10 @@ _NAN: Final = math.nan
 # Answers that will not change while we run.
 _NEVER: Final = frozenset(
     {
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_NO_PERMISSION,
-        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH, pynvml.NVML_ERROR_INVALID_ARGUMENT,
     }
-)
+)  # fmt: skip
 _MOST: Final = 2**63  # a GPU that falls off its bus answers with all bits set, before NVML reports that it is lost
 # End of an interval, ns since the epoch; bytes/s sent and received in it, NaN: not known.
 Rates = tuple[int, float, float]

@@ -156,12 +156,9 @@ class Publisher:
         while True:
             try:
                 self._producer.produce(
-                    name,
-                    value=value,
-                    key=key,
-                    partition=self._partition(name, partition_key),
+                    name, value=value, key=key, partition=self._partition(name, partition_key),
                     on_delivery=partial(self._on_delivery, topic, rows),
-                )
+                )  # fmt: skip
                 return
             except BufferError:
                 self.serve(_TICK_S)
@@ -219,16 +216,12 @@ class Publisher:
     def _config(self) -> dict[str, Any]:
         settings = self._settings
         ours: dict[str, Any] = {
-            "bootstrap.servers": settings.bootstrap,
-            **SENDING,
-            "compression.type": settings.compression,
-            "linger.ms": settings.linger_ms,
-            "queue.buffering.max.messages": settings.queue_messages,
+            "bootstrap.servers": settings.bootstrap, **SENDING, "compression.type": settings.compression,
+            "linger.ms": settings.linger_ms, "queue.buffering.max.messages": settings.queue_messages,
             "queue.buffering.max.kbytes": settings.queue_bytes >> 10,
             "message.max.bytes": MAX_MESSAGE_BYTES + HEADER_BYTES,
-            "message.timeout.ms": round(settings.broker_wait_s * 1000),
-            "error_cb": self._on_trouble,
-        }
+            "message.timeout.ms": round(settings.broker_wait_s * 1000), "error_cb": self._on_trouble,
+        }  # fmt: skip
         reserved = sorted((ours.keys() & settings.kafka.keys()) - {"bootstrap.servers"})
         if reserved:
             raise InputError(

@@ -190,11 +190,8 @@ class JobRows:
                 "iteration": np.array([run.iteration for run in ended]),
                 "start_ns": self._measured.starts_ns(self._local_ns(rank, starts_ns[:, rank])),
                 "elapsed_ns": self._measured.elapsed_ns((ends_ns - starts_ns)[:, rank].astype(np.float64), rank),
-                "phase": phases,
-                "loss": unknown,
-                "grad_norm": unknown,
-                "tokens": tokens,
-            }
+                "phase": phases, "loss": unknown, "grad_norm": unknown, "tokens": tokens,
+            }  # fmt: skip
             last_ns = int(self._local_ns(rank, ends_ns[-1:, rank])[0])
             watermark_ns = self._measured.watermark_ns(last_ns, ended[-1].elapsed_ns)
             yield self._batch("iterations", rank, watermark_ns, columns)

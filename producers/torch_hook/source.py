@@ -378,12 +378,8 @@ def _columns(
         mine = (rows["group"] == number) & (rows["peer"] >= 0)
         peers[mine] = np.array(groups[number].communicator.ranks)[rows["peer"][mine]]
     return {
-        "communicator": rows["group"].astype(np.uint16),
-        "operator": rows["op"].astype(np.uint8),
-        "sequence": rows["sequence"].astype(np.int64),
-        "peer": peers,
-        "start_ns": starts + offset_ns,
+        "communicator": rows["group"].astype(np.uint16), "operator": rows["op"].astype(np.uint8),
+        "sequence": rows["sequence"].astype(np.int64), "peer": peers, "start_ns": starts + offset_ns,
         "elapsed_ns": np.full(len(rows), np.nan) if ended is None else (ended - starts).astype(np.float64),
-        "size_bytes": rows["size"].astype(np.float64),
-        "iteration": rows["iteration"].astype(np.int64),
-    }
+        "size_bytes": rows["size"].astype(np.float64), "iteration": rows["iteration"].astype(np.int64),
+    }  # fmt: skip

@@ -162,13 +162,9 @@ def _part_by_rank(rows: Rows, order: np.ndarray | None, schema: str, job: JobFil
         own = {name: column[first:past] for name, column in columns.items()}
         newest = int(rows.keys(own).event_ns.max())
         header = Header(
-            schema=schema,
-            job=job.job,
-            attempt=job.attempt,
-            rank=int(rank[first]),
-            watermark_ns=None if newest == UNKNOWN else newest,
-            names=rows.names(int(rank[first])),
-        )
+            schema=schema, job=job.job, attempt=job.attempt, rank=int(rank[first]),
+            watermark_ns=None if newest == UNKNOWN else newest, names=rows.names(int(rank[first])),
+        )  # fmt: skip
         batches[header.rank] = Batch(header, own)
     return batches
 

@@ -93,15 +93,11 @@ def read_job(directory: Path) -> JobFile:
         if keys.logged_ranks is not None:
             _require_ranks(keys.logged_ranks, keys.world_size, "logged_ranks")
         job = JobFile(
-            job=keys.job,
-            attempt=keys.attempt,
-            world_size=keys.world_size,
-            clock=keys.clock,
-            communicators=communicators,
-            places=places,
+            job=keys.job, attempt=keys.attempt, world_size=keys.world_size, clock=keys.clock,
+            communicators=communicators, places=places,
             logged_ranks=None if keys.logged_ranks is None else tuple(sorted(keys.logged_ranks)),
             recorded_until_ns=keys.recorded_until_ns,
-        )
+        )  # fmt: skip
         counts = np.diff(job.membership.first_of_rank)
         if counts.size and counts.max() > MOST_COMMUNICATORS:
             found = f"{counts.max()} of rank {counts.argmax()}"

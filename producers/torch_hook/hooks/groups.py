@@ -95,13 +95,9 @@ def _describe(process_group: Any, ranks: Sequence[int] | None) -> NewGroup:
     if "cpu" in devices:
         lanes = max(1, int(getattr(getattr(backend("cpu"), "options", None), "_threads", _GLOO_THREADS)))
     return NewGroup(
-        process_group,
-        str(process_group.group_name),
-        tuple(ranks or range(process_group.size())),
-        str(getattr(process_group, "group_desc", "")),
-        next(on_streams, "cpu"),
-        lanes,
-    )
+        process_group, str(process_group.group_name), tuple(ranks or range(process_group.size())),
+        str(getattr(process_group, "group_desc", "")), next(on_streams, "cpu"), lanes,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

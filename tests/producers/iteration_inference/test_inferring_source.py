@@ -261,11 +261,9 @@ def test_after_a_pause_of_hours_numbers_go_on() -> None:
 def test_a_new_attempt_is_numbered_from_its_beginning() -> None:
     trace = unmarked("gloo-clean")
     second = replace(
-        trace,
-        announcements=tuple(replace(a, attempt=1) for a in trace.announcements),
-        commops={k: Batch(replace(b.header, attempt=1), b.columns) for k, b in trace.commops.items()},
-        attempt=1,
-    )
+        trace, announcements=tuple(replace(a, attempt=1) for a in trace.announcements),
+        commops={k: Batch(replace(b.header, attempt=1), b.columns) for k, b in trace.commops.items()}, attempt=1,
+    )  # fmt: skip
     both = [*drain(followed(trace, max_rows=40))[:60], *drain(followed(second, max_rows=40))]
     source = InferringSource(Records(both))
     passed = [r for _ in both for r in source.poll(10_000)]

@@ -28,12 +28,10 @@ from tests.streams.lockstep_job import iteration_batch, operator_batch
 def samples(times_ns: list[int], names: tuple[str, ...] = ("eth0",)) -> Batch:
     count = len(times_ns)
     columns = {
-        "time_ns": np.array(times_ns, dtype=np.int64),
-        "path": np.zeros(count, dtype=np.uint8),
+        "time_ns": np.array(times_ns, dtype=np.int64), "path": np.zeros(count, dtype=np.uint8),
         "device": (np.arange(count) % len(names)).astype(np.uint16),
-        "tx_bytes_per_s": np.arange(count, dtype=np.float64),
-        "rx_bytes_per_s": np.full(count, np.nan),
-    }
+        "tx_bytes_per_s": np.arange(count, dtype=np.float64), "rx_bytes_per_s": np.full(count, np.nan),
+    }  # fmt: skip
     return Batch(Header("bandwidth", "job", 0, 3, watermark_ns=max(times_ns, default=None), names=names), columns)
 
 

@@ -129,12 +129,10 @@ def test_a_directory_that_cannot_be_made_is_an_input_error(tmp_path: Path, dropp
 @pytest.mark.parametrize(
     "body",
     [
-        b"\1\2",
-        struct.pack("<BHIIqH", 4, 3, 500, 1, 0, 0) + b"jobsabcxx",
-        struct.pack("<BHIIqH", 4, 3, 2, 1, 0, 9) + b"jobsabcxx",
-        struct.pack("<BHIIqH", 1, 0, 0, 1, 0, 0) + b"\xff",
+        b"\1\2", struct.pack("<BHIIqH", 4, 3, 500, 1, 0, 0) + b"jobsabcxx",
+        struct.pack("<BHIIqH", 4, 3, 2, 1, 0, 9) + b"jobsabcxx", struct.pack("<BHIIqH", 1, 0, 0, 1, 0, 0) + b"\xff",
     ],
-)
+)  # fmt: skip
 def test_a_segment_with_broken_messages_is_counted_and_the_rest_is_read(tmp_path: Path, body: bytes) -> None:
     (tmp_path / f"{1:020d}.spool").write_bytes(b"IRSPOOL1" + struct.pack("<I", zlib.crc32(body)) + body)
     Spool(tmp_path, 1 << 20, Dropped()).append(1 << 33, [message(7)])

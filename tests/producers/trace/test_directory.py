@@ -506,13 +506,11 @@ def test_a_bad_job_file_is_refused(tmp_path: Path, job_object: Any, text: str) -
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b'{"job": ', "must be JSON; got Expecting value"),
-        (b"\xff\xfe\xfd", "must be JSON; got"),
-        (b"", "must be JSON; got Expecting value"),
-        (b"[" * 100_000, "must be JSON; got"),
+        (b'{"job": ', "must be JSON; got Expecting value"), (b"\xff\xfe\xfd", "must be JSON; got"),
+        (b"", "must be JSON; got Expecting value"), (b"[" * 100_000, "must be JSON; got"),
         (b'{"job": "a", "job": "b"}', "must be JSON; got the key 'job' twice in one object"),
     ],
-)
+)  # fmt: skip
 def test_a_job_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
     directory = write_directory(tmp_path / "t")
     (directory / "job.json").write_bytes(content)
