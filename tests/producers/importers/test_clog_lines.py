@@ -24,7 +24,6 @@ from irregulars.producers.importers.clog_lines import (
 from tests.producers.importers.clog_lines import BASE_MS, event, header, new_comm, signature, split, steady
 
 BEGIN = [header(), new_comm(0, 2), signature(1)]
-
 # The example of the published page, line by line.
 PUBLISHED = """V|1|base_timestamp=1714234567.890
 new_comm|comm=world|rank=0|world_size=8

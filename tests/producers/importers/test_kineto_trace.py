@@ -187,7 +187,6 @@ def test_hosts_are_read_off_the_names_that_torch_gives(tmp_path: Path) -> None:
 
 
 WANTED = (b"nccl", b"Step#")
-
 # Texts that look like structure: quotes, brackets, backslashes, the names that are looked for.
 tricky = st.text(alphabet='{}[]",:\\ abc\n_Yy\x7fé', max_size=12) | st.sampled_from(
     ["nccl", '"},{"nccl', "traceEvents", '"traceEvents": [', "\\", '\\"', "Step#4"]

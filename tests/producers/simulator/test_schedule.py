@@ -23,8 +23,6 @@ SHAPES = st.builds(
 INTERLEAVED = st.tuples(st.integers(3, 6), st.integers(2, 4), st.integers(1, 4)).map(
     lambda shape: SimulatorSettings(pp=shape[0], model_chunks=shape[1], micro_batches=shape[0] * shape[2], dp=2, tp=1)
 )
-
-
 ALL_SHAPES = st.one_of(SHAPES, INTERLEAVED)
 
 

@@ -12,10 +12,8 @@ import pytest
 pytestmark = pytest.mark.skipif(
     find_spec("torch") is None, reason="torch must be installed for tests of the hook (extra torch); it is not"
 )
-
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 100.0
-
 TORCH_THAT_LACKS_GROUPS = """
 from torch.distributed import ProcessGroup, distributed_c10d as c10d
 from irregulars import torch_comms
@@ -25,7 +23,6 @@ assert torch_comms.start(trace_dir="trace", hook="dispatcher") == "none"
 assert c10d._new_process_group_helper is helper
 assert ProcessGroup.__dict__["send"] is send
 """
-
 TWO_IN_TURN = """
 import gc
 from irregulars import torch_comms

@@ -22,7 +22,6 @@ from irregulars.producers.trace.directory import Trace, read_trace
 pytestmark = pytest.mark.skipif(
     find_spec("torch") is None, reason="torch must be installed for tests of the hook (extra torch); it is not"
 )
-
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("ranks.py")
 RANKS = 2
