@@ -325,7 +325,7 @@ def add_calls(
 ) -> None:
     """Add the calls of one log as rows.
 
-    `trusted`: from when an operator counts: as `producers.importers.clog_times.TimeCounts.trusted` returns it.
+    `trusted`: from when an operator counts: as `producers.importers.clog_lines.TimeCounts.trusted` returns it.
     """
     for call in calls:
         group = groups.get(call.communicator)
