@@ -7,7 +7,7 @@ The lane that cost most is explained first: a rank's own work (`work_causes.py`)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -94,7 +94,8 @@ def _cause(
     tried = sum(first <= a.iteration <= last for a in attributions)
     factor = (len(seen) + 0.5) / (tried + 0.5)
     suspects = tuple((device, probability * factor) for device, probability in found.suspects)
-    return Cause(kind, suspects, found.lanes, _communicator(lane, attributions), seen)
+    pieces = [a.pieces[lane] for a in attributions if lane in a.pieces and lane.kind not in ("work", "nic")]
+    return Cause(kind, suspects, found.lanes, pieces[0].communicator if pieces else None, seen)
 
 
 def is_sure(cause: Cause) -> bool:
@@ -136,9 +137,3 @@ def _costliest(paths: Sequence[PathExcess], weights: Sequence[float]) -> Lane | 
         for lane, ns in path.items():
             sums[lane] = sums.get(lane, 0.0) + weight * ns
     return max(sorted(sums), key=lambda lane: sums[lane], default=None)
-
-
-def _communicator(lane: Lane, attributions: Iterable[Attribution]) -> int | None:
-    if lane.kind in ("work", "nic"):
-        return None
-    return next((a.pieces[lane].communicator for a in attributions if lane in a.pieces), None)

@@ -53,7 +53,9 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     if len(reviewed) < BLAME.review_iterations:
         return []
     found = _with_shared_time(find_causes([one.attribution for one in reviewed], topology), reviewed)
-    causes = [cause for cause in found if _is_one(cause) and _matters(cause, reviewed, delta)]
+    # One device must be more probable than all others: without a healthy past a choice says too little.
+    named = [one for one in found if is_sure(one) and all(p >= BLAME.min_probability for _, p in one.suspects[:1])]
+    causes = [cause for cause in named if _matters(cause, reviewed, delta)]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology, 1 + BLAME.stage_excess * (delta - 1))
@@ -70,24 +72,16 @@ def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> l
     Of two ranks that are equally slow now the one comes last and now the other; the path shows the last one alone.
     """
     late = [cause for cause in found if cause.kind == "slow_rank"]
-    return [
-        replace(one, explained_ns=_explained_beside(one, late, reviewed)) if one in late else one for one in found
-    ]
-
-
-def _explained_beside(cause: Cause, late: Sequence[Cause], reviewed: Sequence[Reviewed]) -> dict[int, float]:
-    explained = dict(cause.explained_ns)
-    for attribution in (one.attribution for one in reviewed if one.attribution.iteration not in explained):
-        others_ns = max(other.explained_ns.get(attribution.iteration, 0.0) for other in late)
-        own_ns = max(attribution.work_excess_ns.get(lane.first, 0.0) for lane in cause.lanes)
-        if min(own_ns, others_ns) > 0:
-            explained[attribution.iteration] = min(own_ns, others_ns)
-    return explained
-
-
-def _is_one(cause: Cause) -> bool:
-    """Whether one device is more probable than all others: without a healthy past a choice says too little."""
-    return is_sure(cause) and all(probability >= BLAME.min_probability for _, probability in cause.suspects[:1])
+    shared = {}
+    for cause in late:
+        explained = dict(cause.explained_ns)
+        for attribution in (one.attribution for one in reviewed if one.attribution.iteration not in explained):
+            others_ns = max(other.explained_ns.get(attribution.iteration, 0.0) for other in late)
+            own_ns = max(attribution.work_excess_ns.get(lane.first, 0.0) for lane in cause.lanes)
+            if min(own_ns, others_ns) > 0:
+                explained[attribution.iteration] = min(own_ns, others_ns)
+        shared[id(cause)] = replace(cause, explained_ns=explained)
+    return [shared.get(id(one), one) for one in found]
 
 
 def _matters(cause: Cause, reviewed: Sequence[Reviewed], delta: float) -> bool:

@@ -190,7 +190,9 @@ class IterationWindow:
     def learn(self, elapsed_ns: float, *, is_irregular: bool | None) -> None:
         """Let an iteration enter the window, with the answer that `judge` gave for it."""
         is_last_of_first = len(self._all) == IRREGULAR.min_iterations - 1
-        self._clipped.append(min(elapsed_ns, self._clip_ns()))
+        has_window = len(self._clipped) >= IRREGULAR.min_iterations
+        limit_ns = self.delta * math.fsum(self._clipped) / len(self._clipped) if has_window else math.inf
+        self._clipped.append(min(elapsed_ns, limit_ns))
         self._all.append((elapsed_ns, not is_irregular))
         if is_last_of_first:
             self._clip_first()
@@ -218,11 +220,6 @@ class IterationWindow:
         self._clipped = deque((min(ns, limit_ns) for ns in self._clipped), maxlen=self.window)
         kept = ((median_ns if ns > limit_ns else ns, is_regular) for ns, is_regular in self._all)
         self._all = deque(kept, maxlen=self.window)
-
-    def _clip_ns(self) -> float:
-        if len(self._clipped) < IRREGULAR.min_iterations:
-            return math.inf
-        return self.delta * math.fsum(self._clipped) / len(self._clipped)
 
     def state(self) -> WindowState:
         """Everything that `from_state` needs."""

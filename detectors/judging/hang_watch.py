@@ -141,11 +141,10 @@ class OpenHangs:
     def close(self, reason: str, until_ns: int | None = None) -> list[Verdict]:
         """Return the revisions that close all of them; `until_ns`: when the hang ended, if that is known."""
         hangs, self.open = self.open, ()
-        return [_closed(one, reason, until_ns) for one in hangs]
-
-
-def _closed(one: OpenHang, reason: str, until_ns: int | None) -> Verdict:
-    lasted_s = 0.0 if until_ns is None or one.since_ns is None else (until_ns - one.since_ns) / 1e9
-    verdict = one.verdict
-    return replace(verdict, revision=verdict.revision + 1, state="closed", event="closed", close_reason=reason,
-                   lost_s=max(verdict.lost_s, round(lasted_s, 6)))  # fmt: skip
+        closed = []
+        for one in hangs:
+            lasted_s = 0.0 if until_ns is None or one.since_ns is None else (until_ns - one.since_ns) / 1e9
+            lost_s, revision = max(one.verdict.lost_s, round(lasted_s, 6)), one.verdict.revision + 1
+            closed.append(replace(one.verdict, revision=revision, state="closed", event="closed", close_reason=reason,
+                                  lost_s=lost_s))  # fmt: skip
+        return closed

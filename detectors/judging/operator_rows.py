@@ -48,7 +48,7 @@ def gather_rows(batches: Iterable[Batch], codes: Mapping[str, int], spans: Spans
         order = stable_order(is_open.astype(np.int64))
         rows = {name: column[order] for name, column in rows.items()}
     own = [rows["rank"], *class_parts(rows), rows["sequence"]]
-    if _are_distinct(own):
+    if begins_run(np.sort(pack_columns(own))).all():  # no two rows are equal: cheaper than to number them
         return rows
     _, kept = group_rows(own)
     kept.sort()
@@ -147,12 +147,6 @@ def _taken(parts: Sequence[tuple[Batch, int, int]], codes: Mapping[str, int], wa
     return {
         name: column.astype(np.float64 if name in _FLOATS else np.int64, copy=False) for name, column in taken.items()
     }
-
-
-def _are_distinct(columns: Sequence[Column]) -> bool:
-    """Whether no two rows are equal. Sorting their keys shows it, and is cheaper than numbering the rows."""
-    key = np.sort(pack_columns(columns))
-    return bool(begins_run(key).all())
 
 
 def _in_time(columns: Mapping[str, Column], iteration: Ints, rank: Ints, wanted: _Wanted) -> Flags:

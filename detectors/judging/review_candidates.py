@@ -56,16 +56,12 @@ def ranks_to_review(
     far = _far_pairs(sums, roles)
     is_odd = bool(odd or slow or below or far) or is_uneven or _has_heavy_stage(rows, topology, worth_ns)
     slowest = int(rows[-1].columns["rank"][np.argmax(rows[-1].columns["elapsed_ns"])])
-    oddest = _in_turns(odd, _ends_in_order(slow, topology), _ends_in_order(far, topology))[: JUDGING.most_odd]
+    # In turns: none of the lists may crowd out the others.
+    turns = chain.from_iterable(zip_longest(odd, _ends_in_order(slow, topology), _ends_in_order(far, topology)))
+    oddest = list(dict.fromkeys(one for one in turns if one is not None))[: JUDGING.most_odd]
     beside = _slow_pairs_beside(slow, sums, roles, topology)
     ranks = {slowest, *oddest, *ends_of(below, topology), *ends_of(beside, topology)}
     return ToReview(is_odd, ranks, _some_of_each_stage(rows[-1], topology), sums, roles)
-
-
-def _in_turns(*lists: Sequence[int]) -> list[int]:
-    """Return what the lists hold, each once, in turns: none of them may crowd out the others."""
-    turns = chain.from_iterable(zip_longest(*lists))
-    return list(dict.fromkeys(one for one in turns if one is not None))
 
 
 def _ends_in_order(lanes: Sequence[Lane], topology: Topology) -> list[int]:

@@ -110,7 +110,9 @@ def expected_ranges(group: Ints, triples: Floats, classes: int) -> tuple[Floats,
 def _judge_way(group: Ints, triples: Floats, rank: Ints, of_regular: Ints, regular: Floats) -> Judged:
     """Judge one direction of the NICs."""
     classes = int(max(group.max(initial=-1), of_regular.max(initial=-1))) + 1
-    scale = _largest(np.concatenate([group, of_regular]), np.concatenate([triples, regular]), classes)
+    largest = np.zeros((classes, 3))  # each component of each class is scaled to at most 1
+    np.fmax.at(largest, np.concatenate([group, of_regular]), np.concatenate([triples, regular]))
+    scale = np.where(largest > 0, largest, 1.0)
     triples, regular = triples / scale[group], regular / scale[of_regular]
     differential = differential_distances(group, triples, rank)
     low, high = expected_ranges(of_regular, regular, classes)
@@ -122,13 +124,6 @@ def _judge_way(group: Ints, triples: Floats, rank: Ints, of_regular: Ints, regul
 def _triples(patterns: Patterns, way: str) -> Floats:
     columns = (patterns.share, getattr(patterns, f"{way}_mean"), getattr(patterns, f"{way}_deviation"))
     return np.stack(columns, axis=1)
-
-
-def _largest(group: Ints, triples: Floats, classes: int) -> Floats:
-    """Return the largest value of each component of each class, by which the values are scaled to 1."""
-    largest = np.zeros((classes, 3))
-    np.fmax.at(largest, group, triples)
-    return np.where(largest > 0, largest, 1.0)
 
 
 def _far_shares(triples: Floats) -> Floats:

@@ -130,7 +130,8 @@ def steady_text(device: Device, communicator: int, swings: Sequence[Sequence[Swi
         others = [one[2 + way] for one in known if one.rank not in device.ranks and one[2 + way] >= 0]
         if own and others:
             swing, rate = (median(column) for column in zip(*own, strict=True))
-            found.append((swing, f"{verb} {_bits(rate)} meanwhile, ± {swing:.0%} (others ± {median(others):.0%})"))
+            bits = f"{rate * 8 / 1e6:.3g} Mbit/s" if rate < 1.25e8 else f"{rate * 8 / 1e9:.3g} Gbit/s"
+            found.append((swing, f"{verb} {bits} meanwhile, ± {swing:.0%} (others ± {median(others):.0%})"))
     return f"rank {device.ranks[0]} {min(found)[1]}" if found else None
 
 
@@ -142,10 +143,6 @@ def _typical(end: End, communicator: int, swings: Sequence[Swings], column: int)
         known = [own[communicator, rank][column + way] for rank in nic.ranks if (communicator, rank) in own]
         found += [min(finite)] if (finite := [value for value in known if value >= 0]) else []
     return median(found) if found else None
-
-
-def _bits(rate: float) -> str:
-    return f"{rate * 8 / 1e6:.3g} Mbit/s" if rate < 1.25e8 else f"{rate * 8 / 1e9:.3g} Gbit/s"
 
 
 # --------------------------------------------------------------------------------------------------------------------

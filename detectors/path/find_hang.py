@@ -154,7 +154,9 @@ class _Standing:
     def kept_by_silent_ranks(self) -> Operation | None:
         """Return the operation at which all known chains of waiting end, if none but silent ranks hold it up."""
         ends = last_groups({node: waits_for - {_UNTOLD} for node, waits_for in self._chains().items()})
-        is_clear = len(ends) == 1 and all(self._has_silent_alone(one) for one in self.inside)
+        # Whoever has no row of an operation, and stands nowhere, must log nothing at all.
+        logged = self._topology.places.keys() - self._topology.unlogged
+        is_clear = len(ends) == 1 and all(logged.isdisjoint(self.silent(one)) for one in self.inside)
         (end,) = ends[0] if is_clear and len(ends[0]) == 1 else (None,)
         return end if isinstance(end, tuple) and self.silent(end) else None
 
@@ -194,10 +196,6 @@ class _Standing:
         if len(group) > 1:
             return {node for node in group if isinstance(node, int)}
         return {rank for rank, one in self.head.items() if one in group}
-
-    def _has_silent_alone(self, one: Operation) -> bool:
-        """Whether everybody of whom an operation has no row, and who stands nowhere, logs nothing at all."""
-        return all(rank in self._topology.unlogged or rank not in self._topology.places for rank in self.silent(one))
 
     def _holds_up(self, one: Operation) -> set[int | Operation]:
         """Who keeps an operation from ending: who has not entered it, or stands somewhere before it."""

@@ -59,20 +59,16 @@ class Evidence:
         """Find causes, and which of them may be accused; `imbalance`: uneven data, if that is news."""
         causes = [*find_causes(_attributions(self.recent), self.topology), *imbalance]
         enough = [cause for cause in causes if self.is_seen_enough(cause)]
-        causes += self._come_and_gone(enough)
+        if len(self.returning) != len(self.recent):
+            # Transfers that come and go, and that the recent iterations alone don't show often enough.
+            found = find_causes(_attributions(self.returning), self.topology)
+            causes += [c for c in found if self.has_returned(c) and not any(is_same(c, other) for other in enough)]
         accusable = [
             (cause, self.recent if cause in enough else self.returning)
             for cause in causes
             if is_sure(cause) and (cause in enough or self.has_returned(cause))
         ]
         return Found(causes, accusable)
-
-    def _come_and_gone(self, enough: Sequence[Cause]) -> list[Cause]:
-        """Return slow transfers that come and go, and that the recent iterations alone don't show often enough."""
-        if len(self.returning) == len(self.recent):
-            return []
-        causes = find_causes(_attributions(self.returning), self.topology)
-        return [one for one in causes if self.has_returned(one) and not any(is_same(one, other) for other in enough)]
 
     def is_seen_enough(self, cause: Cause) -> bool:
         """Whether a cause was seen often enough in the recent iterations: all rules of the table but the last."""

@@ -60,16 +60,13 @@ def severity_of(loss: Loss, limits: SeverityLimits) -> str:
         return "page"
     if loss.seen < limits.least_seen or loss.lost_s < limits.least_lost_s:
         return "note"
-    if _may_page(loss, limits) and loss.in_an_hour_gpu_hours >= limits.page_gpu_hours:
+    # A page: somebody could stop it tonight, and it goes on and costs enough to be sure of it.
+    can_be_stopped = loss.has_suspect and loss.kind not in PLANS
+    is_sure = can_be_stopped and loss.share >= limits.page_share and loss.lasted_s >= limits.page_after_s
+    if is_sure and loss.in_an_hour_gpu_hours >= limits.page_gpu_hours:
         return "page"
     is_ticket = loss.in_an_hour_gpu_hours >= limits.ticket_gpu_hours or loss.in_an_hour_s >= limits.ticket_job_s
     return "ticket" if is_ticket else "note"
-
-
-def _may_page(loss: Loss, limits: SeverityLimits) -> bool:
-    """Whether somebody could stop it tonight, and it goes on and costs enough to be sure of it."""
-    is_fault = loss.has_suspect and loss.kind not in PLANS
-    return is_fault and loss.share >= limits.page_share and loss.lasted_s >= limits.page_after_s
 
 
 def worse(one: str, other: str) -> str:

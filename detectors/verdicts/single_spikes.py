@@ -58,19 +58,16 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     causes = find_causes([attribution], topology)
     if any(_is_chore(cause) for cause in causes[:1]):
         return None  # nor is anybody else accused: the chore made the iteration stand out
-    standing_out = [cause for cause in causes if _stands_out(cause, spike) and _costs_enough(cause, spike)]
-    return next((cause for cause in standing_out if _is_clear(cause, spike, attribution, topology)), None)
-
-
-def _stands_out(cause: Cause, spike: Observation) -> bool:
-    """Whether the iteration stands out of its noise, and the accused rank out of how late the latest ranks are."""
-    return spike.sigmas >= VERDICTS.spike_sigmas and (cause.kind != "slow_rank" or spike.is_late_once(cause))
-
-
-def _costs_enough(cause: Cause, spike: Observation) -> bool:
-    is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
-    least_share = VERDICTS.spike_cost_of_one if is_one else VERDICTS.spike_cost
-    return spike.excess_ns >= least_share * spike.reference_ns
+    if not spike.sigmas >= VERDICTS.spike_sigmas:  # NaN too: nothing tells the noise
+        return None
+    for cause in causes:
+        is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
+        least_ns = (VERDICTS.spike_cost_of_one if is_one else VERDICTS.spike_cost) * spike.reference_ns
+        # The accused rank must also stand out of how late the latest ranks are.
+        stands_out = cause.kind != "slow_rank" or spike.is_late_once(cause)
+        if stands_out and spike.excess_ns >= least_ns and _is_clear(cause, spike, attribution, topology):
+            return cause
+    return None
 
 
 def _is_chore(cause: Cause) -> bool:

@@ -44,20 +44,6 @@ def _is_of_stage(lane: Lane, attribution: Attribution, topology: Topology) -> bo
     return is_late_together(stage, [attribution])
 
 
-def _is_lost_to_ranks(one: Suspicion) -> bool:
-    """Whether ranks' own work made an iteration long: by as large a share of it as any cause must explain.
-
-    Where a batch is longer for everybody, what is left beside that is noise, and its largest part another rank's in
-    each iteration.
-    """
-    return one.lane.kind == "work" and one.work_ns >= BLAME.match_share * one.total_ns
-
-
-def _come_last_in_turn(ranks: Sequence[int]) -> bool:
-    """Whether several ranks came last, and none of them in most iterations."""
-    return len(set(ranks)) >= VERDICTS.uneven_ranks and 2 * max(map(ranks.count, ranks)) <= len(ranks)
-
-
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:
     """Whether most of these ranks live on one host, and chance would hardly put as many on any host.
 
@@ -134,9 +120,12 @@ class Suspicions:
         ranks = [one.lane.first for one in newest]
         is_uneven = (
             len(newest) == VERDICTS.uneven_seen
-            and all(_is_lost_to_ranks(one) for one in newest)
+            # Lost to ranks' own work, by as large a share as any cause must explain. Where a batch is longer for
+            # everybody, the rest is noise, and its largest part another rank's in each iteration.
+            and all(o.lane.kind == "work" and o.work_ns >= BLAME.match_share * o.total_ns for o in newest)
             and newest[-1].iteration - newest[0].iteration < 2 * VERDICTS.uneven_seen  # most iterations are long
-            and _come_last_in_turn(ranks)
+            and len(set(ranks)) >= VERDICTS.uneven_ranks
+            and 2 * max(map(ranks.count, ranks)) <= len(ranks)  # none of them came last in most iterations
             and not _live_on_one_host(ranks, topology)
             and 2 * sum(one.is_of_stage for one in newest) <= len(newest)
         )

@@ -49,11 +49,7 @@ def adapt(library: str, path: str, options: Mapping[str, Any], adapter: Mapping[
     else:
         make = partial(_river_model, kind, dict(options), own)
     make()  # options that the class does not take are told now
-    return partial(_outliers, kind.__name__, make, own)
-
-
-def _outliers(name: str, make: Any, own: AdapterOptions) -> Detector:
-    return OutlierAdapter(name, make, own)
+    return partial(OutlierAdapter, kind.__name__, make, own)
 
 
 def _drift(kind: type, options: dict[str, Any], own: AdapterOptions) -> Detector:
@@ -93,14 +89,11 @@ def _find(library: str, path: str) -> type:
         raise PluginError(f"detector {shown} must be in {library}; got no module {library}.{module_name}") from error
     known = [one for one, value in vars(module).items() if _is_detector(library, value)]
     if name not in known:
-        hint = nearest(name, known) or f"; there {_are(known)}"
+        there = f"are {', '.join(known)}" if known else "is none in this module"
+        hint = nearest(name, known) or f"; there {there}"
         raise PluginError(f"detector {shown} must be an outlier or drift detector of {library}{hint}")
     kind: type = getattr(module, name)
     return kind
-
-
-def _are(known: list[str]) -> str:
-    return f"are {', '.join(known)}" if known else "is none in this module"
 
 
 def _is_detector(library: str, value: object) -> bool:
