@@ -300,11 +300,7 @@ class _Link(SuspectKind):
     name, accusation = "link", "slow_link"
 
     def ways(self) -> Mapping[Way, float]:
-        return {
-            "both": LIKELIHOODS.link_both_ways,
-            "out": LIKELIHOODS.link_one_way,
-            "in": LIKELIHOODS.link_one_way,
-        }
+        return {"both": LIKELIHOODS.link_both_ways, "out": LIKELIHOODS.link_one_way, "in": LIKELIHOODS.link_one_way}
 
     def candidates(self, scene: Scene) -> list[Device]:
         """Slow pairs between ranks of the lane, and the one path that a group of two takes."""

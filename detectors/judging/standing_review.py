@@ -15,21 +15,11 @@ from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack
 from irregulars.detectors.judging.nic_rates import stage_rates, with_rates
 from irregulars.detectors.judging.operator_reader import OperatorReader
 from irregulars.detectors.judging.operator_rows import joined
-from irregulars.detectors.judging.review_candidates import (
-    ToReview,
-    late_of,
-    ranks_to_review,
-)
+from irregulars.detectors.judging.review_candidates import ToReview, late_of, ranks_to_review
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution, path_work_ns
 from irregulars.detectors.path.microbatch_work import microbatch_work_ns
-from irregulars.detectors.path.ranks_to_read import (
-    accused_lanes,
-    ends_of,
-    may_be_slow,
-    narrow_groups,
-    pairs_beside,
-)
+from irregulars.detectors.path.ranks_to_read import accused_lanes, ends_of, may_be_slow, narrow_groups, pairs_beside
 from irregulars.detectors.path.usual_by_peers import attribute_by_peers
 from irregulars.detectors.path.without_start_times import attribute_untimed_by_peers, find_waits
 from irregulars.dtypes import Column
@@ -88,12 +78,7 @@ def _is_again(found: Plan, before: Plan) -> bool:
 
 
 def review_regular(
-    regular: Sequence[IterationRows],
-    reader: OperatorReader,
-    delta: float,
-    read_back: ReadBack,
-    *,
-    has_standing: bool,
+    regular: Sequence[IterationRows], reader: OperatorReader, delta: float, read_back: ReadBack, *, has_standing: bool
 ) -> tuple[list[Cause], list[Observation]] | None:
     """Hold the newest regular iterations against peers.
 

@@ -17,12 +17,7 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.lane_tables import usual_lanes
 from irregulars.detectors.path.operator_graph import OperatorGraph, collective_rows
 from irregulars.detectors.path.ranks_to_read import beside, lane_sums, usual_sums
-from irregulars.detectors.path.usual_by_past import (
-    Reference,
-    UsualTransfers,
-    learn_reference,
-    learn_transfers,
-)
+from irregulars.detectors.path.usual_by_past import Reference, UsualTransfers, learn_reference, learn_transfers
 from irregulars.detectors.path.without_start_times import find_waits
 from irregulars.dtypes import Column, Floats, Ints
 

@@ -77,10 +77,7 @@ def swings_of(patterns: Patterns, communicators: Collection[int], usual: Peaks) 
 
 
 def steady_ends(
-    communicator: int,
-    ranks: Iterable[int],
-    swings: Sequence[Sequence[Swing]],
-    topology: Topology,
+    communicator: int, ranks: Iterable[int], swings: Sequence[Sequence[Swing]], topology: Topology
 ) -> dict[End, bool]:
     """Say of each NIC that takes part, sending and receiving, whether its rate is steady and capped.
 

@@ -50,10 +50,7 @@ class Hang(NamedTuple):
 
 
 def find_hang(
-    columns: Mapping[str, Column],
-    topology: Topology,
-    trusted: Collection[int],
-    lossy: Collection[int] = (),
+    columns: Mapping[str, Column], topology: Topology, trusted: Collection[int], lossy: Collection[int] = ()
 ) -> Hang | None:
     """Find who keeps operators from ending that never ended.
 

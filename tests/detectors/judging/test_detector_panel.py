@@ -81,12 +81,7 @@ def test_a_verdict_of_a_detector_goes_on() -> None:
     # It goes on while the rank is strange and says so when that has doubled
     outcome = judge_trace(strange_job({3: set(range(30, 50))}), SETTINGS)
     told = [(one.event, one.iterations) for one in custom(outcome)]
-    assert told == [
-        ("opened", (30, 34)),
-        ("continued", (30, 38)),
-        ("continued", (30, 46)),
-        ("closed", (30, 50)),
-    ]
+    assert told == [("opened", (30, 34)), ("continued", (30, 38)), ("continued", (30, 46)), ("closed", (30, 50))]
     assert custom(outcome)[-1].close_reason == "recovered"
     # What is not known neither shows nor ends it
     trace = strange_job({3: set(range(30, 40))}, 90)

@@ -19,14 +19,7 @@ from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import OperatorLog
 from tests.detectors.judging.read_job import ReadJob
 from tests.streams.eight_ranks import EIGHT, SHARED, EightRanks, faulty
-from tests.streams.judged_streams import (
-    MonitoredJob,
-    Outcome,
-    in_order,
-    judge,
-    judge_trace,
-    shifted,
-)
+from tests.streams.judged_streams import MonitoredJob, Outcome, in_order, judge, judge_trace, shifted
 from tests.streams.lockstep_job import MS, LockstepJob
 
 

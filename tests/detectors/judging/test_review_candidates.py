@@ -31,10 +31,7 @@ def iteration(number: int, over_ms: Mapping[int, float], lost: tuple[int, ...] =
     """An iteration of 100 ms; ranks work 50 ms, and some of them longer."""
     parts = [
         evidence_of(
-            rank,
-            {number: 100.0},
-            work_ns=(50.0 + over_ms.get(rank, 0.0)) * MS,
-            operators=10 - (rank in lost),
+            rank, {number: 100.0}, work_ns=(50.0 + over_ms.get(rank, 0.0)) * MS, operators=10 - (rank in lost)
         )
         for rank in range(RANKS)
     ]

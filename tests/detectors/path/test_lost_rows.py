@@ -161,10 +161,7 @@ def test_messages_of_micro_batches_pair_up() -> None:
 def test_of_the_first_and_the_last_stage_nothing_is_said(rank: int) -> None:
     """The first makes messages of its own, the last makes none of some that it gets."""
     peer = 1
-    rows = [
-        row(rank, 0, 10, "recv", group=7, peer=peer),
-        row(rank, 40, 45, "send", group=7, peer=peer),
-    ]
+    rows = [row(rank, 0, 10, "recv", group=7, peer=peer), row(rank, 40, 45, "send", group=7, peer=peer)]
     assert work(*rows) == {}
 
 

@@ -34,10 +34,7 @@ def of_share(share: float, lasted_s: float, world_size: int = 4) -> Loss:
 
 # Faults that a limit, moved by a quarter, would put elsewhere: one 10 % below it and one 10 % above.
 SIDES: dict[str, tuple[Loss, Loss]] = {
-    "least_seen": (
-        replace(of_share(0.5, 30.0), seen=2),
-        replace(of_share(0.5, 30.0), seen=3),
-    ),
+    "least_seen": (replace(of_share(0.5, 30.0), seen=2), replace(of_share(0.5, 30.0), seen=3)),
     "least_lost_s": (of_share(0.5, 0.18), of_share(0.5, 0.22)),
     "ticket_gpu_hours": (of_share(0.9 / 4600 * 36, 1000.0, 100), of_share(1.1 / 4600 * 36, 1000.0, 100)),
     "ticket_job_s": (of_share(324 / 4600, 1000.0, 1), of_share(396 / 4600, 1000.0, 1)),
