@@ -194,7 +194,7 @@ class _Groups:
 # --------------------------------------------------------------------------------------------------------------------
 # Gaps and transfers of an iteration as they would be if nothing had been slow.
 # A slow device makes all of its pieces longer by about the same factor, so all gaps of a rank, and all transfers of a
-# lane, are judged together: by the mean of their log ratios to what is usual. If that stands out, all of them are
+# lane, are judged together: by the mean of their log ratios to the usual values. If that stands out, all of them are
 # divided by the factor, which takes the fault away and leaves each piece its own luck. A single gap that is far out
 # alone (a rank that stood still once) is set to its usual length.
 

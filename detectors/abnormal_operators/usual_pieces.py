@@ -26,7 +26,7 @@ class UsualPieces(NamedTuple):
     # Place of the operator after which the gap begins; `_DIFFERS` where it is not always the same one, as on a second
     # stream
     before: Ints
-    # Medians
+    # Median gaps and transfers
     gap_ns: Floats
     transfer_ns: Floats
     # Standard deviations of the log ratios of single gaps and transfers to these medians

@@ -2,7 +2,7 @@
 
 Three definitions are in use. `median`, `row_medians` and `medians` take the mean of the two middle values, as
 `numpy.median` does, which needs five times as long for the few values of a window.
-`lower_medians` takes the lower of the two: of two peers the slower is the odd one, so the faster says what is usual.
+`lower_medians` takes the lower of the two: of two peers the slower is the odd one, so the faster is the usual one.
 `weighted_medians` takes the lowest value up to which half of the weight lies.
 """
 

@@ -16,7 +16,7 @@ class Observation:
     """One judged iteration."""
 
     iteration: int
-    # How long it took, what is usual, and when it began
+    # Its time, the usual time, and when it began
     elapsed_ns: float
     reference_ns: float
     time_ns: int

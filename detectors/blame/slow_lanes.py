@@ -1,6 +1,6 @@
 """Which lanes were slow, over all iterations that are looked at.
 
-A lane counts by how surely it differs from what is usual, and not by what it costs: a NIC at a ninth of its speed
+A lane counts by how surely it differs from its usual time, and not by its cost: a NIC at a ninth of its speed
 shows in each of its sends, also where they are a hundredth of the iteration.
 """
 
@@ -75,7 +75,7 @@ class SeenLanes:
 
 
 def stands_out(lane: Lane, attributions: Sequence[Attribution]) -> bool:
-    """Whether some iterations together show that a lane is slow, beyond the noise of it and of what is usual."""
+    """Whether some iterations together show that a lane is slow, beyond its noise and that of its usual time."""
     lanes = _typical_lanes([(0, a.lanes[lane]) for a in attributions if lane in a.lanes])
     return bool((lanes.excess_ns > _noticed_ns(lanes)).any())
 
@@ -136,7 +136,7 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[int]:
 def _noticed_ns(lanes: _Lanes) -> Floats:
     """Return the excess above which lanes are slow beyond noise and drift, ns: some standard errors of the median.
 
-    It is of these iterations and of what is usual.
+    It is of these iterations and of the usual time.
     """
     of_noise_ns = lanes.noise_ns * np.sqrt(1 / lanes.iterations + 1 / _USUAL_ITERATIONS)
     of_clock_ns = JOB.least_resolution_ns * lanes.transfers  # roundings that are alike add up

@@ -189,7 +189,7 @@ def starved_ranks(attributions: Sequence[Attribution], least_ns: float) -> set[i
     """Find the ranks whose own work takes longer than usual while that of most others does not.
 
     No fault makes work quicker: by as much as the quickest rank seems to be the comparison itself is wrong, in
-    either direction, since what is usual comes from a few iterations and a gap may hold waiting that nobody logged.
+    either direction, since usual times come from a few iterations, and a gap may hold waiting that is in no log.
     Ranks are held against the median of all, so that no more than half of them can be late: else the job has changed.
 
     `attributions`: of some iterations. By how much each rank's work took longer than usual counts, on the critical

@@ -155,7 +155,7 @@ HISTORY: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class LatenessState:
-    """What a `LatenessWatch` keeps."""
+    """The state of a `LatenessWatch`."""
 
     history: tuple[tuple[int, Late], ...]
     before: tuple[Late, ...] | None
@@ -167,7 +167,7 @@ class LatenessWatch:
     def __init__(self) -> None:
         self.history: deque[tuple[int, Late]] = deque(maxlen=HISTORY)
         self._known: deque[Late] = deque(maxlen=HISTORY)  # the same without ranks whose lateness is not known
-        # The iterations before the open verdict. Later ones hold its fault, which must not become what is usual.
+        # The iterations before the open verdict. Later ones hold its fault, which must not become usual.
         self._before: list[Late] | None = None
 
     def look(self, late_ns: Late) -> Latest | None:

@@ -37,7 +37,7 @@ _DRIFT_MEMORY: Final = 512  # iterations; the state replays them all, so they ar
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """What an `IterationWindow` keeps: what entered it, oldest first, ns."""
+    """The state of an `IterationWindow`: what entered it, oldest first, ns."""
 
     clipped: tuple[float, ...]
     regular: tuple[float, ...]
@@ -280,7 +280,7 @@ def drift_detector() -> type[ADWIN]:
 
 @dataclass(frozen=True, slots=True)
 class DriftState:
-    """What a `DriftWatch` keeps: ADWIN is a function of what it was fed, so that is enough."""
+    """The state of a `DriftWatch`: ADWIN is a function of what it was fed, so that is enough."""
 
     confidence: float
     elapsed_ns: tuple[float, ...]

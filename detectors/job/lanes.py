@@ -52,7 +52,7 @@ EVERYBODY: Final = Lane("work", -1)
 
 
 class UsualLane(NamedTuple):
-    """What is usual for a lane, learned from iterations without a fault."""
+    """The usual values for a lane, learned from iterations without a fault."""
 
     mean_ns: float  # mean time of one transfer
     noise_ns: float  # robust standard deviation of that mean from iteration to iteration
@@ -61,7 +61,7 @@ class UsualLane(NamedTuple):
 
 
 class LaneExcess(NamedTuple):
-    """The transfers of one lane in one iteration, compared with what is usual."""
+    """The transfers of one lane in one iteration, compared with the usual values."""
 
     excess_ns: float  # how much longer than usual all of them took together
     usual_ns: float  # how long they usually take together

@@ -48,7 +48,7 @@ class Circumstances(NamedTuple):
 
     judged: int  # iterations that were judged before it
     healthy: Level  # the level that it is held against
-    # As in `irregulars.settings.JudgeSettings`
+    # Of `irregulars.settings.JudgeSettings`
     delta: float
     window: int
     has_open: bool  # whether a verdict is open that irregular iterations opened
@@ -59,7 +59,7 @@ class Investigator:
 
     `reader`: reads operators, and knows the job. `budget`: which iterations of a large job may be read. `log`: keeps
     operators and behaviour patterns for the sinks. `regular`: the newest regular iterations. `usual_rows`,
-    `usual_age`: those of them that show what is usual, and for how many iterations they have done so. `read_last`:
+    `usual_age`: those of them that show the usual values, and for how many iterations they have done so. `read_last`:
     the newest iteration that was read of an open verdict, and its excess, ns.
     """
 
@@ -108,7 +108,7 @@ class Investigator:
         return finding
 
     def learn(self, rows: IterationRows, *, is_regular: bool) -> None:
-        """Take in a judged iteration; a regular one shows what is usual."""
+        """Take in a judged iteration; a regular one shows the usual values."""
         self.usual_age += 1
         if is_regular:
             self.regular.append(rows)
@@ -145,7 +145,7 @@ class Investigator:
         return carry_over(*self.read_last, rows.number, excess_ns, self.reader.work_excess_ns(rows))
 
     def _renew_usual(self, now: Circumstances, read_back: ReadBack) -> None:
-        """Learn what is usual when it is first needed, and anew when it is older than the window.
+        """Learn the usual values when they are first needed, and anew when they are older than the window.
 
         While a verdict is open it stays: the iterations since then hold the fault.
         """

@@ -42,7 +42,7 @@ from irregulars.state_codec import Part
 
 @dataclass(frozen=True, slots=True)
 class JudgeState:
-    """What an `IterationJudge` and its parts keep; names and meanings are those of their attributes."""
+    """The state of an `IterationJudge` and its parts; names and meanings are those of their attributes."""
 
     job: str
     attempt: int
@@ -285,7 +285,7 @@ class IterationJudge:
         return self._healthy_before or Level(self._window.mean_ns, self._window.limit_ns)
 
     def _learn(self, rows: IterationRows, *, is_irregular: bool | None, is_suspect: bool) -> None:
-        """Let the window and what is usual follow the job; suspect iterations do not say what is usual."""
+        """Let the window and the usual values follow the job; suspect iterations show no usual values."""
         has_open = self._tracker.has_open
         had_shift = self._window.has_shift
         self._window.learn(rows.elapsed_ns, is_irregular=is_irregular)

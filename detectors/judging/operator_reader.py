@@ -1,7 +1,7 @@
 """Read operators back and say where an irregular iteration's time went, with as little reading as that takes.
 
 A small job is read whole. Of a large one only those ranks are read on which the critical path can depend
-(`detectors.path.ranks_to_read`), in the irregular iteration and in the regular ones that show what is usual. An
+(`detectors.path.ranks_to_read`), in the irregular iteration and in the regular ones that show the usual values. An
 iteration that looks like another one of the same incident need not be read at all (`carry_over`).
 """
 
@@ -152,7 +152,7 @@ class OperatorReader:
 
     @property
     def has_usual(self) -> bool:
-        """Whether regular iterations were given that show what is usual."""
+        """Whether regular iterations were given that show the usual values."""
         return self._usual is not None
 
     def forget_usual(self) -> None:
@@ -160,7 +160,7 @@ class OperatorReader:
         self._usual = None
 
     def set_usual(self, iterations: Sequence[IterationRows], read_back: ReadBack) -> None:
-        """Learn from these regular iterations what is usual."""
+        """Learn from these regular iterations the usual values."""
         is_whole = len(iterations[-1]) <= JUDGING.whole_ranks
         self._usual = UsualOperators(
             list(iterations) if is_whole else list(iterations)[-JUDGING.followed_usual_iterations :],

@@ -19,7 +19,7 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
-    """What a `ReadingBudget` keeps."""
+    """The state of a `ReadingBudget`."""
 
     read_at: tuple[int, ...]
     newest: int | None

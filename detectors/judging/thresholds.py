@@ -1,4 +1,4 @@
-"""The thresholds of this room: what is usual, what is looked into, when healthy iterations are reviewed."""
+"""The thresholds of this room: the usual values, what is looked into, when healthy iterations are reviewed."""
 
 from __future__ import annotations
 

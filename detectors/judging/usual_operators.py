@@ -1,4 +1,4 @@
-"""What is usual of a job's operators, by some regular iterations of the ranks that were read."""
+"""The usual values of a job's operators, by some regular iterations of the ranks that were read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Build = Callable[[Sequence[IterationRows], Mapping[str, Column]], OperatorGraph]
 
 
 class UsualOperators:
-    """What is usual of the ranks that were read so far; it is computed when it is asked for.
+    """The usual values of the ranks that were read so far, each computed when it is asked for.
 
     `iterations`: regular iterations. `is_whole`: whether all ranks are read.
     """
@@ -56,7 +56,7 @@ class UsualOperators:
         self._learned = self._learned_untimed = None
 
     def reference(self, build: Build) -> Reference:
-        """Return what is usual at each place of an iteration."""
+        """Return the usual values at each place of an iteration."""
         if self._learned is None:
             own = [rows.only(self.ranks) for rows in self.iterations]
             graph = build(own, self.columns)
@@ -66,7 +66,7 @@ class UsualOperators:
         return self._learned
 
     def transfers(self, communicators: Collection[int], clocks: Clocks) -> Reference | UsualTransfers:
-        """Return what is usual of the transfers of some communicators' collectives, and perhaps of all else.
+        """Return the usual values of the transfers of some communicators' collectives, and perhaps of all else.
 
         While a path is followed each round reads more ranks, and asks for no more than that.
         """
@@ -76,13 +76,13 @@ class UsualOperators:
 
     @property
     def pieces(self) -> UsualPieces | None:
-        """What is usual of single operators, of jobs read whole and not too large, once `reference` was asked."""
+        """The usual values of single operators, of jobs read whole and not too large, once `reference` was asked."""
         if self._graph is not None:
             self._pieces, self._graph = learn_usual_pieces(self._graph), None
         return self._pieces
 
     def untimed(self) -> dict[Lane, UsualLane]:
-        """Return what is usual on each lane, by durations alone."""
+        """Return the usual values on each lane, by durations alone."""
         if self._learned_untimed is None:
             self._learned_untimed = usual_lanes(find_waits(self.columns or NO_OPERATORS).table)
         return self._learned_untimed
@@ -90,7 +90,7 @@ class UsualOperators:
     def lanes(
         self, codes: Mapping[str, int], carried: Collection[int], topology: Topology
     ) -> Mapping[Lane, tuple[float, float]]:
-        """Return what is usual on each lane that touches these ranks, by the summaries of the evidence.
+        """Return the usual values on each lane that touches these ranks, by the summaries of the evidence.
 
         Each iteration of an incident asks for the same ranks, so that the newest answer is kept.
         """

@@ -26,7 +26,7 @@ from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.nics.thresholds import NICS
 from irregulars.dtypes import Floats, Ints
 
-Rates = Mapping[int, tuple[float, float]]  # peak rates of ranks' NICs, sent and received, as ratios to what is usual
+Rates = Mapping[int, tuple[float, float]]  # peak rates of ranks' NICs, sent and received, over the usual ones
 _RATE_BITS: Final = 10  # significant ones of a ratio: of some hundred samples one is the peak
 
 _NOTHING: Final = 1e-9  # of the usual peak: has a logarithm

@@ -37,7 +37,7 @@ class Swing(NamedTuple):
     """How a rank's NIC moved while operators of a communicator ran: sent and received.
 
     ``tx`` and ``rx`` are deviation over mean, ``_rate`` the mean in bytes per second, ``_ratio`` the mean over the
-    usual peak of the NIC. NaN where there were too few samples, or nobody knows what is usual.
+    usual peak of the NIC. NaN where there were too few samples, or the usual values are not known.
     """
 
     communicator: int

@@ -1,4 +1,4 @@
-"""From the symptom to the first cause: the critical path of an iteration, against what is usual.
+"""From the symptom to the first cause: the critical path of an iteration, against usual times.
 
 The path starts at the operator that ended the iteration and goes back in time. Each operator on it first gives its
 transfer (from the last partner's arrival to its end); then the path jumps to that partner, whose gap it was that all
@@ -107,7 +107,7 @@ class Attribution(_Derived):
     # How much longer than usual the iteration took; None while unknown. The path's parts may add up to more: without
     # the excess of one of them, some of the time would have been spent waiting for another.
     excess_ns: float | None = None
-    # Peak rates of ranks' NICs, sent and received, as ratios to what is usual
+    # Peak rates of ranks' NICs, sent and received, as ratios to the usual values
     rates: Rates = field(default_factory=dict)
     swings: tuple[Swing, ...] = ()  # how steadily ranks' NICs moved while operators of the path's communicators ran
     # Whether what is usual was told by peers in the same iteration, and not by the job's past
@@ -221,7 +221,7 @@ def slow_collectives(
 
     It is also an upper bound of the time by which a member that is missing from the graph may have come later.
 
-    `rows`: the collectives on the path (`path_collectives`). `usual`: what is usual of their communicators at least.
+    `rows`: the collectives on the path (`path_collectives`). `usual`: of their communicators at least.
     """
     usual_ns = np.nan_to_num(usual_transfers(graph, rows, usual))  # never seen before: all of it is new
     excess_ns: dict[int, float] = {}

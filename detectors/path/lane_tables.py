@@ -84,7 +84,7 @@ def sum_lanes(lanes: list[Lane], lane: Ints, iteration: Ints, transfer_ns: Float
 
 
 def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane]) -> dict[Lane, LaneExcess]:
-    """Compare the lanes of one iteration with what is usual."""
+    """Compare the lanes of one iteration with the usual values."""
     at = np.flatnonzero(table.iterations == iteration)
     if len(at) == 0:
         return {}
@@ -103,7 +103,7 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
 
 
 def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
-    """Return what is usual for each lane: the median over these iterations, which had no fault."""
+    """Return the usual values for each lane: the median over these iterations, which had no fault."""
     usual: dict[Lane, UsualLane] = {}
     seen_in, number = np.unique(table.counts > 0, axis=0, return_inverse=True)
     for at, iterations in enumerate(seen_in):  # mostly one: all lanes in all iterations

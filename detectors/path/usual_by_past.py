@@ -44,7 +44,7 @@ class Reference:
     ordinal; ``previous`` (the place of the operator that had ended last before; -1: none), ``start_ns`` and
     ``end_ns`` (from the first start of the rank's iteration), ``gap_ns``, ``since_ns``
     (`OperatorGraph.since_previous_ns`), ``is_overlapped`` (whether the rank works on while the operator before
-    runs), ``transfer_ns`` and ``size_bytes`` belong to the places. ``lanes``: what is usual for each lane of
+    runs), ``transfer_ns`` and ``size_bytes`` belong to the places. ``lanes``: the usual values for each lane of
     transfers. ``operators``: how many each rank runs in an iteration.
     """
 
@@ -64,7 +64,7 @@ class Reference:
 
 
 class UsualTransfers(NamedTuple):
-    """What is usual of transfers alone; names and meanings are those of `Reference`."""
+    """The usual values of transfers alone; names and meanings are those of `Reference`."""
 
     classes: Ints
     places: Ints
@@ -91,7 +91,7 @@ def usual_transfers(graph: OperatorGraph, rows: Ints, usual: Reference | UsualTr
 
 
 def learn_reference(graph: OperatorGraph) -> Reference:
-    """Learn what is usual from the rows of regular iterations."""
+    """Learn the usual values from the rows of regular iterations."""
     classes, keys = _places_of(graph)
     inverse, first = group_rows([keys])
     places = keys[first]

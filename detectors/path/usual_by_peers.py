@@ -2,7 +2,7 @@
 
 A fault that is older than the recording has no healthy past to be held against. But a synchronous job has many ranks
 in the same role: the same pipeline stage, the same place in the program. What most of them take for a piece of work
-or for a transfer is what is usual.
+or for a transfer is the usual one.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _usual_of_peers(role: Ints, owner: Ints, values: Ints, least: int) -> Floats
 
 
 def _usual_of_free_peers(role: Ints, owner: Ints, values: Ints, is_free: Flags) -> Floats:
-    """Return what is usual in each row's role; for a free row among free rows only, if they have enough owners."""
+    """Return the usual values in each row's role; for a free row among free rows only, if they have enough owners."""
     usual = _usual_of_peers(role, owner, values, PATH.min_peers)
     free = np.flatnonzero(is_free)
     of_free = _usual_of_peers(group_rows([role[free]])[0], owner[free], values[free], PATH.min_peers)
@@ -225,7 +225,7 @@ def roles_by_peers(lanes: Sequence[Lane], topology: Topology) -> Ints:
 
 
 def lanes_by_peers(table: LaneTable, iteration: int, topology: Topology) -> dict[Lane, UsualLane]:
-    """Return what is usual for each lane of one iteration: the lower median of the lanes in its role, and the spread.
+    """Return the usual time of each lane of one iteration: the lower median of the lanes in its role, and the spread.
 
     Lanes without peers are left out. Sizes are NaN, since lanes of one role move about as many bytes.
     """

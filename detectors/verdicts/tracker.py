@@ -28,7 +28,7 @@ from irregulars.settings import SeverityLimits
 
 @dataclass(frozen=True, slots=True)
 class TrackerState:
-    """What a `VerdictTracker` keeps; `looked_into` without those that are in `recent`."""
+    """The state of a `VerdictTracker`; `looked_into` without those that are in `recent`."""
 
     job: str
     attempt: int

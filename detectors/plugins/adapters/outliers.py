@@ -66,7 +66,7 @@ class OutlierAdapter:
         return scores
 
     def learn(self, frame: Frame) -> None:
-        """Teach models some of the rows, then move what is usual."""
+        """Teach models some of the rows, then move the usual values."""
         keys, sigmas = self._sigmas(frame)
         rows = np.flatnonzero(np.isfinite(sigmas).all(axis=1))
         if self.level == "rank":

@@ -1,6 +1,6 @@
 """Features of a rank's operators: Holmes's families as ratios to the rank's own past, and the rows worth scoring.
 
-Holmes trains one forest per job on absolute times. Here all times are divided by what is usual for the same slot, the
+Holmes trains one forest per job on absolute times. Here all times are divided by the usual ones for the same slot, the
 same class and the whole iteration of the rank, or are logarithms of such ratios, so that one forest serves all jobs.
 What Holmes lacks are the slot (`detectors.plugins.forest.past`) and the company: how far the operators of the same
 class are from their usual in this iteration, and which part of the iteration's excess an operator makes. The size of
@@ -41,7 +41,7 @@ FEATURES: Final = (
 """Columns of the matrix.
 
 ``*_ratio``
-    Natural logarithm of what is over what is usual. ``expected_ratio`` compares with what is usual after a gap of
+    Natural logarithm of the ratio to the usual value. ``expected_ratio`` compares with the usual one after a gap of
     this length: who arrives earlier than usual waits longer. ``median_ratio`` is the middle one of the rank.
 ``*_z``, ``*_quartile``, ``*_iqr``, ``*_deviation``
     Distance to the mean in standard deviations and above the upper quartile in interquartile ranges, and these two
@@ -63,7 +63,7 @@ _PART_LIMITS: Final = (-5.0, 5.0)  # parts of the iteration's excess; beyond, th
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Rows of a frame beside what is usual for them; all arrays have one value per row.
+    """Rows of a frame beside the usual values for them; all arrays have one value per row.
 
     ``values`` is log elapsed, ``early_ns`` by how much the gap was shorter than usual, ``class_`` a small number per
     class, ``place`` the row's part of the way through the iteration. Of the two ``times`` and ``usual_times`` (log
@@ -169,7 +169,7 @@ _ALL: Final = -1  # signal of all operators together
 
 
 class DriftSignals:
-    """Watches how far a rank's operators are from what is usual, with one ADWIN per kind of operator.
+    """Watches how far a rank's operators are from the usual values, with one ADWIN per kind of operator.
 
     The signals are medians of log ratios over an iteration: a single operator, whatever it takes, does not move them.
 
@@ -333,6 +333,6 @@ def _find(codes: Codes, wanted: Codes) -> tuple[Ints, Flags]:
 
 
 def _choose(has_slot: Flags, of_slot: Statistics, of_class: Statistics) -> Statistics:
-    """What is usual for the slot, or for the class where the slot is new."""
+    """The usual values for the slot, or for the class where the slot is new."""
     pairs = zip(of_slot, of_class, strict=True)
     return Statistics(*(np.where(has_slot, slot, class_) for slot, class_ in pairs))
