@@ -1,6 +1,6 @@
 """Features of a rank's operators: Holmes's families as ratios to the rank's own past, and the rows worth scoring.
 
-Holmes trains one forest per job on absolute times. Here all times are divided by the usual ones for the same slot, the
+Holmes trains one forest per job on absolute times. Here all times are divided by the usual ones of the slot, the
 same class and the whole iteration of the rank, or are logarithms of such ratios, so that one forest serves all jobs.
 What Holmes lacks are the slot (`detectors.plugins.forest.past`) and the company: how far the operators of the same
 class are from their usual in this iteration, and which part of the iteration's excess an operator makes. The size of
