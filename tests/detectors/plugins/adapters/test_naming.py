@@ -16,9 +16,8 @@ from irregulars.detectors.plugins.protocol import Detector
 from irregulars.detectors.plugins.sample_frames import sample_frame
 from irregulars.errors import PluginError
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -34,6 +33,7 @@ def test_a_line_of_settings_makes_a_detector_that_keeps_the_promises(text: str) 
     load_detector(text, is_checked=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -53,6 +53,7 @@ def test_options_of_the_model_and_of_the_adapter_are_told_apart(text: str, name:
     assert parse_detector(text) == name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -84,6 +85,7 @@ def test_what_cannot_be_used_is_one_line(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_modules_checks_and_settings_of_adapters() -> None:
     # No module outside of the library is imported: a class that a library's module merely imports is not its own.
     with pytest.raises(PluginError, match=r"must be an outlier or drift detector of river"):
@@ -97,6 +99,7 @@ def test_modules_checks_and_settings_of_adapters() -> None:
     assert pickle.loads(pickle.dumps(made["operator"][0]))().level == "operator"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["river:drift.ADWIN", "river:anomaly.GaussianScorer"])
 def test_a_strange_row_is_explained(text: str) -> None:
     detector = load_detector(text, is_checked=False)()
@@ -109,11 +112,13 @@ def test_a_strange_row_is_explained(text: str) -> None:
     assert detector.explain(sample_frame("rank", 1, 99), 98) == "", "a rank that was never seen"
 
 
+@pytest.mark.slow
 def test_outliers_and_drifts_have_their_adapters() -> None:
     assert isinstance(load_detector("river:drift.binary.DDM", is_checked=False)(), DriftAdapter)
     assert isinstance(load_detector("sklearn:neighbors.LocalOutlierFactor", is_checked=False)(), OutlierAdapter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_model_for_all_ranks_or_for_each_finds_the_slow_one(shared: bool) -> None:
     detector = load_detector(
