@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from irregulars.errors import RecordError, SinkBusy, SinkRejected
 from irregulars.kafka.lasting_producer import LastingProducer, Record
+from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
 from irregulars.messages.records import VERSION, decode_json, encode_json
 from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour, name_device, plan_of
@@ -113,7 +114,8 @@ def _while_open(notice: Notice, verdict: Verdict) -> tuple[tuple[str, Suspect], 
 
 
 def _proposed(verdict: Verdict, action: str, suspect: Suspect) -> Action:
-    expires_at_ns = None if verdict.time_ns is None else verdict.time_ns + TIME_TO_LIVE_NS[action]
+    # A verdict may be as late as a time can be; readers refuse a later one.
+    expires_at_ns = None if verdict.time_ns is None else min(verdict.time_ns + TIME_TO_LIVE_NS[action], LATEST_NS)
     percent = min(round(100 * suspect.probability), 99)  # nobody is ever 100% sure
     reason = f"{name_kind(verdict.kind)} in {verdict.job}: {name_device(suspect)}, {percent}% sure"
     return _action(verdict, action, "proposed", suspect, expires_at_ns, reason)
