@@ -261,6 +261,45 @@ def example(file: str) -> str:
     return MAKERS[EXAMPLES[file]]().removeprefix("```json\n").removesuffix("```\n")
 
 
+ALERTS_SCHEMA = ROOT / "irregulars" / "messages" / "schemas" / "alerts.json"
+_HEAD_OF_ALERTS = {
+    "$id": "urn:irregulars:alerts:1",
+    "title": "An alert",
+    "description": "Message of the topic alerts, keyed by verdict id: a verdict that costs enough opened, changed, "
+    "became more urgent or closed. The verdict's own fields are those of the topic verdicts.",
+}
+_SUMMARY = {
+    "description": "One line for a person: what happened, how urgent it is, which device, how much slower, "
+    "what it cost, what to do next",
+    "type": "string",
+    "pattern": "^[^\\r\\n]+$",
+}
+_COST_AND_STEP = {
+    "gpu_hours_lost": {
+        "description": "lost_s times world_size, in hours; null: the number of GPUs is not known",
+        "type": ["number", "null"],
+        "minimum": 0,
+    },
+    "next_step": {"description": "What to do and where to look, for a person", "type": "string", "minLength": 1},
+}
+
+
+def alerts_schema() -> str:
+    """The schema of alerts: that of verdicts, with an alert's own fields: a verdict's are written down once."""
+    schema = json.loads(ALERTS_SCHEMA.with_name("verdicts.json").read_text())
+    properties, required = schema["properties"], schema["required"]
+    properties["schema"]["const"] = "alerts"
+    properties["event"] |= {
+        "description": "What this revision is; continued ones make no alert",
+        "enum": [one for one in properties["event"]["enum"] if one != "continued"],
+    }
+    schema |= _HEAD_OF_ALERTS | {
+        "properties": {"summary": _SUMMARY, **properties, **_COST_AND_STEP},
+        "required": ["summary", *required, "event", *_COST_AND_STEP],
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
 def parts() -> Iterator[tuple[str, str, str]]:
     """Page, name and text of each part as it stands in a page."""
     for page in sorted(DOCS.glob("*.md")):
@@ -281,6 +320,7 @@ def renew(names: Collection[str] = ()) -> None:
         page.write_text(PART.sub(part, text))
     for file in EXAMPLES:
         (DOCS / "examples" / file).write_text(example(file))
+    ALERTS_SCHEMA.write_text(alerts_schema())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from irregulars.infra.docs_site import made_parts as site
-from tests.infra.docs.made_parts import DOCS, EXAMPLES, MAKERS, example, parts
+from tests.infra.docs.made_parts import ALERTS_SCHEMA, DOCS, EXAMPLES, MAKERS, alerts_schema, example, parts
 
 PARTS = list(parts())
 
@@ -21,6 +21,10 @@ def test_the_page_shows_what_the_code_makes(page: str, name: str, text: str) -> 
 @pytest.mark.parametrize("file", EXAMPLES)
 def test_a_file_of_examples_is_as_the_code_makes_it(file: str) -> None:
     assert (DOCS / "examples" / file).read_text() == example(file), "run: python -m tests.infra.docs.made_parts"
+
+
+def test_the_schema_of_alerts_is_that_of_verdicts_with_more() -> None:
+    assert ALERTS_SCHEMA.read_text() == alerts_schema(), "run: python -m tests.infra.docs.made_parts"
 
 
 def test_every_part_is_shown_once() -> None:
