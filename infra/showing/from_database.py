@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -49,13 +49,17 @@ _EARLIER_READ: Final = 50
 
 Row = Sequence[Any]
 
-_VERDICT: Final = """
-SELECT verdict_id, revision, state, job, kind, first_iteration, past_last_iteration, delta, lost_s, communicator,
-    evidence, attempt, world_size, toUnixTimestamp64Nano(last_seen_at), close_reason, event, severity, recovers_ratio,
-    detector, lasted_s, explanation
+# What the table calls otherwise than `Verdict`; suspects are a table of their own, and thresholds of the topic alone.
+_RENAMED: Final = {
+    "iterations": "(first_iteration, past_last_iteration)", "time_ns": "toUnixTimestamp64Nano(last_seen_at)",
+}  # fmt: skip
+_FIELDS: Final = tuple(one.name for one in fields(Verdict) if one.name not in ("suspects", "thresholds"))
+
+_VERDICT: Final = f"""
+SELECT {", ".join(_RENAMED.get(name, name) for name in _FIELDS)}
 FROM incidents
-WHERE {which:String} = '' OR verdict_id = {which:String} OR job = {which:String}
-ORDER BY verdict_id = {which:String} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
+WHERE {{which:String}} = '' OR verdict_id = {{which:String}} OR job = {{which:String}}
+ORDER BY verdict_id = {{which:String}} DESC, state = 'open' DESC, last_seen_at DESC, lost_s DESC, verdict_id
 LIMIT 1"""
 
 _SUSPECTS: Final = """
@@ -180,16 +184,14 @@ def find_verdict(client: Client, which: str = "") -> Verdict | None:
 
 
 def _verdict(client: Client, row: Row) -> Verdict:
-    verdict_id, revision, state, job, kind, first, past, delta, lost_s, communicator, evidence, *rest = row[:-3]
-    detector, lasted_s, explanation = row[-3:]
-    wanted = {"job": job, "verdict_id": verdict_id, "revision": revision}
+    values = dict(zip(_FIELDS, row, strict=True))
+    wanted = {name: values[name] for name in ("job", "verdict_id", "revision")}
     suspects = tuple(
         Suspect(device, rank, tuple(ranks), probability, *place)
         for device, rank, ranks, probability, *place in client.query(_SUSPECTS, parameters=wanted).result_rows
     )
-    verdict = Verdict(verdict_id, revision, state, job, kind, (first, past), _number(delta), lost_s, communicator,
-                      suspects, evidence, *rest)  # fmt: skip
-    return replace(verdict, detector=detector, lasted_s=lasted_s, explanation=decode_reasons(explanation))
+    values |= {"delta": _number(values["delta"]), "explanation": decode_reasons(values["explanation"])}
+    return Verdict(**values, suspects=suspects)
 
 
 def found_in_database(client: Client, verdict: Verdict, source: str, now_ns: int) -> Found:
