@@ -47,6 +47,8 @@ NEAREST = """([column, row, name]) => {
 }"""
 """How far the nearest colour around a cell, at the outermost zoom, is from the page's colour of a name."""
 
+PICTURE = "document.querySelector('.hm-plot canvas').toDataURL()"
+
 
 @dataclass
 class Visit:
@@ -107,6 +109,18 @@ def colour_distance(page: Page, column: int, row: int, name: str) -> float:
     return float(distance)
 
 
+def wait_for_colour(page: Page, column: int, row: int, name: str) -> None:
+    page.wait_for_function(f"(cell) => ({NEAREST})(cell) < 12", arg=[column, row, name])
+
+
+def picture(page: Page) -> str:
+    return str(page.evaluate(PICTURE))
+
+
+def wait_for_another_picture(page: Page, before: str) -> None:
+    page.wait_for_function(f"(before) => {PICTURE} !== before", arg=before)
+
+
 def status(page: Page) -> str:
     return page.locator(".hm-status").inner_text()
 
@@ -115,8 +129,7 @@ def test_one_slow_cell_is_seen_at_the_outermost_zoom_in_light_and_dark(visit: Vi
     page = visit.open(job_path())
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        page.wait_for_timeout(200)
-        assert colour_distance(page, ITERATION, RANK, "--hm-5") < 12
+        wait_for_colour(page, ITERATION, RANK, "--hm-5")
         assert colour_distance(page, ITERATION + 40, RANK, "--hm-5") > 60
         assert colour_distance(page, ITERATION + 40, RANK, "--hm-0") < 12
         assert colour_distance(page, 100, STORED.fixed, "--hm-0") < 12  # beside the row
@@ -167,22 +180,19 @@ def test_what_is_seen_follows_wheel_drag_and_order(visit: Visit) -> None:
     box = over.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 500, box["y"] + 300)
-    top = page.evaluate("scrollY")
+    top, before = page.evaluate("scrollY"), picture(page)
     page.mouse.wheel(0, -900)
-    page.wait_for_timeout(300)
+    wait_for_another_picture(page, before)
     assert page.evaluate("scrollY") == top  # it zoomed instead
-    before = page.evaluate("document.querySelector('.hm-plot canvas').toDataURL()")
+    before = picture(page)
     page.mouse.down()
     page.mouse.move(box["x"] + 300, box["y"] + 200, steps=4)
     page.mouse.up()
-    page.wait_for_timeout(200)
-    assert page.evaluate("document.querySelector('.hm-plot canvas').toDataURL()") != before
+    wait_for_another_picture(page, before)
     page.locator(".hm-over").focus()
     page.keyboard.press("0")
     page.get_by_label("Rows by").select_option("strange")
-    page.wait_for_selector(f"{MAP}[data-state=painted]")
-    page.wait_for_timeout(300)
-    assert colour_distance(page, ITERATION, 0, "--hm-5") < 12  # the strangest rank is the first row now
+    wait_for_colour(page, ITERATION, 0, "--hm-5")  # the strangest rank is the first row now
 
 
 def test_hostile_names_are_shown_as_they_are(visit: Visit) -> None:
