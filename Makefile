@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 UV_VERSION := 0.13.8
 TORCH_VERSION := 2.15.0
 
-.PHONY: help demo test test-fast test-faults fuzz lint format bench bench-worker bench-analyze bench-localization bench-operators \
+.PHONY: help demo test test-fast test-faults test-torch fuzz lint format bench bench-worker bench-analyze bench-localization bench-operators \
 	bench-recordings bench-agent bench-scale bench-scale-out bench-store bench-torch plot-growth chaos check-metamorphic test-gpu licences sbom site size torch lock clean python java maven
 
 help:  ## List the targets
@@ -31,6 +31,9 @@ test-fast: $(STAMP)  ## The tests that need no broker, database or browser (a mi
 
 test-faults: java maven $(STAMP)  ## Kill, stall, starve and poison workers, broker and database (15 minutes); OPTIONS='--within-s 300'
 	@$(BIN)/python -m tests.run_checks --faults $(OPTIONS)
+
+test-torch: java maven torch $(STAMP)  ## The hook in real training jobs (needs torch, several GB; two minutes)
+	@$(BIN)/python -m tests.run_checks --torch
 
 lint: $(STAMP)  ## Lint and types only
 	@$(BIN)/python -m tests.run_checks --lint
@@ -96,7 +99,7 @@ licences: $(STAMP)  ## The licence of each installed distribution
 sbom: $(STAMP)  ## build/sbom.json: a bill of materials in CycloneDX, made from the lock file
 	@mkdir -p build && $(BIN)/python -m tests.supply_chain sbom >build/sbom.json && echo build/sbom.json
 
-torch: $(STAMP)  ## Install torch for the tests of the hook (several GB); without it they are skipped, and say so
+torch: $(STAMP)  ## Install torch, for make test-torch, make test-faults and make bench-torch (several GB)
 	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH_VERSION)'
 

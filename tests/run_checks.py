@@ -29,9 +29,11 @@ PYTEST = ("pytest", "--quiet", "--durations=15", *SIDE_BY_SIDE, *PLUGINS)
 COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
 CHAOS = "tests/chaos/test_chaos.py"
 """A small cluster of its own, broken for a minute: among the tests of faults."""
-TESTS = {"pytest": (*PYTEST, "--ignore=tests/faults", f"--ignore={CHAOS}")}
+TESTS = {"pytest": (*PYTEST, "--ignore=tests/faults", f"--ignore={CHAOS}", "-m", "not torch")}
 LEFT_OUT = [f"--ignore=tests/{folder}" for folder in ("faults", "benchmarks", "chaos", "fuzz")]
-TESTS_FAST = {"pytest fast": (*PYTEST, *LEFT_OUT, "-m", "not integration and not slow")}
+TESTS_FAST = {"pytest fast": (*PYTEST, *LEFT_OUT, "-m", "not integration and not slow and not torch")}
+TRAINING = ("tests/producers/torch_hook", "tests/integration/test_live_demo.py")
+TORCH = {"pytest torch": (*PYTEST, "-m", "torch", *TRAINING)}
 FAULTS = {"pytest faults": (*PYTEST, "tests/faults", CHAOS)}
 
 
@@ -57,15 +59,18 @@ def main(arguments: list[str]) -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--lint", action="store_true", help="lint and types alone")
     which.add_argument("--fast", action="store_true", help="the tests alone that need no service, and are quick")
+    which.add_argument("--torch", action="store_true", help="the tests alone that train with torch")
     which.add_argument("--faults", action="store_true", help="the tests of faults alone")
     parser.add_argument("--within-s", type=float, metavar="S", help="begin no test of faults after S seconds")
     chosen = parser.parse_args(arguments)
-    tests = {} if chosen.lint else TESTS_FAST if chosen.fast else FAULTS if chosen.faults else TESTS
+    suites = ((chosen.fast, TESTS_FAST), (chosen.torch, TORCH), (chosen.faults, FAULTS))
+    tests = {} if chosen.lint else next((suite for is_chosen, suite in suites if is_chosen), TESTS)
     if chosen.faults and chosen.within_s is not None:
         tests = {name: (*command, f"--within-s={chosen.within_s}") for name, command in tests.items()}
     # Beside the tests, one at a time: they need a core, and most tests wait.
     with ThreadPoolExecutor(1) as beside:
-        linted = [] if chosen.faults or chosen.fast else [beside.submit(run, *check) for check in LINT.items()]
+        is_linted = chosen.lint or tests is TESTS
+        linted = [beside.submit(run, *check) for check in LINT.items()] if is_linted else []
         tested = [run(*check) for check in tests.items()]
         results = [*(one.result() for one in linted), *tested]
     passed = sum(is_ok for is_ok, _ in results)

@@ -22,7 +22,7 @@ from tests.sinks.notices.receiver import Receiver, Request
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(
-        find_spec("torch") is None, reason="torch must be installed for a real job (extra torch); it is not"
+        find_spec("torch") is None, reason="torch must be installed for a real job (make torch); it is not"
     ),
 ]
 

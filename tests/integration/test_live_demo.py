@@ -14,9 +14,10 @@ from irregulars.infra.runs.published_run import LivePlan
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.torch,
     pytest.mark.skipif(
         find_spec("torch") is None,
-        reason="torch must be installed for the live demonstration (extra torch); it is not",
+        reason="torch must be installed for the live demonstration (make torch); it is not",
     ),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,8 @@ raise SystemExit(count == 0)
 """
 
 
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch must be installed (make torch); it is not")
 def test_ranks_agree_and_a_restart_by_torchrun_has_another_id(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=3 --max-restarts=1".split()

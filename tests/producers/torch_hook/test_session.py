@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    find_spec("torch") is None, reason="torch must be installed for tests of the hook (extra torch); it is not"
-)
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        find_spec("torch") is None, reason="torch must be installed for tests of the hook (make torch); it is not"
+    ),
+]
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 100.0
 TORCH_THAT_LACKS_GROUPS = """

@@ -19,9 +19,12 @@ from irregulars.producers.torch_hook.hooks.native_library import DIRECTORY
 from irregulars.producers.torch_hook.identity import machine_has_gpus
 from irregulars.producers.trace.directory import Trace, read_trace
 
-pytestmark = pytest.mark.skipif(
-    find_spec("torch") is None, reason="torch must be installed for tests of the hook (extra torch); it is not"
-)
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        find_spec("torch") is None, reason="torch must be installed for tests of the hook (make torch); it is not"
+    ),
+]
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("ranks.py")
 RANKS = 2
