@@ -1,4 +1,4 @@
 """Which iterations are δ-irregular, and which ranks stand out by their own work.
 
-`window.py` decides δ. `late_rank.py` compares ranks, and remembers how late they were.
+`window.py` judges iterations by the setting δ. `late_rank.py` compares ranks, and remembers how late they were.
 """

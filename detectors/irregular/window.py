@@ -70,7 +70,7 @@ class IterationWindow:
     Holmes: Localizing Irregularities in LLM Training with Mega-scale GPU Clusters, NSDI 2025, section 3.
     """
 
-    def __init__(self, *, delta: float = 1.1, window: int = 50) -> None:
+    def __init__(self, *, delta: float, window: int) -> None:
         if not delta > 1:
             raise ValueError(f"delta must be above 1; got {delta!r}")
         if window < IRREGULAR.min_iterations:

@@ -88,7 +88,7 @@ def by_outbox(broker: KafkaBroker, topics: TopicSettings, folder: Path) -> Itera
 
 def by_state_log(broker: KafkaBroker, topics: TopicSettings, folder: Path) -> Iterator[Send]:
     with closing(StateLog(broker.bootstrap, topics, {}, threading.Event())) as log:
-        yield lambda values: [log._write("jobs", KEY, value, [("number", value)]) for value in values]
+        yield lambda values: [log._write("jobs", (KEY, value), headers=[("number", value)]) for value in values]
 
 
 @pytest.mark.parametrize("way", [by_publisher, by_spooling_publisher, by_outbox, by_state_log])

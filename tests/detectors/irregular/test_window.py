@@ -157,7 +157,7 @@ def test_shifts() -> None:
 
 
 def test_a_restart_keeps_no_more_than_the_window() -> None:
-    window = IterationWindow(window=10)
+    window = IterationWindow(delta=1.1, window=10)
     window.restart([1.0] * 90 + [7.0] * 10)
     assert window.mean_ns == 7.0
 
@@ -165,12 +165,12 @@ def test_a_restart_keeps_no_more_than_the_window() -> None:
 @pytest.mark.parametrize("delta", [1.0, 0.0, -1.0, math.nan])
 def test_delta_must_be_above_one(delta: float) -> None:
     with pytest.raises(ValueError, match="delta must be above 1; got"):
-        IterationWindow(delta=delta)
+        IterationWindow(delta=delta, window=50)
 
 
 def test_a_window_must_hold_what_a_judgement_needs() -> None:
     with pytest.raises(ValueError, match="window must be at least 10; got 9"):
-        IterationWindow(window=9)
+        IterationWindow(delta=1.1, window=9)
 
 
 @pytest.mark.parametrize("time", [0.0, -5.0])
@@ -301,7 +301,7 @@ def times(first: list[float], count: int = FAULT_AT, noise: float = 0.0, seed: i
 
 
 def window_of(times_ns: list[float], delta: float = 1.1) -> IterationWindow:
-    window = IterationWindow(delta=delta)
+    window = IterationWindow(delta=delta, window=50)
     for ns in times_ns:
         window.learn(ns, is_irregular=window.judge(ns))
     return window

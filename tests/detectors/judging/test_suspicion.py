@@ -15,7 +15,7 @@ LATE = Latest(3, over_ns=50.0, sigmas=20.0)
 
 
 def window_of(times_ns: list[float]) -> IterationWindow:
-    window = IterationWindow(delta=1.1)
+    window = IterationWindow(delta=1.1, window=50)
     for ns in times_ns:
         window.learn(ns, is_irregular=window.judge(ns))
     return window
