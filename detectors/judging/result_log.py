@@ -55,13 +55,13 @@ class JudgementLog:
         origin_ns: Mapping[int, int],
         abnormal_ratio: Floats | None,
     ) -> None:
-        """Keep the operators of an iteration; the parameters are those of `result_columns.operator_columns`."""
+        """Keep the operators of an iteration; the parameters are those of `operator_columns`."""
         if self.fills_columns:
             columns = operator_columns(graph, iteration, self._attempt, names, origin_ns, abnormal_ratio)
             self._operators.append(columns)
 
     def add_hung(self, columns: Mapping[str, Column], names: Sequence[str]) -> None:
-        """Keep where each rank stands in a hang; the parameters are those of `result_columns.hung_columns`."""
+        """Keep where each rank stands in a hang; the parameters are those of `hung_columns`."""
         if self.fills_columns:
             self._operators.append(hung_columns(columns, self._attempt, names))
 

@@ -97,7 +97,7 @@ CREATE TABLE IF NOT EXISTS operators
     elapsed_ns Nullable(Int64) COMMENT 'How long it ran, waiting included, ns; NULL: it never ended' CODEC(T64, ZSTD),
     size_bytes Nullable(Int64) COMMENT 'Payload of this rank, bytes' CODEC(T64, ZSTD),
     gap_ns Nullable(Int64) COMMENT 'Start minus the latest end of this rank''s operators before it, ns' CODEC(T64, ZSTD),
-    wait_ns Nullable(Int64) COMMENT 'Elapsed minus the smallest elapsed of the collective, ns: waiting for others' CODEC(T64, ZSTD),
+    wait_ns Nullable(Int64) COMMENT 'From this rank''s start to the last partner''s, ns: waiting for others' CODEC(T64, ZSTD),
     transfer_ns Nullable(Int64) COMMENT 'What is left when all have arrived, ns' CODEC(T64, ZSTD),
     abnormal_ratio Nullable(Float64) COMMENT 'Elapsed over what it would have been without what was slow in the iteration; above 1.1: abnormal; NULL: not judged',
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
@@ -107,7 +107,7 @@ PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
 ORDER BY (job, attempt, iteration, rank, communicator, operator, ifNull(toInt64(peer), -1), sequence)
 TTL stored_at + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1
-COMMENT 'Communication operators of irregular iterations, and of a few regular ones to compare with';
+COMMENT 'Communication operators of suspect iterations that were read, and of hangs; not those of regular ones';
 
 -- At one sample a second of one NIC per rank 864 million rows a day; kept 7 days.
 CREATE TABLE IF NOT EXISTS bandwidth
