@@ -20,7 +20,7 @@ in that relation is seen slow is the field of the same name of `LIKELIHOODS`:
 | each | is any other | `untouched` |
 
 **A new kind of suspect** is one more class in `KINDS`, with its prior in `likelihoods.py` and its rows here. The kind
-of verdict that accuses it is its `accusation`; people read its name if `messages.judgements` lists both.
+of verdict that accuses it is its `accusation`; people read its name if `messages.kinds` lists both.
 """
 
 from __future__ import annotations
