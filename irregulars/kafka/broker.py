@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
@@ -143,26 +142,3 @@ def answering(bootstrap: str, timeout_s: float) -> Iterator[None]:
             f"Kafka at {bootstrap} must answer within {timeout_s:g} s; got nothing. "
             "Check that this machine reaches the addresses that the brokers name (advertised.listeners)"
         ) from error
-
-
-def ends_within(within_s: float, last_call: Callable[[], object]) -> bool:
-    """Make the last call of a client, and return whether it came back in time; raises its error.
-
-    While the broker is away librdkafka's synchronous commit and a consumer's close wait for as long as the session
-    lasts, and beside a busy machine have not come back for minutes. The call goes on in a thread that no exit waits
-    for.
-    """
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            last_call()
-        except BaseException as error:  # raised again below, in the thread that waits
-            errors.append(error)
-
-    thread = threading.Thread(target=call, name="irregulars-last-call", daemon=True)
-    thread.start()
-    thread.join(within_s)
-    if errors:
-        raise errors[0]
-    return not thread.is_alive()

@@ -20,7 +20,8 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from irregulars.errors import ServiceUnavailable, SinkError, TopicMismatch
-from irregulars.kafka.broker import client_config, ends_within, is_refusal, open_admin, service_error
+from irregulars.in_thread import run_in_thread
+from irregulars.kafka.broker import client_config, is_refusal, open_admin, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
 from irregulars.sinks.notices.ledger import Courier, Ledger, Outcome
@@ -139,7 +140,7 @@ class Notifier:
                 stack.callback(self._couriers[one.name].close)
             LOG.info("event=notify_started channels=%s metrics=%s", ",".join(self._couriers), url)
             consumer = new_consumer(_consumer_config(settings))
-            stack.callback(self._leave, consumer)
+            stack.callback(self._leave, consumer, log)
             consumer.subscribe(
                 [settings.topics.name("alerts")],
                 on_assign=self._assigned,
@@ -148,13 +149,25 @@ class Notifier:
             )
             while not self._stop.is_set():
                 self._turn(consumer, log)
-            self._finish(consumer, log)
-            self._lost()  # all is committed: what closing the consumer revokes needs no second commit
         LOG.info("event=notify_stopped")
 
-    def _leave(self, consumer: Consumer) -> None:
-        if not ends_within(self._settings.stop_s, consumer.close):
-            LOG.warning("event=group_not_left reason='no answer within %g s'", self._settings.stop_s)
+    def _leave(self, consumer: Consumer, log: StateLog) -> None:
+        """Finish, and leave the group.
+
+        While the broker is away librdkafka's synchronous commit and a consumer's close wait for as long as the
+        session lasts, and beside a busy machine have not come back for minutes: one thread makes both, one after the
+        other, and is left when its time is over.
+        """
+
+        def leave() -> None:
+            try:
+                self._finish(consumer, log)
+            finally:
+                self._lost()  # all is committed: what closing revokes needs no second commit
+                consumer.close()
+
+        if not run_in_thread(leave, 2 * self._settings.stop_s):  # tries that are under way may take half of it
+            LOG.warning("event=group_not_left reason='no answer within %g s'", 2 * self._settings.stop_s)
 
     def _turn(self, consumer: Consumer, log: StateLog) -> None:
         self._turned_s = time.monotonic()
@@ -310,9 +323,8 @@ class Notifier:
         try:
             if is_asynchronous:
                 consumer.commit(offsets=places, asynchronous=True)
-            elif not ends_within(self._settings.stop_s, lambda: consumer.commit(offsets=places, asynchronous=False)):
-                LOG.warning("event=not_committed reason='no answer within %g s'", self._settings.stop_s)
-                return
+            else:
+                consumer.commit(offsets=places, asynchronous=False)
             self._committed = settled
         except KafkaException as error:  # the alerts are read again, and their records found
             LOG.warning("event=not_committed reason=%r", str(error))

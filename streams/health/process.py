@@ -10,12 +10,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from irregulars.errors import InputError, ServiceUnavailable
+from irregulars.in_thread import run_in_thread
 from irregulars.private_files import make_private_directory
 
 LOG: Final = logging.getLogger("irregulars.worker")
@@ -141,7 +141,7 @@ def wait_for(
 def _answers(need: Need, waited_s: float, away: set[str]) -> bool:
     """Ask once; log when the service is away, and when it is back."""
     try:
-        ask_in_thread(need.ask)
+        run_in_thread(need.ask)
     except ServiceUnavailable as error:
         if waited_s >= need.most_s:
             said = str(error)
@@ -154,21 +154,6 @@ def _answers(need: Need, waited_s: float, away: set[str]) -> bool:
     if need.service in away:
         LOG.warning("event=%s_back away_s=%.1f", need.service, waited_s)
     return True
-
-
-def ask_in_thread(ask: Callable[[], object]) -> None:
-    """Ask in a thread of its own, so that a signal is handled meanwhile; raise its error."""
-    answer: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            ask()
-            answer.set_result(None)
-        except BaseException as error:  # raised again by `result`, in the thread that waits
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="irregulars-start", daemon=True).start()
-    answer.result()
 
 
 _M_ARENA_MAX: Final = -8  # of glibc's malloc.h

@@ -17,6 +17,7 @@ from faust.types import TP
 
 from irregulars import stopping
 from irregulars.errors import SendingGivenUp, ServiceUnavailable
+from irregulars.in_thread import run_in_thread
 from irregulars.kafka.topics import TopicSettings
 from irregulars.printing import printable
 from irregulars.sinks.protocol import Sink
@@ -26,7 +27,6 @@ from irregulars.streams.health.process import (
     GIVE_BACK_S,
     Need,
     StopDeadline,
-    ask_in_thread,
     free_port_or_none,
     make_directory,
     new_loop,
@@ -119,7 +119,7 @@ def wait_for_services(settings: WorkerSettings, sink: Sink | None) -> bool:
         with stopping.raises():
             if sink is not None:
                 try:
-                    ask_in_thread(sink.open)
+                    run_in_thread(sink.open)
                 except ServiceUnavailable as error:
                     LOG.warning(
                         "event=database_away reason=%r "

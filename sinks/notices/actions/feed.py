@@ -11,7 +11,8 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from irregulars.errors import RecordError, ServiceUnavailable, TopicMismatch
-from irregulars.kafka.broker import client_config, ends_within, open_admin, service_error
+from irregulars.in_thread import run_in_thread
+from irregulars.kafka.broker import client_config, open_admin, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.kafka.topic_admin import partitions_there
 from irregulars.kafka.topics import TopicSettings
@@ -93,7 +94,7 @@ class ActionFeed:
 
     def close(self) -> None:
         """Leave the group: another consumer takes over at once."""
-        ends_within(_LEAVES_S, self._consumer.close)
+        run_in_thread(self._consumer.close, _LEAVES_S)
 
     def _note_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._ask_at_s is None:

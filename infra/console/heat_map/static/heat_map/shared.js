@@ -16,7 +16,7 @@ export async function fetchJson(address, signal) {
 
 export function jobAddress(element) {
   const { job, attempt } = element.dataset;
-  const piece = job === "." || job === ".." ? `${job}/` : job; // as piece_of of infra/console/names.py
+  const piece = job === "." || job === ".." ? `${job}/` : job; // as piece_of of infra/console/rendering.py
   return `/api/jobs/${encodeURIComponent(piece)}/${encodeURIComponent(attempt)}`;
 }
 
