@@ -271,11 +271,6 @@ def _conform(name: str, table: pa.Table) -> pa.Table:
     return table.cast(schema)
 
 
-def sort_by_key(name: str, table: pa.Table) -> pa.Table:
-    """Sort rows of table `name` by its key: two tables with the same rows become equal."""
-    return table.sort_by([(column, "ascending") for column in TABLES[name].key]).combine_chunks()
-
-
 def _of(name: str, record: object, **others: Any) -> dict[str, Any]:
     """Return a row of table `name`: columns that `others` lacks are attributes of the record of the same name."""
     return {one: others[one] if one in others else getattr(record, one) for one in TABLES[name].schema.names}

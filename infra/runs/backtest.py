@@ -129,15 +129,6 @@ def text_table(results: Sequence[Result], width: int = 80) -> str:
     return "\n".join(lines)
 
 
-def markdown_table(results: Sequence[Result]) -> str:
-    """Return the same table for a page."""
-    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-    for one in results:
-        name, *values = cells(one)
-        lines.append(f"| `{name}` | {' | '.join(values)} |")
-    return "\n".join(lines) + "\n"
-
-
 def draw(results: Sequence[Result], title: str) -> str:
     """Return a picture of precision and recall, a pair of bars for each detector, with the false alarms behind."""
     height = 64 + _ROW * len(results)

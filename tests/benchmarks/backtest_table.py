@@ -6,14 +6,17 @@ Prints a table for each level (infra/docs/detectors.md has the most of it); ``ra
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from irregulars.detectors.plugins.loading import load_detector
 from irregulars.detectors.plugins.protocol import Level
 from irregulars.infra.runs.backtest import (
+    HEAD,
+    Result,
     backtest,
+    cells,
     find_recordings,
-    markdown_table,
     read_recording,
     shipped_detectors,
 )
@@ -30,6 +33,15 @@ MODELS: Final[dict[Level, tuple[str, ...]]] = {
     ),
     "operator": (),
 }
+
+
+def markdown_table(results: Sequence[Result]) -> str:
+    """Return the table of `irregulars.infra.runs.backtest` for a page."""
+    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    for one in results:
+        name, *values = cells(one)
+        lines.append(f"| `{name}` | {' | '.join(values)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

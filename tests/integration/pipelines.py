@@ -24,9 +24,10 @@ from irregulars.messages.judgements import Verdict, decode_verdict
 from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.protocol import Rows
-from irregulars.sinks.tables import TABLES, sort_by_key
+from irregulars.sinks.tables import TABLES
 from tests.conftest import ClickHouseAddress
 from tests.integration.worker_runs import ROOT, SESSION_S, Bus, wait_until
+from tests.sinks.sink_promises import sort_by_key
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

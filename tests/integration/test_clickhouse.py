@@ -25,12 +25,12 @@ from irregulars.sinks.investigations import bind, run, shipped_investigations
 from irregulars.sinks.migrate import Migration, keep, migrate, shipped_migrations
 from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.protocol import Rows, Sink
-from irregulars.sinks.tables import TABLES, sort_by_key, table_of_opinions, table_of_samples, tables_of
+from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples, tables_of
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import own_database, store
 from tests.integration.worker_runs import wait_until
 from tests.sinks import made_up_job
-from tests.sinks.sink_promises import check_sink
+from tests.sinks.sink_promises import check_sink, sort_by_key
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

@@ -11,7 +11,7 @@ import pytest
 
 from irregulars.errors import SinkRejected
 from irregulars.sinks.protocol import Sink
-from irregulars.sinks.tables import TABLES, sort_by_key
+from irregulars.sinks.tables import TABLES
 
 Read = Callable[[str], pa.Table]
 MakeSink = Callable[[], tuple[Sink, Read]]  # an unopened sink on an empty store, and how a table of it is read back
@@ -93,3 +93,8 @@ def sample(count: int = _ROWS) -> pa.Table:
         "late_rows": [0] * count, "score": [None if row % 2 else row / 4 for row in range(count)],
     }  # fmt: skip
     return pa.table(columns, schema=TABLES["rank_iterations"].schema)
+
+
+def sort_by_key(name: str, table: pa.Table) -> pa.Table:
+    """Sort rows of table `name` by its key: two tables with the same rows become equal."""
+    return table.sort_by([(column, "ascending") for column in TABLES[name].key]).combine_chunks()

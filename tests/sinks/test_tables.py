@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from irregulars.errors import SinkRejected
 from irregulars.messages.judgements import Judgements
 from irregulars.messages.records import UNKNOWN, Batch, Header
-from irregulars.sinks.tables import TABLES, conform, sort_by_key, table_of_samples, tables_of
+from irregulars.sinks.tables import TABLES, conform, table_of_samples, tables_of
 from tests.sinks import made_up_job
+from tests.sinks.sink_promises import sort_by_key
 
 TABLES_OF_JOB = tables_of(made_up_job.judgements())
 

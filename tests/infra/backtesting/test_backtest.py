@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from irregulars.infra.runs.backtest import Result, draw, markdown_table, text_table
+from irregulars.infra.runs.backtest import Result, draw, text_table
 from irregulars.infra.runs.scoring import Counts
+from tests.benchmarks.backtest_table import markdown_table
 
 RESULTS = [
     Result("peers", Counts(100, 50, 40, 3, 2, (3, 9), 4, 1000), 0.5, 100_000),
