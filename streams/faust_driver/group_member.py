@@ -1,16 +1,17 @@
 """A worker's place in its consumer group: librdkafka's membership, in a thread of its own.
 
-This client fetches nothing. It joins, sends heartbeats, is assigned partitions and gives them back, commits how far
-snapshots are, and asks where partitions begin and end. `BlockFetcher` reads, because librdkafka hands over all
-messages of a client in one queue: to hold back a hop that is full, and go on with the other one, its partitions would
-have to be paused, which throws away their fetched messages.
+This client fetches nothing. It joins, sends heartbeats, is assigned partitions and gives them back, and commits how
+far snapshots are. `BlockFetcher` reads, because librdkafka hands over all messages of a client in one queue: to hold
+back a hop that is full, and go on with the other one, its partitions would have to be paused, which throws away their
+fetched messages.
 
 Partitions are assigned by range and eagerly. All topics of the first hop have equally many partitions, and range
 gives those of one number to one worker; librdkafka's cooperative strategy does not promise that. In a rebalance a
 worker gives all partitions back, as its stages restore all or none.
 
 librdkafka also finds out, from the answers to its heartbeats, that a session has ended (``on_lost``), whether or not
-a broker is there to say so.
+a broker is there to say so. It tells us in `poll`, so nothing else that waits for a broker may use this client: a
+worker that hears of a lost session too late works on partitions that others have.
 """
 
 from __future__ import annotations
@@ -19,13 +20,11 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotDone
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import wait
 from typing import Any, Final, Protocol
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
     KafkaException,
@@ -33,7 +32,6 @@ from confluent_kafka import (
 )
 from faust.types import TP
 
-from irregulars.errors import ServiceUnavailable
 from irregulars.kafka.broker import client_config, is_refusal, service_error
 from irregulars.kafka.login_password import new_consumer
 from irregulars.streams.worker_settings import WorkerSettings
@@ -42,8 +40,6 @@ LOG: Final = logging.getLogger("irregulars.worker")
 _POLL_S: Final = 0.05
 _AGAIN_S: Final = 0.5
 _REBALANCE_S: Final = 60.0  # how long a member may take to give its partitions back, and to ask for new ones
-BEGIN: Final = OFFSET_BEGINNING
-END: Final = OFFSET_END
 
 
 class Listener(Protocol):
@@ -55,8 +51,8 @@ class Listener(Protocol):
     async def assigned(self, own: set[TP]) -> None:
         """These partitions are ours."""
 
-    def refused(self, error: Exception) -> None:
-        """The broker does not let us into the group."""
+    def failed(self, error: BaseException) -> None:
+        """The broker does not let us into the group, or the work on partitions that came or go has failed."""
 
 
 class GroupMember:
@@ -77,13 +73,13 @@ class GroupMember:
             "enable.auto.offset.store": False,
             "auto.commit.interval.ms": int(min(settings.snapshot_s, 2.8) * 1000),
             "auto.offset.reset": "latest",
-            "isolation.level": "read_uncommitted",  # as `BlockFetcher` reads: it decides where partitions end
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 30_000,
         }
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._work: Final = deque[Callable[[Consumer], None]]()  # what only the thread may do
+        self._positions: Final = deque[list[TopicPartition]]()  # to be committed
         self._topics: list[str] = []
+        self._is_subscribed = True
         self._is_closed: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self.own: set[TP] = set()
@@ -99,20 +95,13 @@ class GroupMember:
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join the group for these topics, or ask it anew."""
-        self._topics = sorted(topics)
-        self._work.append(self._subscribe)
+        self._topics, self._is_subscribed = sorted(topics), False
 
     def commit(self, positions: Mapping[TP, int]) -> None:
         """Let the group know, in a while, how far our own partitions are; monitoring tools read it."""
         own = [TopicPartition(*place, at) for place, at in positions.items() if place in self.own]
         if own:
-            self._work.append(lambda consumer: _store(consumer, own))
-
-    async def offsets(self, places: Collection[TP], which: int) -> dict[TP, int]:
-        """Ask where partitions `BEGIN` or `END`; raises `ServiceUnavailable` or `ServiceRefused`."""
-        asked: Future[dict[TP, int]] = Future()
-        self._work.append(lambda consumer: _answer(asked, lambda: self._ask(consumer, places, which)))
-        return await asyncio.wrap_future(asked)
+            self._positions.append(own)
 
     def close(self, within_s: float) -> None:
         """Leave the group, if there is a broker to tell."""
@@ -126,26 +115,33 @@ class GroupMember:
         consumer: Consumer | None = None
         while not self._is_closed.is_set():
             try:
-                if consumer is None:
-                    consumer = new_consumer(self._config)
-                self._serve(consumer)
-                message = consumer.poll(_POLL_S)
-                if message is not None and (error := message.error()) is not None:
-                    if is_refusal(error, self._settings.security):
-                        refusal = service_error(error, self._settings.bootstrap, security=self._settings.security)
-                        assert self._loop is not None
-                        self._loop.call_soon_threadsafe(self._listener.refused, refusal)
-                    LOG.debug("event=group_trouble reason=%r", error.str())
+                consumer = consumer or new_consumer(self._config)
+                self._turn(consumer)
             except Exception as error:  # no token to log in with, for example: it is tried again
                 LOG.debug("event=group_again error=%s reason=%r", type(error).__name__, str(error))
                 self._is_closed.wait(_AGAIN_S)
         if consumer is not None:
-            self._serve(consumer)  # the last snapshot may just have been committed
+            self._store_positions(consumer)  # the last snapshot may just have been committed
             consumer.close()
 
-    def _serve(self, consumer: Consumer) -> None:
-        while self._work:
-            self._work.popleft()(consumer)
+    def _turn(self, consumer: Consumer) -> None:
+        if not self._is_subscribed:
+            self._subscribe(consumer)
+            self._is_subscribed = True
+        self._store_positions(consumer)
+        message = consumer.poll(_POLL_S)
+        if message is not None and (error := message.error()) is not None:
+            if is_refusal(error, self._settings.security):
+                self._fail(service_error(error, self._settings.bootstrap, security=self._settings.security))
+            LOG.debug("event=group_trouble reason=%r", error.str())
+
+    def _fail(self, error: BaseException) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._listener.failed, error)
+
+    def _store_positions(self, consumer: Consumer) -> None:
+        while self._positions:
+            _store(consumer, self._positions.popleft())
 
     def _subscribe(self, consumer: Consumer) -> None:
         consumer.subscribe(self._topics, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
@@ -183,40 +179,11 @@ class GroupMember:
             return
         told = asyncio.run_coroutine_threadsafe(work(), self._loop)
         while not self._is_closed.is_set():
-            self._serve(consumer)  # the event loop may be waiting for an answer of ours
-            try:
-                told.result(_POLL_S)
-            except NotDone:
-                if not told.done():
-                    continue
-            return
-
-    def _ask(self, consumer: Consumer, places: Collection[TP], which: int) -> dict[TP, int]:
-        settings = self._settings
-        try:
-            found = consumer.offsets_for_times(
-                [TopicPartition(*place, which) for place in places], timeout=settings.broker_timeout_s
-            )
-        except KafkaException as error:
-            raise service_error(
-                error.args[0], settings.bootstrap, settings.broker_timeout_s, settings.security
-            ) from error
-        bad = [one for one in found if one.error is not None or one.offset < 0]
-        if bad:
-            raise ServiceUnavailable(
-                f"Kafka at {settings.bootstrap} must say where {bad[0].topic}/{bad[0].partition} begins and ends; "
-                f"got {bad[0].error or 'no offset'}"
-            )
-        return {TP(one.topic, one.partition): one.offset for one in found}
-
-
-def _answer(asked: Future[dict[TP, int]], ask: Callable[[], dict[TP, int]]) -> None:
-    if not asked.set_running_or_notify_cancel():
-        return
-    try:
-        asked.set_result(ask())
-    except Exception as error:
-        asked.set_exception(error)
+            if wait([told], _POLL_S).done:
+                if not told.cancelled() and (error := told.exception()) is not None:
+                    self._fail(error)
+                break
+        self._store_positions(consumer)  # of a last snapshot, while the partitions are still ours
 
 
 def _store(consumer: Consumer, offsets: list[TopicPartition]) -> None:

@@ -8,6 +8,7 @@ base class, which connects to nothing.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,13 +19,19 @@ from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
 from irregulars.streams.faust_driver.block_fetcher import BlockFetcher, Place, Record, cut_blocks
-from irregulars.streams.faust_driver.group_member import BEGIN, END, GroupMember
+from irregulars.streams.faust_driver.group_member import GroupMember
+from irregulars.streams.faust_driver.partition_offsets import BEGIN, END, PartitionOffsets
 from irregulars.streams.health.reading_watch import WaitedTime
 from irregulars.streams.worker_settings import WorkerSettings
 
 LOG: Final = logging.getLogger("irregulars.worker")
 SCHEME: Final = "irregulars"
 """Name of the driver in the entry point group ``faust.transports``, and scheme of its broker's address."""
+
+_FIRST_NUMBER: Final = 1 << 62
+"""Faust drops a message whose offset is not beyond the last one's, and after a seek back that would drop all that is
+read again, if a message was on its way meanwhile. Stages know by `Record.offset` what they have, so Faust is given
+numbers that only grow, and lie beyond every offset that it is told to seek."""
 
 _LEAVE_S: Final = 1.5  # for leaving the group: there may be no broker to tell
 _CLOSE_S: Final = 0.2
@@ -63,8 +70,11 @@ class Consumer(base.Consumer):
         worker = self._worker = cast(Restorer, self.app)
         settings = worker.settings
         self._waited: Final = WaitedTime()
+        self._given_out = 0  # blocks that Faust was given and has not asked the messages of
+        self._numbers: Final = itertools.count(_FIRST_NUMBER)
         self._fetched: Final = asyncio.Event()
         self._member: Final = GroupMember(settings, self)
+        self._offsets: Final = PartitionOffsets(settings)
         # One for each hop: while one waits for its monitors, the other reads on.
         self._fetchers: Final = tuple(
             BlockFetcher(settings.bootstrap, settings.security, self._wake) for _ in ("rank", "job")
@@ -72,7 +82,7 @@ class Consumer(base.Consumer):
 
     @property
     def waited_s(self) -> float:
-        """Seconds so far in which all that was fetched had been handed over, and the consumer waited for more."""
+        """Seconds so far in which all that was fetched had been handed over, whether or not Faust asked for more."""
         return self._waited.seconds
 
     async def on_start(self) -> None:
@@ -88,6 +98,7 @@ class Consumer(base.Consumer):
         await asyncio.get_running_loop().run_in_executor(None, self._member.close, _LEAVE_S)
         for fetcher in self._fetchers:
             fetcher.close(_CLOSE_S)
+        self._offsets.close()
 
     # --- the group --------------------------------------------------------------------------------------------------
 
@@ -117,8 +128,8 @@ class Consumer(base.Consumer):
         self._worker.consumer_generation_id += 1
         await self.on_partitions_assigned(own, self._worker.consumer_generation_id)
 
-    def refused(self, error: Exception) -> None:
-        """End the worker: the group does not let it in."""
+    def failed(self, error: BaseException) -> None:
+        """End the worker: the group does not let it in, or partitions could not be taken or given back."""
         self._worker.fail(error)
 
     def commit_to(self, positions: Mapping[TP, int]) -> None:
@@ -177,11 +188,11 @@ class Consumer(base.Consumer):
 
     async def earliest_offsets(self, *partitions: TP) -> Mapping[TP, int]:
         """Ask where partitions begin."""
-        return await self._member.offsets(partitions, BEGIN) if partitions else {}
+        return await self._offsets.ask(partitions, BEGIN) if partitions else {}
 
     async def highwaters(self, *partitions: TP) -> Mapping[TP, int]:
         """Ask where partitions end."""
-        return await self._member.offsets(partitions, END) if partitions else {}
+        return await self._offsets.ask(partitions, END) if partitions else {}
 
     def highwater(self, tp: TP) -> int:
         """Return to where a partition was handed over: its end is what `highwaters` asks for."""
@@ -190,24 +201,36 @@ class Consumer(base.Consumer):
     # --- messages ---------------------------------------------------------------------------------------------------
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:  # noqa: ASYNC109
+        self._waited.begin()
         self._fetched.clear()
         found = self._take(active_partitions)
         if not found:
-            with self._waited, suppress(TimeoutError):
+            with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._fetched.wait()
             found = self._take(active_partitions)
+        self._given_out = sum(map(len, found.values()))
+        if found:
+            self._waited.end()
         return found
+
+    def stop_flow(self) -> None:
+        """Let Faust take nothing more: of what it was given it forgets the rest."""
+        super().stop_flow()
+        self._waited.begin()
 
     def _take(self, places: set[TP] | None) -> dict[TP, list[Sequence[Record]]]:
         own = [fetcher.take(places) for fetcher in self._fetchers]
         return {TP(*place): list(cut_blocks(records)) for found in own for place, records in found.items()}
 
     def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
-        """Make Faust's message of a block; it stands at the offset of the last one."""
+        """Make Faust's message of a block."""
+        self._given_out -= 1
+        if not self._given_out:
+            self._waited.begin()
         last: Record = record[-1]
         return ConsumerMessage(
-            tp.topic, tp.partition, last.offset, last.timestamp, 0, None, None, record, None, None, None, tp,
+            tp.topic, tp.partition, next(self._numbers), last.timestamp, 0, None, None, record, None, None, None, tp,
             generation_id=last.generation_id,
         )  # fmt: skip
 

@@ -4,7 +4,8 @@ After a rebalance, or for no visible reason, nothing is fetched any more from on
 fetched and never handed over, while all others go on; no error is raised. It shows in our position, which stays
 behind the end of the partition. A worker that is busy, or waits for its database, looks the same; so does one that
 has fetched a hundred thousand small messages of other topics, and hands them over first. So only time counts in which
-the consumer waited for messages and no stage had anything to do.
+the consumer had handed over all that it fetched and no stage had anything to do. A consumer that asks for nothing,
+since its flow was stopped and never resumed, waits as well.
 """
 
 from __future__ import annotations
@@ -12,24 +13,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Generic, TypeVar
 
 
 class WaitedTime:
-    """Adds up the seconds of each ``with`` block, the one that still runs included.
+    """Adds up the seconds from each `begin` to the next `end`, the last ones until now; each may be called twice.
 
     Examples
     --------
-    >>> times = iter([0.0, 2.0, 10.0, 11.0, 15.0])
+    >>> times = iter([0.0, 2.0, 10.0, 11.0])
     >>> waited = WaitedTime(lambda: next(times))
-    >>> with waited:
-    ...     pass
-    >>> with waited:
-    ...     print(waited.seconds)
-    3.0
-    >>> waited.seconds
-    7.0
+    >>> waited.begin(), waited.end(), waited.begin(), waited.seconds
+    (None, None, None, 3.0)
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -42,12 +37,13 @@ class WaitedTime:
         """All of it, until now."""
         return self._before_s + (0.0 if self._since_s is None else self._now_s() - self._since_s)
 
-    def __enter__(self) -> None:
-        self._since_s = self._now_s()
+    def begin(self) -> None:
+        """Count from now on."""
+        if self._since_s is None:
+            self._since_s = self._now_s()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
+        """Count no more."""
         self._before_s, self._since_s = self.seconds, None
 
 

@@ -24,7 +24,14 @@ from typing import Any, Final, cast
 import faust
 from faust.types import TP
 
-from irregulars.errors import IrregularsError, SendingGivenUp, ServiceError, ServiceUnavailable, TopicMismatch
+from irregulars.errors import (
+    IrregularsError,
+    SendingGivenUp,
+    ServiceError,
+    ServiceRefused,
+    ServiceUnavailable,
+    TopicMismatch,
+)
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.log_reader import LogReader, ReadingThread
 from irregulars.kafka.login_password import password_of
@@ -133,7 +140,8 @@ class WorkerApp(faust.App):
             try:
                 async with self._restoring:
                     return await self._restore_once(assignment, generation)
-            except (ServiceUnavailable, OSError) as error:  # among these the TimeoutError of an answer
+            # Among OSErrors the TimeoutError of an answer; rights that are being changed may be back in a moment.
+            except (ServiceUnavailable, ServiceRefused, OSError) as error:
                 if time.monotonic() > until_s:
                     self.fail(error)
                     return {}
@@ -300,7 +308,7 @@ class WorkerApp(faust.App):
                 LOG.warning("event=stalled topic=%s partition=%d position=%d", *place, positions[place])
             if stalled:
                 await consumer.read_on({place: positions[place] for place in stalled})
-        except ServiceUnavailable as error:
+        except ServiceError as error:  # also while somebody changes our rights: if they are gone, the group says so
             LOG.debug("event=no_look error=%s reason=%r", type(error).__name__, str(error))
             return
         lost = [place for place in self._reading.lost() if consumer.position_of(place) < ends[place]]

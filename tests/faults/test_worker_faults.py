@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 
 import pytest
 
@@ -122,3 +123,34 @@ def test_a_partition_that_is_never_read_is_told_and_healed(
         wait_until(lambda: set(bus.verdict_ids()) >= wanted or has_ended(worker), "verdicts")
         assert worker.output().count("event=stalled") == 1
     require_each_once(bus, wanted, worker)
+
+
+def test_a_flow_that_is_stopped_and_never_resumed_is_told_and_healed(bus: Bus, start_worker: StartWorker) -> None:
+    job = Job(bus, "stopped-flow", ranks=4)
+    worker = start_worker(faults={"stops_flow": True}, stall_s=3.0)
+    wait_until(lambda: "event=ready" in worker.output() or has_ended(worker), "a start that resumes no flow any more")
+    job.announce()
+    for number in range(1, 5):  # more blocks than it takes in
+        job.run(4)
+        bus.flush()
+        wait_until(lambda least=number: len(bus.read("commops")) >= 16 * least, "messages on the topic")
+        time.sleep(0.5)
+    wait_until(lambda: "event=stalled" in worker.output() or has_ended(worker), "a stall that is told")
+    job.end()
+    bus.flush()
+    require_each_once(bus, job.wanted_ids(), worker)
+
+
+def test_a_message_that_is_passed_over_is_read_again_at_once(bus: Bus, start_worker: StartWorker) -> None:
+    """Though Faust has others of the partition on their way, and drops what lies before them."""
+    job = Job(bus, "passed-over", ranks=4)
+    job.announce()
+    job.run(200)
+    job.end()
+    bus.flush()
+    worker = start_worker(faults={"loses": bus.topics.name("commops")})
+    wait_until(lambda: set(bus.verdict_ids()) >= job.wanted_ids() or has_ended(worker), "verdicts")
+    said = worker.output()
+    assert said.count("event=passed_over") == 1
+    assert "event=stalled" not in said
+    require_each_once(bus, job.wanted_ids(), worker)

@@ -3,8 +3,10 @@
 Run as ``python -m tests.integration.stand_in_worker JSON`` with settings of the worker as JSON. Among them may stand
 ``faults``, what is to go wrong: ``raises_at`` (iteration at which the monitor raises), ``is_fatal`` (alerts can't be
 made), ``has_hanging_sink``, ``unread`` (a topic whose partition 0 Faust forgets to read, once, or ``for_good``),
-``hangs_in_commits``; and ``limits`` (of the work of monitors), ``max_queued`` (messages of a job). Jobs whose names
-begin with a word of `POISONS` poison the second hop with iterations 3, 13, …, and with ``rank-`` before it the first.
+``stops_flow`` (Faust asks for nothing more after some messages), ``loses`` (a topic of which one message is fetched
+and not handed over), ``hangs_in_commits``; and ``limits`` (of the work of monitors), ``max_queued`` (messages of a
+job). Jobs whose names begin with a word of `POISONS` poison the second hop with iterations 3, 13, …, and with
+``rank-`` before it the first.
 """
 
 from __future__ import annotations
@@ -172,6 +174,41 @@ def forget_to_read(topic: str, *, is_for_good: bool) -> None:
     Consumer.resume_partitions = without  # type: ignore[method-assign]  # Faust's fault, made to happen
 
 
+def stop_flow() -> None:
+    """Let Faust's consumer stop its flow after the third block, and never resume it by itself."""
+    from irregulars.streams.faust_driver.transport import Consumer
+
+    to_message = Consumer._to_message
+    blocks = 0
+
+    def stopping(self: Consumer, place: Any, record: Any) -> Any:
+        nonlocal blocks
+        blocks += 1
+        if blocks == 3:
+            self.stop_flow()
+        return to_message(self, place, record)
+
+    Consumer._to_message = stopping  # type: ignore[method-assign]  # Faust's fault, made to happen
+
+
+def lose(topic: str) -> None:
+    """Let the fetch lose a message of a topic once, in the middle."""
+    from irregulars.streams.faust_driver.block_fetcher import BlockFetcher
+
+    take, is_lost = BlockFetcher.take, False
+
+    def losing(self: BlockFetcher, places: Any) -> Any:
+        nonlocal is_lost
+        found = take(self, places)
+        for place, records in found.items():
+            if place[0] == topic and len(records) > 3 and not is_lost:
+                is_lost = True
+                del records[1]
+        return found
+
+    BlockFetcher.take = losing  # type: ignore[method-assign]  # a message that is passed over, made to happen
+
+
 def hang_in_commits() -> None:
     """Let no commit of the group's member come to an end."""
     from irregulars.streams.faust_driver import group_member
@@ -195,6 +232,10 @@ def main(text: str) -> int:
         from irregulars.streams.stages import job_stage
 
         job_stage._MAX_QUEUED = faults["max_queued"]  # type: ignore[misc]  # 256 messages of a job take long to make
+    if faults.get("stops_flow"):
+        stop_flow()
+    if "loses" in faults:
+        lose(faults["loses"])
     if faults.get("hangs_in_commits"):
         hang_in_commits()
     settings = WorkerSettings(**{**values, "topics": TopicSettings(**values["topics"])})

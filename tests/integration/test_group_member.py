@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from faust.types import TP
 
-from irregulars.streams.faust_driver.group_member import BEGIN, END, GroupMember
+from irregulars.streams.faust_driver.group_member import GroupMember
+from irregulars.streams.faust_driver.partition_offsets import BEGIN, END, PartitionOffsets
 from irregulars.streams.worker_settings import WorkerSettings
 from tests.waiting import until
 
@@ -35,7 +36,7 @@ class Worker:
     async def assigned(self, own: set[TP]) -> None:
         assert self.member.own == own
 
-    def refused(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         raise AssertionError(error)
 
 
@@ -68,8 +69,6 @@ def test_partitions_of_one_number_go_together_and_only_when_they_were_given_back
             await until(lambda: first.member.own == every)
             async with joined(kafka_bootstrap, group, topics) as second:
                 await asyncio.wait_for(first.is_asked.wait(), WITHIN_S)
-                # Asked for from within the rebalance: the event loop may need it to give back what it has.
-                assert await first.member.offsets(every, END) == dict.fromkeys(every, 0)
                 assert (first.member.own, second.member.own) == (every, set())
                 first.may_give_back.set()
                 second.may_give_back.set()
@@ -95,9 +94,11 @@ def test_ends_are_asked_for_and_what_was_committed_stands_in_the_group(
         async with joined(kafka_bootstrap, topic, [topic]) as worker:
             worker.may_give_back.set()
             await until(lambda: len(worker.member.own) == PARTITIONS)
-            ends = await worker.member.offsets(places, END)
+            offsets = PartitionOffsets(WorkerSettings(kafka_bootstrap))
+            ends = await offsets.ask(places, END)
             assert list(map(ends.__getitem__, places)) == [2, 0, 1, 0]
-            assert set((await worker.member.offsets(places, BEGIN)).values()) == {0}
+            assert set((await offsets.ask(places, BEGIN)).values()) == {0}
+            offsets.close()
             worker.member.commit({TP(topic, 0): 1, TP("of-another", 0): 5})
 
     asyncio.run(run())
