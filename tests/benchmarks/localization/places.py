@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +20,28 @@ from numpy.typing import NDArray
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.faults import Fault
 
-if TYPE_CHECKING:
-    from tests.benchmarks.localization.cases import Case
-    from tests.benchmarks.localization.field import FieldCase
-
 Ints = NDArray[np.int64]
 
 _DELAYED: Final = {"slow_rank": 0.5, "slow_host": 0.5, "slow_nic": 0.25, "slow_link": 0.25, "slow_switch": 0.25}
 """Part of the faults that add a delay; the others make work or transfers so many times as long."""
 
 
-def draw_fault(case: Case | FieldCase, engine: Engine, attempt: int = 0) -> Fault:
+class Wanted(Protocol):
+    """What is wanted of a fault."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def shape(self) -> str: ...
+    @property
+    def excess(self) -> float: ...
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]: ...
+
+
+def draw_fault(case: Wanted, engine: Engine, attempt: int = 0) -> Fault:
     """Draw the fault of a case, to be calibrated, in its first span; another one with each `attempt`."""
     generator = np.random.default_rng([case.seed, 3, attempt])
     by = "add_ms" if generator.random() < _DELAYED[case.kind] else "factor"

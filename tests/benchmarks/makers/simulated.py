@@ -1,0 +1,180 @@
+"""Draws jobs of the project's own simulator: any shape, size, preset, fault, excess and pattern, or a healthy one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.errors import InputError
+from irregulars.producers.simulator.effects import fault_ranks
+from irregulars.producers.simulator.engine import Engine
+from irregulars.producers.simulator.faults import Fault
+from irregulars.producers.simulator.presets import SHAPES, with_shape
+from irregulars.producers.simulator.settings import SimulatorSettings
+from tests.benchmarks.incidents import Incident, Incidents, field_case, suite_case
+from tests.benchmarks.localization.field import SORTS
+from tests.benchmarks.localization.places import draw_fault
+
+_SALT: Final = 35  # apart from the generators of the jobs themselves
+_FAULTY: Final = 0.7
+_TRIES: Final = 20
+_PLACES_TRIED: Final = 4
+_LEAST_EXCESS: Final = 0.08  # below, the other makers too call a fault hard
+_WORKERS: Final = ("slow_rank", "slow_host")
+_LASTING: Final = ("slow_stage", "uneven_data", "hang")  # what a single iteration can't show, or nothing follows
+_KINDS: Final = (*_WORKERS, "slow_nic", "slow_link", "slow_switch", "slow_stage", "uneven_data", "hang")
+_DEVICES: Final = {
+    "slow_rank": "gpu", "slow_host": "host", "slow_nic": "nic", "slow_link": "link", "slow_switch": "switch",
+    "slow_stage": "stage", "uneven_data": None, "hang": "gpu",
+}  # fmt: skip
+_PATTERNS: Final = (
+    "lasting", "lasting", "single", "recurring", "from_start", "fluctuating", "ramp", "sawtooth",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The fault that a job is to have."""
+
+    seed: int
+    kind: str
+    shape: str
+    excess: float
+    spans: tuple[tuple[int, int], ...]
+
+
+def write_simulated(seed: int, number: int, directory: Path) -> None:
+    """Draw one job, and write its trace directory with the truth; another one while it has no place for its fault."""
+    rng = np.random.default_rng([seed, number, _SALT])
+    for _ in range(_TRIES):
+        settings = _draw_job(rng, seed, number)
+        wanted = _draw_fault(rng, settings) if number % 10 < 10 * _FAULTY else None
+        try:
+            incident = _run(rng, settings, wanted)
+        except (InputError, ValueError):  # no device of the kind is told apart by its lanes, or can cost as much
+            continue
+        incident.write(directory)
+        (directory / "label.json").write_text(json.dumps(_label(incident, wanted), indent=1) + "\n", encoding="utf-8")
+        return
+    raise InputError(f"one of {_TRIES} draws must have a place for its fault; got none (seed {seed}, job {number})")
+
+
+def _draw_job(rng: np.random.Generator, seed: int, number: int) -> SimulatorSettings:
+    is_healthy = number % 10 >= 10 * _FAULTY
+    shape = str(rng.choice(list(SHAPES)))
+    ranks = int(rng.choice([16, 32, 64, 128, 256, 512, 1024], p=[0.1, 0.2, 0.25, 0.25, 0.1, 0.06, 0.04]))
+    job = SimulatorSettings(
+        job=f"simulator-{seed}-{number}",
+        seed=1000 * seed,
+        iterations=int(rng.integers(100, 151) if is_healthy else rng.integers(50, 81)),
+        bandwidth_period_ms=25.0 if rng.random() < 0.4 else 0.0,
+    )
+    own: dict[str, Any] = {}
+    if shape == "pipeline":
+        forward_ms = float(rng.uniform(3, 12))
+        own |= {axis: int(rng.choice([2, 4, 8])) for axis in ("pp", "tp")}
+        own |= {axis: int(rng.choice([1, 1, 2])) for axis in ("cp", "ep", "shards")}
+        own |= {
+            "forward_ms": forward_ms, "backward_ms": 2 * forward_ms, "micro_batches": int(rng.choice([4, 6, 8])),
+            "gradient_sync": str(rng.choice(["sharded", "all_reduce"])), "is_send_buffered": bool(rng.random() < 0.3),
+            "gradient_buckets": int(rng.choice([1, 2, 4])), "gpus_per_nic": int(rng.choice([1, 1, 2])),
+        }  # fmt: skip
+    if shape == "hybrid":
+        own["shards"] = int(rng.choice([4, 8, 16]))
+    job = replace(with_shape(job, shape), **own)
+    job = replace(job, dp=max(2, ranks // (job.world_size // job.dp)))
+    job = (suite_case if rng.random() < 0.5 else field_case)(job, number)
+    if is_healthy:
+        changes = ((int(rng.integers(30, job.iterations - 20)), float(rng.choice([0.8, 1.2, 1.4]))),)
+        sort = dict(SORTS)[str(rng.choice(list(SORTS)))]
+        job = replace(job, **({**sort, "workload_changes": changes} if "workload_changes" in sort else sort))
+    return job
+
+
+def _draw_fault(rng: np.random.Generator, job: SimulatorSettings) -> Wanted:
+    kind, pattern = str(rng.choice(_KINDS)), str(rng.choice(_PATTERNS))
+    if pattern == "single" and kind not in _WORKERS:  # one slow transfer accuses nobody, by the contract
+        pattern = "recurring"
+    if kind in _LASTING and pattern not in ("from_start", "fluctuating"):
+        pattern = "lasting"
+    seed = int(rng.integers(1 << 40))
+    least, most = (0.3, 2.0) if pattern in ("single", "recurring") else (0.1, 1.0)
+    excess = float(np.exp(rng.uniform(np.log(least), np.log(most))))
+    first = int(rng.integers(18, job.iterations - 24))
+    past = first + int(rng.integers(12, job.iterations - first)) if rng.random() < 0.6 else job.iterations
+    spans = {
+        "single": ((first, first + 1),),
+        "from_start": ((0, job.iterations),),
+        "recurring": _spikes(rng, first, job),
+    }
+    shape = {"single": "spike", "recurring": "spike"}.get(pattern, pattern)
+    return Wanted(seed, kind, shape, excess, spans.get(pattern, ((first, past),)))
+
+
+def _spikes(rng: np.random.Generator, first: int, job: SimulatorSettings) -> tuple[tuple[int, int], ...]:
+    places = first + np.r_[0, np.cumsum(rng.integers(2, 8, int(rng.integers(2, 6))))]
+    return tuple((one, one + 1) for one in places.tolist() if one < job.iterations)
+
+
+def _run(rng: np.random.Generator, settings: SimulatorSettings, wanted: Wanted | None) -> Incident:
+    job = Incidents(settings)
+    if wanted is None:
+        return job.run()
+    error: Exception = InputError(f"a fault must have a place; got none ({wanted.kind})")
+    for fault in _faults(rng, job.engine, wanted):
+        try:
+            incident = job.run(fault)
+        except InputError as reason:
+            error = reason
+            continue
+        fitted = incident.faults[0]
+        if len(wanted.spans) == 1:
+            return incident
+        return job.run(*(replace(fitted, first=first, past=past) for first, past in wanted.spans))
+    raise error
+
+
+def _faults(rng: np.random.Generator, engine: Engine, wanted: Wanted) -> Iterator[Fault | str]:
+    """Yield faults of the kind; who is slow is logged at least in part, of a link both ends."""
+    topology, (first, past) = engine.topology, wanted.spans[0]
+    when = f"from={first},to={past},shape={wanted.shape},excess={wanted.excess:.4f}"
+    match wanted.kind:
+        case "hang":
+            rank, inside = rng.choice(np.flatnonzero(topology.is_logged)), rng.choice(["yes", "no", "no"])
+            yield f"hang:rank={rank},from={first},at={rng.uniform(0, 0.99):.3f},inside={inside}"
+        case "slow_stage":
+            if engine.topology.settings.pp > 1:
+                yield f"slow_stage:stage={rng.integers(topology.settings.pp)},{when}"
+        case "uneven_data":
+            yield f"uneven_data:{when}"
+        case _:
+            for attempt in range(_PLACES_TRIED):
+                fault = draw_fault(wanted, engine, attempt)
+                is_logged = topology.is_logged[fault_ranks(fault, topology)]
+                if is_logged.all() if wanted.kind == "slow_link" else is_logged.any():
+                    yield fault
+
+
+def _label(incident: Incident, wanted: Wanted | None) -> dict[str, Any]:
+    """Add to the simulator's label what those of the other makers say; hard by their rule, too."""
+    label = incident.label()
+    settings = incident.settings
+    job = f"{settings.world_size} ranks, {settings.gradient_sync}, pp {settings.pp}, tp {settings.tp}"
+    if wanted is None:
+        return label | {"what": f"healthy: {job}"}
+    healthy_s = incident.healthy_times_s()
+    noise_ratio = float(1.05 * np.median(np.abs(np.diff(healthy_s))) / np.median(healthy_s))
+    faults = label["faults"]
+    excess = None if wanted.kind == "hang" else sum(one["excess_ratio"] for one in faults) / len(faults)
+    is_hard = label["hard"] or (excess is not None and excess < max(_LEAST_EXCESS, 2 * noise_ratio))
+    said = "" if excess is None else f" x{1 + excess:.2f}"
+    spans = [list(one["iterations"]) for one in faults]
+    return label | {
+        "device": _DEVICES[wanted.kind], "spans": spans, "hard": is_hard,
+        "what": f"{wanted.kind}{said}, {'recurring' if len(spans) > 1 else wanted.shape}; {job}",
+    }  # fmt: skip
