@@ -22,13 +22,21 @@ from irregulars.infra.runs.demo_database import DemoDatabase
 from tests.apache_kafka.broker import KafkaBroker
 from tests.services import SCRATCH, SharedBroker
 
-# An example, and drawing it, may be slow where much else runs. Each run draws others: 25 of them keep the whole suite
-# within its time, and `HYPOTHESIS_PROFILE=thorough make test` tries 200.
-for name, examples in {"usual": 25, "thorough": 200}.items():
+# An example, and drawing it, may be slow where much else runs. Each run draws others: ten of them keep `make test`
+# within its time, .ci/run tries 25 (usual), and `HYPOTHESIS_PROFILE=thorough make test` 200.
+PROFILES = {"quick": 10, "usual": 25, "thorough": 200}
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+for name, count in PROFILES.items():
     hypothesis.settings.register_profile(
-        name, deadline=None, max_examples=examples, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        name, deadline=None, max_examples=count, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
+hypothesis.settings.load_profile(PROFILE)
+
+
+def examples(usual: int) -> int:
+    """How many examples a test tries for which the usual 25 are too many or too few: `usual` in the profile usual."""
+    return max(1, round(usual * PROFILES[PROFILE] / PROFILES["usual"]))
+
 
 # A shell lets what it starts in the background ignore Ctrl-C, and children inherit it: tests of Ctrl-C need it back.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -27,14 +27,19 @@ PYTEST = ("pytest", "--quiet", "--durations=15", *SIDE_BY_SIDE, *PLUGINS)
 # Compiled modules are kept, also where the environment forbids it: four processes of pytest and each command that a
 # test starts would compile the whole product anew, which is half of the time that collecting the tests takes.
 COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
-CHAOS = "tests/chaos/test_chaos.py"
-"""A small cluster of its own, broken for a minute: among the tests of faults."""
-TESTS = {"pytest": (*PYTEST, "--ignore=tests/faults", f"--ignore={CHAOS}", "-m", "not torch")}
-LEFT_OUT = [f"--ignore=tests/{folder}" for folder in ("faults", "benchmarks", "chaos", "fuzz")]
-TESTS_FAST = {"pytest fast": (*PYTEST, *LEFT_OUT, "-m", "not integration and not slow and not torch")}
+# Processes of tests already fill the cores: threads of a library's sums would wait for each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# Beside the tests of faults, as few changes need them and each takes long: guides that are typed as they stand,
+# installations, and all that measures or breaks the product instead of being part of it.
+FAULTY = (
+    "tests/faults", "tests/benchmarks", "tests/chaos", "tests/fuzz", "tests/infra/docs/test_detector_guide.py",
+    "tests/infra/kit/test_locked_install.py", "tests/integration/test_guides.py",
+)  # fmt: skip
+TESTS = {"pytest": (*PYTEST, *(f"--ignore={path}" for path in FAULTY), "-m", "not torch")}
+TESTS_FAST = {"pytest fast": (*TESTS["pytest"][:-1], "not integration and not slow and not torch")}
 TRAINING = ("tests/producers/torch_hook", "tests/integration/test_live_demo.py")
 TORCH = {"pytest torch": (*PYTEST, "-m", "torch", *TRAINING)}
-FAULTS = {"pytest faults": (*PYTEST, "tests/faults", CHAOS)}
+FAULTS = {"pytest faults": (*PYTEST, *FAULTY)}
 
 
 def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:
@@ -43,7 +48,8 @@ def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:
     if is_pytest:
         print(f"--- {name}", flush=True)
     with shared_services() if is_pytest and arguments != TESTS_FAST["pytest fast"] else nullcontext({}) as own:
-        environment = {**own, **os.environ, **COMPILED}  # who names services of their own wants these tested
+        # Services of their own that somebody names are those to be tested
+        environment = {**own, **ONE_THREAD, **os.environ, **COMPILED}
         done = subprocess.run(
             [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, check=False, text=True,
             **{} if is_pytest else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from tests import warm
 from tests.integration.pipelines import COMMAND
 from tests.integration.worker_runs import DEADLINE_S, ROOT, Bus
 from tests.sinks.notices.alerts import alert_bytes
@@ -27,7 +27,7 @@ class NotifyRun:
         self.log = self.file.with_suffix(".log")
         self.arguments = ["notify", str(self.file), "--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen([*COMMAND, *self.arguments], cwd=ROOT, stdout=log, stderr=log)
+            self.process = warm.Popen([*COMMAND, *self.arguments], cwd=ROOT, stdout=log, stderr=log)
 
     def output(self) -> str:
         return self.log.read_text()

@@ -25,6 +25,7 @@ from irregulars.sinks.clickhouse import ClickHouseSink
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import TABLES
+from tests import warm
 from tests.conftest import ClickHouseAddress
 from tests.integration.worker_runs import ROOT, SESSION_S, Bus, wait_until
 from tests.sinks.sink_promises import sort_by_key
@@ -137,7 +138,7 @@ class Process:
     def __init__(self, arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> None:
         self.log = folder / f"{arguments[0]}-{uuid4().hex[:6]}.log"
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self._process = warm.Popen(
                 [*COMMAND, *arguments],
                 cwd=folder,
                 env={**os.environ, **environment},
@@ -187,10 +188,8 @@ def run_command(
     """Run a command of ours to its end, with settings in its environment, and on the topics of a bus."""
     own = settings.to_environment() if settings else {}
     where = ["--bootstrap", on.bootstrap, "--topic-prefix", on.topics.prefix] if on else []
-    return subprocess.run(
-        [*COMMAND, *arguments, *where], cwd=folder, env={**os.environ, **own, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    known = {**os.environ, **own, "PYTHONPATH": str(ROOT), **environment}
+    return warm.run([*COMMAND, *arguments, *where], cwd=folder, env=known, timeout=120)
 
 
 def says(process: Process, what: str) -> bool:

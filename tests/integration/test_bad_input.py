@@ -16,6 +16,7 @@ import pytest
 from irregulars.infra.settings import Settings
 from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
+from tests import warm
 from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline, run_command
 from tests.integration.test_agent import SaslKafka
 from tests.integration.worker_runs import ROOT, wait_until
@@ -117,7 +118,7 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     environment = {**os.environ, **NOBODY.to_environment()}
     pipe = subprocess.PIPE
     started = {
-        name: subprocess.Popen([*COMMAND, *call], cwd=directory, env=environment, stdout=pipe, stderr=pipe, text=True)
+        name: warm.Popen([*COMMAND, *call], cwd=directory, env=environment, stdout=pipe, stderr=pipe, text=True)
         for name, (call, _) in UNREACHABLE.items()
     }
     yield started
@@ -163,7 +164,7 @@ def test_the_right_password_of_kafka_lets_a_worker_in(sasl_kafka: SaslKafka, tmp
     environment = {**os.environ, **settings.to_environment()}
     log = tmp_path / "worker.log"
     with log.open("w") as output:
-        worker = subprocess.Popen([*COMMAND, "worker", "--no-store"], env=environment, stdout=output, stderr=output)
+        worker = warm.Popen([*COMMAND, "worker", "--no-store"], env=environment, stdout=output, stderr=output)
     try:
         wait_until(lambda: log.read_text().count("event=restored hop=job") == 2, "all partitions")
         worker.terminate()

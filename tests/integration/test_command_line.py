@@ -18,6 +18,7 @@ import pytest
 
 from irregulars.infra.runs.local_services import LocalServices
 from irregulars.infra.settings import Settings
+from tests import warm
 
 pytestmark = pytest.mark.integration
 
@@ -33,9 +34,7 @@ class Terminal:
 
     def run(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         command = [*COMMAND, "--config", str(self.config), *arguments]
-        return subprocess.run(
-            command, cwd=self.directory, timeout=timeout_s, capture_output=True, text=True, check=False
-        )
+        return warm.run(command, cwd=self.directory, timeout=timeout_s)
 
     def output(self, *arguments: str) -> str:
         done = self.run(*arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from irregulars.infra.showing.from_database import find_verdict
 from irregulars.kafka.topics import TopicSettings
 from irregulars.messages.judgements import Verdict, encode_verdict
 from irregulars.sinks.connection import DatabaseSettings, connect
+from tests import warm
 from tests.conftest import ClickHouseAddress
 from tests.infra.console.visits import Visit, text_of, visit
 from tests.integration.pipelines import COMMAND, own_database, store
@@ -72,7 +72,7 @@ def test_what_is_said_here_stands_on_the_topic_as_of_irregulars_feedback(
     bus.flush()
     own = ["--bootstrap", bus.bootstrap, "--topic-prefix", bus.topics.prefix]
     by_command = [*COMMAND, "feedback", ID, "wrong", "--who", "ann", "--note", "NIC fine", *own]
-    subprocess.run(by_command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    warm.run(by_command, cwd=ROOT, timeout=60, check=True)
     with visit(stored, kafka, takes_feedback=True) as somebody:
         somebody.log_in("bob")
         assert 'name="who" value="bob"' in somebody.get(incident_path(ID)).text

@@ -25,6 +25,7 @@ from irregulars.messages.records import PATHS
 from irregulars.producers.publishing.publisher import AgentSettings
 from irregulars.producers.trace.directory import read_trace
 from irregulars.sinks.connection import DatabaseSettings
+from tests import warm
 from tests.apache_kafka.broker import KafkaBroker
 from tests.benchmarks.agent_load import make_sysfs
 from tests.integration.pipelines import Pipeline
@@ -103,7 +104,8 @@ def agent(directory: Path, settings: AgentSettings, tables: str, stub: Path | No
     if stub is not None:
         environment |= {"LD_LIBRARY_PATH": str(stub.parent), "NVML_STUB_GPUS": "4"}
     command = [sys.executable, "-m", "irregulars", "agent", str(file)]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    start = subprocess.Popen if stub else warm.Popen  # the loader reads its path at the start of a process
+    with start(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield AgentProcess(process, port)
         finally:
@@ -207,8 +209,7 @@ def test_two_agents_do_not_share_a_spool(settings: AgentSettings, tmp_path: Path
     with agent(tmp_path, settings, "[gpus]\nenabled = false\n") as running:
         running.wait_for(lambda: running.metric("sources") == 0)
         command = [sys.executable, "-m", "irregulars", "agent", str(tmp_path / "agent.toml")]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        second = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        second = warm.run(command, cwd=ROOT, timeout=60)
         assert second.returncode == 2
         assert "data directory must not be in use" in second.stderr
         assert len(second.stderr.splitlines()) == 1

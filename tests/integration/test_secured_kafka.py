@@ -28,6 +28,7 @@ from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TOPICS, TopicSettings
 from irregulars.producers.publishing.publisher import Publisher
 from irregulars.sinks.connection import DatabaseSettings
+from tests import warm
 from tests.conftest import ClickHouseAddress, failing_in_one_line
 from tests.infra.console.visits import visit
 from tests.integration.pipelines import COMMAND, RECORDINGS, own_database, run_command, store
@@ -278,8 +279,8 @@ def test_people_are_told_with_the_rights_of_notify_and_mutes_are_set_with_those_
     assert "delta = 1.3" in run(operator, "thresholds", "set", "delta=1.3", "--reason", "noise")
     assert run(operator, "deadletter", "list") == "no dead letters\n"
     with log.open("wb") as output:
-        told = subprocess.Popen([*COMMAND, "notify", str(file)], cwd=ROOT, env=environment_of(notify), stdout=output,
-                                stderr=output)  # fmt: skip
+        told = warm.Popen([*COMMAND, "notify", str(file)], cwd=ROOT, env=environment_of(notify), stdout=output,
+                          stderr=output)  # fmt: skip
     try:
         wait_until(lambda: "event=loaded" in log.read_text(), "the state")
         worker = Producer(client_config(broker.bootstrap, {}))

@@ -33,6 +33,7 @@ from irregulars.messages.announcements import (
 from irregulars.messages.records import UNKNOWN, Batch, Header, encode_batch
 from irregulars.state_codec import encode_state
 from irregulars.streams.snapshots.records import POSITION_KEY, STATE_VERSION, MonitorRecord, encode_record
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 START_NS = 1_700_000_000_000_000_000
@@ -214,7 +215,7 @@ class Worker:
         self.log = folder / f"worker-{uuid4().hex[:6]}.log"
         command = [sys.executable, "-m", "tests.integration.stand_in_worker", json.dumps(values)]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+            self.process = warm.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
     @property
     def is_running(self) -> bool:

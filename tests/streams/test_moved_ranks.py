@@ -17,6 +17,7 @@ from irregulars.messages.bundles import bundle_of, decode_batches, encode_bundle
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, trace_batches
+from tests.conftest import examples
 from tests.streams.eight_ranks import EightRanks
 from tests.streams.judged_streams import Message, MonitoredJob, in_order, interleaved, last_words
 from tests.streams.lockstep_job import MS, START_NS, US, LockstepJob
@@ -109,7 +110,7 @@ def _lost_rows(job: MonitoredJob) -> int:
     return sum(one.arrivals.lost_rows for one in attempts if one is not None)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(seed=st.integers(0, 2**32), restore_at=st.sets(st.integers(1, 120), max_size=3), is_twice=st.booleans())
 def test_no_order_of_the_topics_changes_the_verdicts(seed: int, restore_at: set[int], is_twice: bool) -> None:
     messages = interleaved([*chain(*moved(job_of(range(20, 110))))], Random(seed))

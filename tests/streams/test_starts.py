@@ -14,6 +14,7 @@ from irregulars.messages.announcements import contradiction_of
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace
+from tests.conftest import examples
 from tests.streams.eight_ranks import HOSTS, EightRanks
 from tests.streams.judged_streams import Message, MonitoredJob, found, in_order, interleaved, judge, shifted
 from tests.streams.lockstep_job import MS, START_NS
@@ -65,7 +66,7 @@ def of_second_start() -> list[Verdict]:
     return [one for one in judge(restarted("a", "b"), "lockstep").revisions if one.attempt == 2]
 
 
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 @given(seed=st.integers(0, 2**32), jobs_first=st.booleans(), restore_at=st.sets(st.integers(1, 200), max_size=3))
 def test_no_order_of_the_topics_changes_what_is_judged_of_two_starts(
     seed: int, jobs_first: bool, restore_at: set[int]

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.records import Batch
 from irregulars.producers.trace.directory import Trace, read_trace
+from tests.conftest import examples
 from tests.streams.eight_ranks import faulty
 from tests.streams.judged_streams import (
     RECORDINGS,
@@ -43,7 +44,7 @@ EIGHT_RANKS = "eight ranks"
 """Not a recording: two stages, four hosts, and two faults one after the other."""
 
 PIECE = range(30, 100)
-FEW = settings(max_examples=2)
+FEW = settings(max_examples=examples(2))
 
 
 @cache
@@ -126,7 +127,7 @@ def test_any_order_and_copies_inside_of_batches_change_nothing(name: str, seed: 
 
 
 @pytest.mark.parametrize("name", [*ALL, EIGHT_RANKS])
-@settings(max_examples=3)
+@FEW
 @given(
     random=st.randoms(use_true_random=False),
     rows=st.integers(20, 3000),

@@ -156,5 +156,5 @@ def test_hangs_and_heavy_stages_of_large_jobs() -> None:
     # iteration was learned: it has to set the clocks right by itself.
     fault = parse_fault("slow_stage:stage=2,factor=1.8,shape=from_start")
     clocks = {**OFF_CLOCKS, "clock_offset_ms": 50.0}
-    run = Run(replace(JOB, dp=64, iterations=22, faults=(fault,), **clocks))
+    run = Run(replace(JOB, dp=32, iterations=22, faults=(fault,), **clocks))
     assert [kind for kind, _ in run.blamed] == ["slow_stage"]

@@ -23,13 +23,14 @@ from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.trace.directory import Trace, read_trace
 from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
+from tests.conftest import examples
 from tests.producers.importers.inspector_lines import collective, context, lines
 from tests.streams.judged_streams import RECORDINGS, MonitoredJob, Outcome, found, in_order, judge, judge_trace
 from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
 
 FAULTS = {"gloo-slow-rank": ("gpu", (2,)), "gloo-slow-nic": ("nic", (1,)), "gloo-slow-link": ("link", (1, 3))}
 ALL = [*FAULTS, "gloo-clean", "gloo-slow-compute"]
-FEW = settings(max_examples=3)
+FEW = settings(max_examples=examples(3))
 
 
 @cache

@@ -20,6 +20,7 @@ from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import analyze
 from irregulars.producers.importers.importing import KINDS, import_trace
 from irregulars.producers.trace.directory import read_trace
+from tests.conftest import examples
 from tests.producers.importers.clog_lines import event, header, log, new_comm, signature, split
 from tests.producers.importers.inspector_lines import collective, context, lines, marker, pair
 from tests.producers.importers.played_server import PlayedJob
@@ -124,7 +125,9 @@ def test_a_packed_file_that_was_cut_off_is_refused(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", VALID)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_any_change_of_its_bytes_is_read_or_refused(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     value = bytearray(VALID[kind]())
@@ -159,7 +162,9 @@ def odd_field(field: bytes, data: st.DataObject) -> bytes:
 
 
 @pytest.mark.parametrize("kind", VALID)
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_values_of_any_type_and_size_are_read_or_refused(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     value = VALID[kind]()

@@ -11,6 +11,7 @@ from irregulars.messages.records import PHASES, RECV, SEND
 from irregulars.producers.simulator.engine import Engine, others_in_the_way_ns
 from irregulars.producers.simulator.noise import LEAST_TRANSFER_RATIO
 from irregulars.producers.simulator.settings import SimulatorSettings
+from tests.conftest import examples
 from tests.producers.simulator.conftest import Recorded, Tidy, faulty, record
 
 
@@ -110,7 +111,7 @@ def lengths_ns(job: Recorded, iteration: int) -> dict[tuple[object, ...], int]:
     }
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(job=st.one_of(ALL_JOBS, FIELD_JOBS))
 def test_no_transfer_ends_before_its_last_arrival_and_its_shortest_time(job: SimulatorSettings) -> None:
     recorded = record(job)
@@ -122,7 +123,7 @@ def test_no_transfer_ends_before_its_last_arrival_and_its_shortest_time(job: Sim
         assert len(ranks) == len(set(ranks.tolist())) > 1
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(job=ALL_JOBS)
 def test_operators_of_a_rank_follow_each_other_and_lie_in_their_iteration(job: SimulatorSettings) -> None:
     recorded = record(job)
@@ -140,7 +141,7 @@ def test_operators_of_a_rank_follow_each_other_and_lie_in_their_iteration(job: S
         assert np.all(begins[1:] > lasts[:-1])
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(job=st.one_of(ALL_JOBS, FIELD_JOBS))
 def test_sequences_count_from_one_without_gaps_and_are_shared_by_all_members(job: SimulatorSettings) -> None:
     recorded = record(job)

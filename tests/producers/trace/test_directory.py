@@ -30,6 +30,7 @@ from irregulars.producers.publishing.batches import event_times_ns
 from irregulars.producers.trace import files
 from irregulars.producers.trace.directory import Trace, read_trace, trace_batches, write_trace
 from irregulars.producers.trace.files import read_file
+from tests.conftest import examples
 from tests.producers.trace_directories import (
     RECORDINGS,
     SCHEMAS,
@@ -213,7 +214,9 @@ def test_copies_count_once_and_an_ended_one_wins(tmp_path: Path) -> None:
     assert sorted(trace.commops[0].columns["elapsed_ns"].tolist()) == [70, 1000, 1000]
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(seed=st.integers(0, 2**32))
 def test_order_and_copies_change_nothing(recording: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -248,7 +251,7 @@ def commop_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(rows=commop_rows(), seed=st.integers(0, 1000), ending=st.sampled_from((".jsonl", ".csv")))
 def test_rows_full_of_ties_and_nulls_are_read_the_same_in_any_order(
     rows: list[dict[str, Any]], seed: int, ending: str

@@ -20,6 +20,7 @@ from irregulars.producers.trace.directory import trace_batches
 from irregulars.settings import JudgeSettings
 from irregulars.streams.job_hop.job_clock import FORGOTTEN
 from irregulars.streams.job_hop.job_monitor import JobMonitor
+from tests.conftest import examples
 from tests.stored_states import stored
 from tests.streams.evidence_rows import came, evidence_of, no_operators, went
 from tests.streams.judged_streams import MonitoredJob, found, in_order, judge, judge_trace
@@ -533,7 +534,7 @@ def life(ranks: int, iterations: int) -> list[Any]:
     return rows
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(random=st.randoms(use_true_random=False))
 def test_ranks_may_interleave_in_any_way(random: Random) -> None:
     def split(row: Any) -> list[Any]:
@@ -622,7 +623,7 @@ def test_advance_without_anything_says_nothing() -> None:
     assert (judgements.iterations, judgements.verdicts, judgements.rank_iterations) == ([], [], {})
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_no_order_of_lives_and_rows_stops_a_monitor(data: st.DataObject) -> None:
     monitor = JobMonitor("j", JudgeSettings(grace_s=1.0, silence_s=5.0))

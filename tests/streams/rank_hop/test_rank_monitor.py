@@ -27,6 +27,7 @@ from irregulars.messages.records import (
 )
 from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.rank_monitor import MAX_HELD_BATCHES, RankMonitor
+from tests.conftest import examples
 from tests.stored_states import stored
 from tests.streams.lockstep_job import iteration_batch, operator_batch
 from tests.streams.rank_hop.test_nic_samples import batch as sample_batch
@@ -521,14 +522,14 @@ def interleave(sent: list[Any], random: Random) -> list[Any]:
     return [next(iterators[key]) for key in turns_]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(random=st.randoms(use_true_random=False), count=st.integers(1, 12))
 def test_no_interleaving_of_topics_shows_in_the_evidence(random: Random, count: int) -> None:
     sent = messages(random, count)
     assert reduced(interleave(sent, random)) == reduced(sent)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(random=st.randoms(use_true_random=False), count=st.integers(1, 12), steps=st.frozensets(st.integers(0, 40)))
 def test_no_restored_snapshot_shows_in_the_evidence(random: Random, count: int, steps: frozenset[int]) -> None:
     sent = interleave(messages(random, count), random)
@@ -580,7 +581,7 @@ def hostile_batch(draw: st.DrawFn) -> Batch:
     return operators(*rows, sort=False, **header)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(batches=st.lists(hostile_batch(), max_size=5), is_operators_only=st.booleans())
 def test_no_batch_that_can_be_decoded_stops_a_monitor(batches: list[Batch], is_operators_only: bool) -> None:
     made = monitor(OPERATORS_ONLY if is_operators_only else ANNOUNCED)

@@ -21,9 +21,9 @@ from irregulars.errors import PluginError
 @pytest.mark.parametrize(
     "text",
     [
-        "river:anomaly.HalfSpaceTrees(n_trees=10)",
+        "river:anomaly.HalfSpaceTrees(n_trees=4)",
         "river:drift.ADWIN(delta=0.01)",
-        "sklearn:ensemble.IsolationForest(n_estimators=50)",
+        "sklearn:ensemble.IsolationForest(n_estimators=10)",
         "river:anomaly.GaussianScorer()",
         "river:drift.ADWIN(delta=0.01) with level='operator'",
         "sklearn:svm.OneClassSVM(nu=0.05) with columns='work_ns, communication_ns', refit=20",
