@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import signal
@@ -76,6 +77,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not SERVICES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
     items.sort(key=lambda item: item.path.relative_to(ROOT).parts[:2] not in WAITING and item.path != LONGEST)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let collections of garbage leave alone the modules and tests that are there until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)

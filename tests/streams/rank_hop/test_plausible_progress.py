@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,21 +52,25 @@ DAMAGE = {
 }
 
 
+@cache
 def judged(damage: Change | None) -> tuple[MonitoredJob, int]:
     """The recording of a slow NIC, in which one batch of rank 2 is damaged; how many messages were refused."""
     trace = read_trace(RECORDINGS / "gloo-slow-nic")
     job, refused = MonitoredJob(trace.job), 0
     job.feed(trace.announcements)
-    for number, batch in enumerate(trace_batches(trace)):
-        is_damaged = damage is not None and number == damaged_number(trace_batches(trace))
+    batches = list(trace_batches(trace))
+    if damage is not None:
+        number = damaged_number(batches)
+        batches[number] = damage(batches[number])
+    for batch in batches:
         refused_rows = job.refused_rows
-        job.take(damage(batch) if is_damaged and damage is not None else batch)
+        job.take(batch)
         refused += job.refused_rows > refused_rows
     job.feed(Heartbeat(trace.job, trace.attempt, one.rank, {}, "ended", "finished") for one in trace.announcements)
     return job, refused
 
 
-def damaged_number(batches: Iterator[Batch]) -> int:
+def damaged_number(batches: Sequence[Batch]) -> int:
     """Number of the batch of operators in the middle of what rank 2 sends."""
     own = [n for n, one in enumerate(batches) if one.header.rank == 2 and one.header.schema == "commops"]
     return own[len(own) // 2]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from irregulars.sinks.alerts import alert_of
 from irregulars.sinks.notices.actions.actions import decode_actions
 from irregulars.sinks.notices.actions.feed import ActionFeed, Polled
 from irregulars.sinks.notices.notice import Channel, Notice
+from tests import warm
 from tests.apache_kafka.broker import KafkaBroker
 from tests.infra.processes import wait_until
 from tests.sinks.notices.actions.told import open_channel
@@ -218,10 +217,7 @@ def test_a_consumer_that_commits_goes_on_behind_it(channel: Channel, open_feed: 
 
 def node_check(bootstrap: str, prefix: str, *arguments: str) -> tuple[int, str, str]:
     command = [sys.executable, "-m", "irregulars", "node-check", "--bootstrap", bootstrap, "--topic-prefix", prefix]
-    done = subprocess.run(
-        [*command, *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        timeout=60, check=False, cwd=ROOT,
-    )  # fmt: skip
+    done = warm.run([*command, *arguments], cwd=ROOT, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 

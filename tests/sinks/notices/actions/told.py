@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import SENDING, TopicSettings
 from irregulars.messages.judgements import Verdict
 from irregulars.sinks.notices.actions.actions import ActionsChannel
+from tests import warm
 from tests.sinks.notices.made_up_notices import notice_of
 
 ROOT = Path(__file__).resolve().parents[4]
-ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
 
 
 def open_channel(bootstrap: str, topics: TopicSettings, timeout_s: float = 30.0) -> ActionsChannel:
@@ -44,23 +43,15 @@ class Told:
         self._reference = self._channel.deliver(notice)
 
     def act(self, *arguments: str) -> list[str]:
-        done = subprocess.run(
-            [*self._command, *self._options, "--end", *arguments], env={**os.environ, **ENVIRONMENT}, cwd=ROOT,
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = warm.run([*self._command, *self._options, "--end", *arguments], cwd=ROOT, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
 
     @contextmanager
     def acting(self) -> Iterator[subprocess.Popen[str]]:
         """Run the command for ever; it is killed at the end if it still runs."""
-        process = subprocess.Popen(
-            [*self._command, *self._options, "--do-it"],
-            env={**os.environ, **ENVIRONMENT},
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
+        command = [*self._command, *self._options, "--do-it"]
+        process = warm.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         try:
             yield process
         finally:
