@@ -55,6 +55,7 @@ def test_an_incident_is_told_to_open_change_and_end_and_a_restart_tells_nothing_
         wait_until(lambda: events(receiver) == [("v1", "opened")], "an opened one")
         send_alert(bus, "v1", 2, "raised", severity="page")
         wait_until(lambda: len(receiver.requests) == 2, "an update")
+        wait_until(lambda: first.output().count("event=told") == 2, "its record")
         assert first.stop() == 0
         second = start(WEBHOOK.format(url=receiver.url))
         wait_until(second.is_loaded, "restart")
