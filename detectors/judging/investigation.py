@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from irregulars.detectors.blame.what_if import WhatIf
-from irregulars.detectors.job.lanes import LaneExcess
+from irregulars.detectors.job.lanes import EVERYBODY, LaneExcess
 from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack
 from irregulars.detectors.judging.nic_rates import attribute_rates, has_operators, usual_rates, with_rates
 from irregulars.detectors.judging.operator_reader import OperatorReader
@@ -99,7 +99,7 @@ class Investigator:
         # A part that costs less than δ allows is not looked into more closely, however small the excess is.
         allowed_ns = (now.delta - 1) * now.healthy.mean_ns
         attribution, graph = self.reader.attribute(rows, max(excess_ns, allowed_ns), read_back)
-        attribution = replace(attribution, excess_ns=max(excess_ns, 0.0))
+        attribution = beyond_common(replace(attribution, excess_ns=max(excess_ns, 0.0)), allowed_ns)
         attribution = with_rates(attribution, rows, usual_rates(self.usual_rows), self.reader.codes)
         ratios = self.reader.abnormal_ratios(graph) if self._log.fills_columns else None
         self._log.add_operators(graph, rows.number, self.reader.topology.names, self.reader.clocks.ahead_ns, ratios)
@@ -155,6 +155,30 @@ class Investigator:
             self.reader.forget_usual()
         if not self.reader.has_usual and self.usual_rows:
             self.reader.set_usual(self.usual_rows, read_back)
+
+
+def beyond_common(attribution: Attribution, allowed_ns: float) -> Attribution:
+    """Give what all ranks share its part of the excess first; lanes get what is left, in proportion.
+
+    Of ranks with a longer batch one is the last, in this iteration as in those before: held against its own usual
+    work it took longer by much, and made the iteration longer by nothing.
+
+    `allowed_ns`: excess that makes no iteration irregular: what is shared changes nothing up to there, as it is known
+    by its noise alone.
+    """
+    common_ns = attribution.path_excess_ns.get(EVERYBODY, 0.0)
+    if attribution.excess_ns is None or common_ns <= allowed_ns:
+        return attribution
+    others_ns = sum(ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane != EVERYBODY)
+    left_ns = max(attribution.excess_ns - common_ns, 0.0)
+    if others_ns <= left_ns:
+        return attribution
+    scale = left_ns / others_ns
+    scaled = {
+        lane: ns if ns <= 0 or lane == EVERYBODY else ns * scale
+        for lane, ns in attribution.path_excess_ns.items()
+    }
+    return replace(attribution, path_excess_ns=scaled)
 
 
 def _need(*, is_explained: bool, is_worth_reading: bool) -> Need:
