@@ -74,10 +74,13 @@ def capped_ends(
     the lowest peak says something if it is no higher (`peak_if_capped`); default: `NicThresholds.capped_ratio`.
     """
     nics = sorted({topology.nic(rank) for rank in ranks})
-    ends = [(nic, way) for nic in nics for way in (0, 1)]
     peaks = _peaks(nics, rates)
-    if not peaks.size or not np.isfinite(peaks).any(axis=1).all():
+    # Of an end that is not sampled nothing is said, and the others are held against each other without it.
+    known = np.flatnonzero(np.isfinite(peaks).any(axis=1)) if peaks.size else []
+    if 2 * len(known) <= len(peaks):
         return {}
+    peaks = peaks[known]
+    ends = [(nics[at // 2], at % 2) for at in map(int, known)]
     typical = nan_medians(peaks)
     if typical.min() > (NICS.capped_ratio if at_most is None else at_most):
         return {}
