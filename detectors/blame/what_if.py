@@ -63,7 +63,8 @@ class WhatIf:
         """How much sooner the iteration would have ended with the devices of these causes as usual, ns.
 
         A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for:
-        it counts as long as usual at most, before and after, unless it is what a cause accuses. So does the gap of a
+        it counts as long as usual at most (as nothing, where that is not known), before and after, unless it is what
+        a cause accuses. So does the gap of a
         rank that lost rows: the operator in which it waited may be among them, and then its waiting looks like work.
 
         NaN where nothing is known of the device's operators.
@@ -78,7 +79,7 @@ class WhatIf:
         if not (works.any() or carries.any()):
             return float("nan")
         gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
-        transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, usual_transfer_ns)
+        transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, np.nan_to_num(usual_transfer_ns))
         gap_ns = _usual_at(self._has_lost & ~works, gap_ns, usual_gap_ns)
         before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
         gap_ns = _usual_at(works, gap_ns, usual_gap_ns)

@@ -175,8 +175,7 @@ def beyond_common(attribution: Attribution, allowed_ns: float) -> Attribution:
         return attribution
     scale = left_ns / others_ns
     scaled = {
-        lane: ns if ns <= 0 or lane == EVERYBODY else ns * scale
-        for lane, ns in attribution.path_excess_ns.items()
+        lane: ns if ns <= 0 or lane == EVERYBODY else ns * scale for lane, ns in attribution.path_excess_ns.items()
     }
     return replace(attribution, path_excess_ns=scaled)
 

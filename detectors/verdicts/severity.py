@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 
 HOUR_S: Final = 3600.0
+NOISE_TIMES: Final = 2.0
+"""What accuses nobody is a note below as many times the job's noise, which makes a third of its iterations longer by
+one time anyway."""
 
 PLANS: Final = ("slow_stage", "imbalance")
 """Kinds that ask for another plan, at the next restart: nobody can repair them at night."""
@@ -30,6 +33,7 @@ class Loss:
     lasted_s: float  # seconds of the job's time since the cause was first seen, lost ones included
     world_size: int  # GPUs that waited; 0: not known
     is_over: bool = False  # whether no more will be lost
+    noise_share: float = 0.0  # standard deviation of the job's iterations over their usual time; 0: not known
 
     @property
     def share(self) -> float:
@@ -60,6 +64,9 @@ def severity_of(loss: Loss, limits: SeverityLimits) -> str:
         return "page"
     if loss.seen < limits.least_seen or loss.lost_s < limits.least_lost_s:
         return "note"
+    # Nobody can act on it, and the job loses about as much to its own noise.
+    if not loss.has_suspect and loss.share < NOISE_TIMES * loss.noise_share:
+        return "note"
     # A page: somebody could stop it tonight, and it goes on and costs enough to be sure of it.
     can_be_stopped = loss.has_suspect and loss.kind not in PLANS
     is_sure = can_be_stopped and loss.share >= limits.page_share and loss.lasted_s >= limits.page_after_s
@@ -85,6 +92,7 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
     nothing that anybody knows of.
     """
     usual_ns = median(one.reference_ns for one in verdict.kept)
+    noises_ns = [one.excess_ns / one.sigmas for one in verdict.kept if one.sigmas > 0]
     judged = max(verdict.judged, verdict.seen)
     return Loss(
         kind=verdict.cause.kind,
@@ -94,6 +102,7 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
         lasted_s=(judged * usual_ns + verdict.lost_ns) / 1e9,
         world_size=world_size,
         is_over=is_over,
+        noise_share=median(noises_ns) / usual_ns if noises_ns and usual_ns > 0 else 0.0,
     )
 
 

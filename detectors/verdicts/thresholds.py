@@ -74,10 +74,10 @@ class VerdictThresholds:
         "In a single iteration, a cause that explains less opens no verdict.", "formula: most of it")  # fmt: skip
     spike_cost: float = threshold(0.1, "share of the usual iteration",
         "A single iteration that cost less opens no verdict.", "chosen: what delta allows by default")  # fmt: skip
-    spike_cost_of_one: float = threshold(1.0, "share of the usual iteration",
+    spike_cost_of_one: float = threshold(0.5, "share of the usual iteration",
         "The same where one rank is accused.",
-        "chosen: healthy ranks pause for a third of one (garbage collection, data loaders), and a pause that costs "
-        "less than an iteration and does not come back is nobody's task")  # fmt: skip
+        "chosen: healthy ranks pause for a third of one (garbage collection, data loaders); the verdict is a "
+        "note")  # fmt: skip
     spike_wait: int = threshold(5, "iterations",
         "A single iteration waits for as many more, if they come, before it is decided on.",
         "chosen: with them it is one of the recent ones, in which a cause that lasts is seen again")  # fmt: skip
