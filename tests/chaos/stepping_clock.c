@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -62,5 +63,14 @@ int pthread_cond_timedwait(pthread_cond_t *restrict it, pthread_mutex_t *restric
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &monotonic);
     /* Some conditions wait by the monotonic clock: its times are nearer to it than to the time of day. */
     if (llabs(until->tv_sec - monotonic.tv_sec) > llabs(until->tv_sec - now.tv_sec)) own.tv_sec -= off();
+    return real(it, lock, &own);
+}
+
+/* Of the C library's own threads, in which librdkafka waits: always by the time of day. */
+int cnd_timedwait(cnd_t *restrict it, mtx_t *restrict lock, const struct timespec *restrict until) {
+    static int (*real)(cnd_t *, mtx_t *, const struct timespec *);
+    struct timespec own = *until;
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "cnd_timedwait");
+    own.tv_sec -= off();
     return real(it, lock, &own);
 }

@@ -37,10 +37,13 @@ def test_a_full_disk_takes_no_more_until_it_is_mended(tmp_path: Path) -> None:
 
 TOLD = """
 import threading, time
+from confluent_kafka import Consumer
+consumer = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "nobody", "log_level": 0})
 def say():
     began_s = time.monotonic()
     time.sleep(0.05)
     threading.Event().wait(0.05)
+    consumer.poll(0.05)
     print(round(time.time()), time.monotonic() - began_s, flush=True)
 say()
 input()
