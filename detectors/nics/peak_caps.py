@@ -76,11 +76,11 @@ def capped_ends(
     nics = sorted({topology.nic(rank) for rank in ranks})
     peaks = _peaks(nics, rates)
     # Of an end that is not sampled nothing is said, and the others are held against each other without it.
-    known = np.flatnonzero(np.isfinite(peaks).any(axis=1)) if peaks.size else []
+    known: Ints = np.flatnonzero(np.isfinite(peaks).any(axis=1)) if peaks.size else np.empty(0, dtype=np.int64)
     if 2 * len(known) <= len(peaks):
         return {}
     peaks = peaks[known]
-    ends = [(nics[at // 2], at % 2) for at in map(int, known)]
+    ends = [(nics[at // 2], at % 2) for at in known.tolist()]
     typical = nan_medians(peaks)
     if typical.min() > (NICS.capped_ratio if at_most is None else at_most):
         return {}

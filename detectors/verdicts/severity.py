@@ -33,7 +33,9 @@ class Loss:
     lasted_s: float  # seconds of the job's time since the cause was first seen, lost ones included
     world_size: int  # GPUs that waited; 0: not known
     is_over: bool = False  # whether no more will be lost
-    noise_share: float = 0.0  # standard deviation of the job's iterations over their usual time; 0: not known
+    # Standard deviation of the job's iterations over their usual time; 0: not known; infinite for what was there from
+    # the start, of which nobody can tell how much is the job's own nature
+    noise_share: float = 0.0
 
     @property
     def share(self) -> float:
@@ -102,7 +104,7 @@ def loss_of(verdict: OpenVerdict, world_size: int, *, is_over: bool = False) -> 
         lasted_s=(judged * usual_ns + verdict.lost_ns) / 1e9,
         world_size=world_size,
         is_over=is_over,
-        noise_share=median(noises_ns) / usual_ns if noises_ns and usual_ns > 0 else 0.0,
+        noise_share=math.inf if verdict.standing is not None else median(noises_ns or [0.0]) / max(usual_ns, 1.0),
     )
 
 

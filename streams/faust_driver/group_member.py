@@ -11,7 +11,8 @@ worker gives all partitions back, as its stages restore all or none.
 
 librdkafka also finds out, from the answers to its heartbeats, that a session has ended (``on_lost``), whether or not
 a broker is there to say so. It tells us in `poll`, so nothing else that waits for a broker may use this client: a
-worker that hears of a lost session too late works on partitions that others have.
+worker that hears of a lost session too late works on partitions that others have. Where `poll` itself does not come
+back for as long (a process that was stopped, a clock that was set back), `silent_s` tells, and the member joins anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import wait
@@ -82,6 +84,8 @@ class GroupMember:
         self._is_subscribed = True
         self._is_closed: Final = threading.Event()
         self._thread: threading.Thread | None = None
+        self._turned_s = time.monotonic()  # when the thread came round last
+        self._was_silent = False  # for as long as a session lasts: others may have had what was ours
         self.own: set[TP] = set()
 
     # --- for the event loop -----------------------------------------------------------------------------------------
@@ -90,8 +94,14 @@ class GroupMember:
         """Connect, however long it takes: `streams.health.broker_watch` says when it is too long."""
         self._loop = asyncio.get_running_loop()
         self._is_closed.clear()
+        self._turned_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="irregulars-group", daemon=True)
         self._thread.start()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the thread came round last, in which it could not have heard that the session has ended."""
+        return time.monotonic() - self._turned_s
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join the group for these topics, or ask it anew."""
@@ -125,6 +135,11 @@ class GroupMember:
             consumer.close()
 
     def _turn(self, consumer: Consumer) -> None:
+        if self.silent_s > self._settings.session_s:
+            self._was_silent = True
+            consumer.unsubscribe()  # all that was ours comes back to us, or goes to another, with an assignment
+            self._is_subscribed = False
+        self._turned_s = time.monotonic()
         if not self._is_subscribed:
             self._subscribe(consumer)
             self._is_subscribed = True
@@ -165,6 +180,7 @@ class GroupMember:
         self._give_back(consumer, is_lost=True)
 
     def _give_back(self, consumer: Consumer, *, is_lost: bool) -> None:
+        is_lost, self._was_silent = is_lost or self._was_silent, False
         self._tell(consumer, lambda: self._revoked(is_lost))
         consumer.resume(consumer.assignment())  # a pause would outlast the assignment
         consumer.unassign()
@@ -179,6 +195,7 @@ class GroupMember:
             return
         told = asyncio.run_coroutine_threadsafe(work(), self._loop)
         while not self._is_closed.is_set():
+            self._turned_s = time.monotonic()
             if wait([told], _POLL_S).done:
                 if not told.cancelled() and (error := told.exception()) is not None:
                     self._fail(error)

@@ -100,6 +100,11 @@ class Consumer(base.Consumer):
             fetcher.close(_CLOSE_S)
         self._offsets.close()
 
+    @property
+    def silent_s(self) -> float:
+        """See `GroupMember.silent_s`."""
+        return self._member.silent_s
+
     # --- the group --------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topics: Iterable[str]) -> None:

@@ -235,6 +235,8 @@ class WorkerApp(faust.App):
 
     async def look_after_broker(self) -> None:
         """Ask whether the broker answers."""
+        if self.reader.silent_s > self.settings.session_s and self._states:
+            self.let_go()
         loop = asyncio.get_running_loop()
         if await loop.run_in_executor(self._asker, self.services.outbox.is_answered, QUIET_S / 2):
             self.broker.heard()

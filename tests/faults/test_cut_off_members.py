@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from faust.types import TP
 
+from irregulars.streams.faust_driver import group_member
 from irregulars.streams.faust_driver.group_member import GroupMember
 from irregulars.streams.worker_settings import WorkerSettings
 from tests.chaos.surroundings import Gates
@@ -149,6 +152,32 @@ def test_a_member_that_is_cut_off_loses_its_partitions_within_its_session(
             finally:
                 for gate in cluster.gates:
                     gates.mend(gate)
+            await until(lambda: len(own.member.own) == 2)
+
+    asyncio.run(run())
+
+
+def test_a_member_that_slept_for_a_session_gives_up_what_it_had_and_joins_anew(
+    cluster: KafkaCluster, topic: str, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asleep, may_wake = threading.Event(), threading.Event()
+
+    class Sleeper(Consumer):
+        def poll(self, timeout: float = -1.0) -> Any:
+            if is_asleep.is_set():
+                may_wake.wait()
+                is_asleep.clear()
+            return super().poll(timeout)
+
+    monkeypatch.setattr(group_member, "new_consumer", Sleeper)
+
+    async def run() -> None:
+        async with joined(cluster.bootstrap, f"{topic_prefix}asleep", topic) as own:
+            await until(lambda: len(own.member.own) == 2)
+            is_asleep.set()
+            await until(lambda: own.member.silent_s > SESSION_S)
+            may_wake.set()
+            await until(lambda: own.lost_s is not None)
             await until(lambda: len(own.member.own) == 2)
 
     asyncio.run(run())

@@ -82,7 +82,7 @@ def test_the_peak_of_a_nic_is_the_lowest_that_any_of_its_ranks_sampled(
     [
         dict.fromkeys(RANKS, (0.3, 0.3)),  # too coarse to show bursts: all fall alike
         {0: (1.0, 0.9), 1: (0.85, 1.1), 2: (1.0, 1.0), 3: (0.95, 1.0)},  # nobody is capped
-        {rank: CAPPED[rank] for rank in (0, 1, 2)},  # one NIC is not sampled
+        {rank: CAPPED[rank] for rank in (0, 1)},  # half of the NICs are not sampled
         {},
     ],
 )
@@ -90,6 +90,12 @@ def test_where_samples_say_nothing_no_device_is_likelier(rates: dict[int, tuple[
     low = capped_ends(RANKS, [rates], APART)
     assert low == {}
     assert {log_odds(device, low) for device in NIC} == {0.0}
+
+
+def test_a_nic_that_is_not_sampled_silences_no_other() -> None:
+    every, low = (capped_ends(RANKS, [{rank: CAPPED[rank] for rank in ranks}], APART) for ranks in (RANKS, (0, 1, 2)))
+    assert any(low.values())
+    assert low == {end: is_low for end, is_low in every.items() if end[0].ranks != (3,)}
 
 
 def test_peaks_over_the_usual_ones() -> None:

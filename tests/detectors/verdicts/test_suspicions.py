@@ -262,7 +262,7 @@ def test_the_rank_must_stand_out_of_how_late_the_latest_ranks_are() -> None:
     assert clear_cause(one(None), TOPOLOGY) is None
 
 
-@pytest.mark.parametrize(("share", "is_clear"), [(0.9, False), (1.1, True)])
+@pytest.mark.parametrize(("share", "is_clear"), [(0.4, False), (0.6, True)])
 def test_what_a_single_rank_costs_once_must_be_more_than_a_pause(share: float, is_clear: bool) -> None:
     one = observation(7, late(1, 100 * share))
     one = replace(one, sigmas=9.0, latest=Latest(1, 50 * MS, 20.0))
