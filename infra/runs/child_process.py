@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -175,12 +176,17 @@ HOST: Final = "127.0.0.1"
 # down can be given the service's own port as its source, connect to itself, and keep the service from coming back.
 _PORTS: Final = range(20_000, 32_000)
 _TRIES: Final = 200
+_given: Final = deque[int](maxlen=500)  # who was given a port may not listen yet when the next one is wanted
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 without a listener; raises `ServiceUnavailable` if there is none."""
+    """Return a TCP port of 127.0.0.1 without a listener, and another each time.
+
+    Raises `ServiceUnavailable` if there is none.
+    """
     for port in random.sample(_PORTS, _TRIES):
-        if is_free(port):
+        if port not in _given and is_free(port):
+            _given.append(port)
             return port
     raise ServiceUnavailable(f"a port of {HOST} must be free; got none in {_TRIES} tries. End what listens there")
 
