@@ -117,13 +117,29 @@ class _Standing:
         self, columns: Mapping[str, Column], open_rows: list[int], topology: Topology, trusted: frozenset[int]
     ) -> None:
         self._columns, self._topology, self._trusted = columns, topology, trusted
-        self.head_rows: dict[int, int] = {}
-        for row in open_rows:
-            self.head_rows.setdefault(int(columns["rank"][row]), row)
-        self.head = {rank: _operation(columns, row) for rank, row in self.head_rows.items()}
         self.inside = {_operation(columns, row) for row in open_rows}
         self._arrived = _arrivals(columns, self.inside)
         self._missing = {one: self._absent(one) & trusted for one in self.inside}
+        self.head_rows: dict[int, int] = {}
+        for row in open_rows:
+            rank = int(columns["rank"][row])
+            if rank not in self.head_rows or self._is_held_up_instead(row, self.head_rows[rank]):
+                self.head_rows[rank] = row
+        self.head = {rank: _operation(columns, row) for rank, row in self.head_rows.items()}
+
+    def _is_held_up_instead(self, row: int, head: int) -> bool:
+        """Whether the other end holds up a row, and not `head`, which began in one batch with it.
+
+        A batch of sends and recvs ends as one: a send that was received stays open beside a recv that waits.
+        """
+        columns, p2p = self._columns, (SEND, RECV)
+        is_batch = columns["start_ns"][row] == columns["start_ns"][head] != UNKNOWN
+        if not is_batch or columns["operator"][row] not in p2p or columns["operator"][head] not in p2p:
+            return False
+        return self._is_held_up(_operation(columns, row)) and not self._is_held_up(_operation(columns, head))
+
+    def _is_held_up(self, one: Operation) -> bool:
+        return bool(self._absent(one)) or not any(self._arrived[one].values())
 
     def missing(self, one: Operation) -> frozenset[int]:
         """Trusted ranks that take part in an operation and never entered it."""

@@ -115,6 +115,21 @@ IN_BOTH_RECVS: list[Row] = [
 """Ranks 1 and 2 wait for each other's second message."""
 
 
+def test_a_batch_is_held_up_by_the_recv_in_it_and_not_by_the_send_that_was_received() -> None:
+    rows = (
+        (0, 0, 5, None, SEND, 1), (0, 0, 5, 10.0, RECV, 3),  # rank 0 stopped: its message has come to rank 1
+        (1, 0, 5, 10.0, RECV, 0), (1, 0, 5, 10.0, SEND, 2),
+        (1, 0, 6, None, SEND, 2), (1, 0, 6, None, RECV, 0),  # it never sends the next one, for which rank 1 waits
+        (2, 0, 6, 10.0, RECV, 1), (2, 0, 6, 10.0, SEND, 3),
+        (3, 0, 6, 10.0, RECV, 2),
+    )  # fmt: skip
+    columns = columns_of(rows)
+    columns["start_ns"][[4, 5]] = 2_000
+    found = find_hang(columns, TOPOLOGY, range(4))
+    assert found is not None
+    assert found.ranks == (0,)
+
+
 def test_two_ranks_that_receive_from_each_other() -> None:
     # Of two that receive from each other the one that owes an answer is accused: rank 2 got an activation, posted the
     # next recv, and sent no gradient back.
