@@ -94,7 +94,12 @@ def draw(job: Job) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     _DRAWN[job.maker][0](job.seed, job.number, part)
-    part.rename(job.directory)
+    try:
+        part.rename(job.directory)
+    except OSError:  # another run has drawn it meanwhile
+        shutil.rmtree(part)
+        if not (job.directory / "label.json").exists():
+            raise
 
 
 @cache

@@ -148,7 +148,8 @@ def _faults(rng: np.random.Generator, engine: Engine, wanted: Wanted) -> Iterato
             rank, inside = rng.choice(np.flatnonzero(topology.is_logged)), rng.choice(["yes", "no", "no"])
             yield f"hang:rank={rank},from={first},at={rng.uniform(0, 0.99):.3f},inside={inside}"
         case "slow_stage":
-            if engine.topology.settings.pp > 1:
+            # A stage within one host works longer just as the host would.
+            if topology.settings.pp > 1 and topology.stage_ranks > topology.settings.gpus_per_host:
                 yield f"slow_stage:stage={rng.integers(topology.settings.pp)},{when}"
         case "uneven_data":
             yield f"uneven_data:{when}"
