@@ -46,8 +46,10 @@ KILLING = (
 )
 """Tests of faults that stand beside what they share with others."""
 LEFT_OUT = (*(f"--ignore={path}" for path in FAULTY), *(f"--deselect={test}" for test in KILLING))
-TESTS = {"pytest": (*PYTEST, *LEFT_OUT, "-m", "not torch")}
-TESTS_FAST = {"pytest fast": (*TESTS["pytest"][:-1], "not integration and not slow and not torch")}
+# Three side by side: what is left waits little, and four kept the database from answering pages in time.
+USUAL = (*PYTEST, "--numprocesses=3", *LEFT_OUT, "-m")
+TESTS = {"pytest": (*USUAL, "not torch")}
+TESTS_FAST = {"pytest fast": (*USUAL, "not integration and not slow and not torch")}
 TRAINING = ("tests/producers/torch_hook", "tests/integration/test_live_demo.py")
 TORCH = {"pytest torch": (*PYTEST, "-m", "torch", *TRAINING)}
 FAULTS = {"pytest faults": (*PYTEST, *FAULTY, *KILLING)}
