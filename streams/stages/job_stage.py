@@ -289,6 +289,8 @@ class JobStage(Stage[JobMonitor]):
         except (ServiceError, WorkGivenUp):
             raise
         except Exception as error:  # whatever a monitor raises, it must not take the worker with it
+            if not self.holds(state):  # the worker stops, and the threads that judge are gone: no monitor's fault
+                return nothing, None
             return nothing, self.faults.failed(self.hop, tracked, error)
 
     async def _run(self, tracked: TrackedJob, message: QueuedMessage | None, work: Callable[[], T]) -> T:
