@@ -47,6 +47,7 @@ class PartitionOffsets:
     def _disconnect(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
+        self._consumer = None
 
     def _ask(self, places: Collection[TP], which: int) -> dict[TP, int]:
         own = self._settings
@@ -63,9 +64,12 @@ class PartitionOffsets:
                 [TopicPartition(*place, which) for place in places], timeout=self._answer_s
             )
         except KafkaException as error:
+            # A client that a busy broker once told of no such partition believes it for minutes: a new one asks anew.
+            self._disconnect()
             raise service_error(error.args[0], own.bootstrap, self._answer_s, own.security) from error
         bad = [one for one in found if one.error is not None or one.offset < 0]
         if bad:
+            self._disconnect()
             raise ServiceUnavailable(
                 f"Kafka at {own.bootstrap} must say where {bad[0].topic}/{bad[0].partition} begins and ends; "
                 f"got {bad[0].error or 'no offset'}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from faust.types import TP
 
+from irregulars.errors import ServiceUnavailable
 from irregulars.streams.faust_driver.group_member import GroupMember
 from irregulars.streams.faust_driver.partition_offsets import BEGIN, END, PartitionOffsets
 from irregulars.streams.worker_settings import WorkerSettings
@@ -106,3 +107,24 @@ def test_ends_are_asked_for_and_what_was_committed_stands_in_the_group(
     (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=WITHIN_S)
     consumer.close()
     assert found.offset == 1
+
+
+def test_a_partition_that_a_broker_did_not_know_is_asked_for_anew(kafka_bootstrap: str, topics: list[str]) -> None:
+    place, known = TP(topics[0], PARTITIONS), TP(topics[0], 0)
+
+    async def run() -> None:
+        offsets = PartitionOffsets(WorkerSettings(kafka_bootstrap))
+        assert await offsets.ask([known], END) == {known: 0}
+        with pytest.raises(ServiceUnavailable):
+            await offsets.ask([place], END)
+        admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+        admin.create_partitions([NewPartitions(topics[0], PARTITIONS + 1)])[topics[0]].result(WITHIN_S)
+        async with asyncio.timeout(WITHIN_S):
+            found: dict[TP, int] = {}
+            while not found:
+                with suppress(ServiceUnavailable):  # the broker may take a moment to know its leader
+                    found = await offsets.ask([place], END)
+        assert found == {place: 0}
+        offsets.close()
+
+    asyncio.run(run())
