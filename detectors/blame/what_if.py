@@ -64,8 +64,8 @@ class WhatIf:
 
         A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for:
         it counts as long as usual at most (as nothing, where that is not known), before and after, unless it is what
-        a cause accuses. So does the gap of a
-        rank that lost rows: the operator in which it waited may be among them, and then its waiting looks like work.
+        a cause accuses. So does the gap of a rank that lost rows: the operator in which it waited may be among them,
+        and then its waiting looks like work.
 
         NaN where nothing is known of the device's operators.
         """

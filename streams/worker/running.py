@@ -83,11 +83,7 @@ async def _on_revoked(app: WorkerApp, revoked: set[TP], **_: Any) -> None:
 
 async def _on_assigned(app: WorkerApp, assigned: set[TP], **_: Any) -> None:
     if not assigned:  # more workers than partitions: Faust seeks nowhere then, and nothing would be restored
-        app.add_future(_restore_nothing(app))  # not here: the whole group waits for this to return
-
-
-async def _restore_nothing(app: WorkerApp) -> None:
-    await app.restore(set())
+        app.add_future(app.restore(assigned))  # not here: the whole group waits for this to return
 
 
 def _repeating(app: WorkerApp, every_s: float, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:

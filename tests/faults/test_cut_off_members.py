@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,7 +195,7 @@ def test_work_that_fails_in_a_rebalance_is_told(cluster: KafkaCluster, topic: st
 
 @pytest.mark.parametrize("how", ["cut", "silence"])
 def test_a_worker_that_is_cut_off_lets_go_and_says_nothing_twice(
-    cluster: KafkaCluster, gates: Gates, bus: Bus, start_worker: StartWorker, tmp_path: Path, how: str
+    cluster: KafkaCluster, gates: Gates, bus: Bus, start_worker: StartWorker, how: str
 ) -> None:
     """Another worker, whose network is sound, takes over meanwhile."""
     job = Job(bus, f"cut-off-{how}", ranks=4)
