@@ -57,8 +57,6 @@ SERVICES = {"kafka_bootstrap", "restarted_broker", "clickhouse"}
 _PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 loopback._PORTS = range(10_000 + _PROCESS % 8 * 1_200, 11_200 + _PROCESS % 8 * 1_200)  # type: ignore[misc]
 
-collect_ignore = ["producers/torch_hook/ranks.py", "gpu"]  # scripts that import torch; those in `gpu` need a GPU too
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

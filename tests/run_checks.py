@@ -39,6 +39,9 @@ FAULTY = (
 KILLING = (
     "tests/integration/test_agent.py::test_a_broker_that_comes_back_gets_everything_once",
     "tests/integration/test_agent.py::test_a_broker_that_stays_away_ends_the_agent_within_bounds",
+    "tests/integration/test_command_line.py::test_ctrl_c_ends_the_demo_cleanly",
+    "tests/integration/test_command_line.py::test_up_names_no_log_where_the_message_is_all_of_it",
+    "tests/integration/test_command_line.py::test_up_tells_that_its_worker_has_ended_and_ends",
     "tests/integration/test_end_to_end.py::test_a_killed_worker_changes_nothing_in_the_result",
     "tests/integration/test_end_to_end.py::test_what_was_told_before_the_kill_is_not_told_again",
     "tests/integration/test_node_agent.py::test_while_kafka_is_away_from_the_start_everything_waits",

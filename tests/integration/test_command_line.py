@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from irregulars.infra.runs.local_services import LocalServices
-from irregulars.infra.settings import Settings
 from tests import warm
 
 pytestmark = pytest.mark.integration
@@ -45,13 +43,47 @@ class Terminal:
         return [json.loads(line) for line in self.output("alerts", "--from-start", "--end", "--json").splitlines()]
 
 
+class Up:
+    """``irregulars up``, whose broker, database and worker the other commands use."""
+
+    def __init__(self, directory: Path, *settings: str) -> None:
+        self.directory = directory
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        environment = {**os.environ, "TMPDIR": str(directory)}
+        self.process = subprocess.Popen(
+            [*COMMAND, *settings, "up"], cwd=directory, env=environment, text=True, **pipes
+        )
+
+    def __enter__(self) -> Up:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def config(self) -> Path:
+        """Wait until it is up, and return the file that it names."""
+        assert self.process.stdout is not None
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if "Ctrl-C stops" in line:
+                (named,) = (one for one in lines if "IRREGULARS_CONFIG=" in one)
+                return Path(named.partition("IRREGULARS_CONFIG=")[2].strip())
+        pytest.fail(self.process.communicate()[1])
+
+
 @pytest.fixture(scope="module")
-def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    directory = tmp_path_factory.mktemp("terminal")
-    with LocalServices(Settings(partitions=2, snapshot_s=1.0)) as services:
-        assert services.config_file.stat().st_mode & 0o777 == 0o600
-        yield Terminal(services.config_file, directory)
-    assert not services.config_file.exists()
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with Up(tmp_path_factory.mktemp("up"), "--set", "partitions=2", "--set", "snapshot_s=1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def terminal(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    config = up.config()
+    assert config.stat().st_mode & 0o777 == 0o600
+    return Terminal(config, tmp_path_factory.mktemp("terminal"))
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +178,14 @@ def test_topics_are_there_and_fit_together(terminal: Terminal) -> None:
     assert json.loads(terminal.output("topics", "create", "--json"))["created"] == []
 
 
+def test_ctrl_c_ends_up_which_leaves_nothing(up: Up, terminal: Terminal) -> None:
+    """The last one that needs it."""
+    up.process.send_signal(signal.SIGINT)
+    up.process.communicate(timeout=60)
+    assert up.process.returncode == 0
+    assert list(up.directory.iterdir()) == []
+
+
 def demo(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "TMPDIR": str(directory), "NO_COLOR": "1"}
     command = [*COMMAND, "demo", *arguments]
@@ -184,18 +224,11 @@ def test_ctrl_c_ends_the_demo_cleanly(tmp_path: Path) -> None:
 
 
 def test_up_tells_that_its_worker_has_ended_and_ends(tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    run = subprocess.Popen([*COMMAND, "up"], cwd=tmp_path, env=environment, text=True, **pipes)
-    try:
-        assert run.stdout is not None
-        is_up = any("Ctrl-C stops" in line for line in run.stdout)
-        assert is_up, run.communicate()[1]
-        os.kill(worker_of(run.pid), signal.SIGKILL)
-        _, err = run.communicate(timeout=60)
-    finally:
-        run.kill()
-    assert run.returncode == 2
+    with Up(tmp_path) as run:
+        run.config()
+        os.kill(worker_of(run.process.pid), signal.SIGKILL)
+        _, err = run.process.communicate(timeout=60)
+    assert run.process.returncode == 2
     told = err.splitlines()[-1]
     assert told.startswith("irregulars: worker must run; it ended by SIGKILL: ")
     log = Path(told.rpartition("(log: ")[2].rstrip(")"))
@@ -220,22 +253,3 @@ def worker_of(parent: int) -> int:
     children = Path(f"/proc/{parent}/task").glob("*/children")
     pids = [int(pid) for found in children for pid in found.read_text().split()]
     return next(pid for pid in pids if b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
-
-
-def test_up_prints_addresses_and_ends_with_ctrl_c(tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    run = subprocess.Popen([*COMMAND, "up"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert run.stdout is not None
-        lines = []
-        for line in run.stdout:
-            lines.append(line)
-            if "Ctrl-C stops" in line:
-                break
-        run.send_signal(signal.SIGINT)
-        run.communicate(timeout=60)
-    finally:
-        run.kill()
-    assert run.returncode == 0
-    assert any("IRREGULARS_CONFIG=" in line for line in lines)
-    assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from river.drift import ADWIN
 
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import DriftWatch, IterationWindow
@@ -267,22 +265,22 @@ def test_thresholds_of_shift_and_drift() -> None:
     assert window.shifted_ns == pytest.approx(103.75)
     # The newest five say by how much the job takes longer
     assert [fed([100.0] * 40 + [109.0] * count)[0].rise_ns for count in (2, 3, 5)] == [0.0, 9.0, 9.0]
-    # Drift is watched for as river does by default
-    defaults = inspect.signature(ADWIN.__init__).parameters
-    assert DriftWatch().confidence == defaults["delta"].default
-    assert IRREGULAR.drift_checked_every == defaults["clock"].default
 
 
-def test_the_drift_detector_is_rivers_and_imports_nothing_else_of_it() -> None:
+def test_the_drift_detector_is_rivers_with_its_defaults_and_imports_nothing_else_of_it() -> None:
     code = """
-import sys
-from irregulars.detectors.irregular.window import drift_detector
+import inspect, sys
+from irregulars.detectors.irregular.thresholds import IRREGULAR
+from irregulars.detectors.irregular.window import DriftWatch, drift_detector
 own = drift_detector()
 heavy = [name for name in ("scipy", "sklearn", "pandas", "river.drift") if name in sys.modules]
 assert not heavy, heavy
 from river import drift
 assert drift.ADWIN is own is drift_detector()
 assert drift.datasets.AirlinePassengers and drift.KSWIN
+defaults = inspect.signature(drift.ADWIN.__init__).parameters
+assert DriftWatch().confidence == defaults["delta"].default
+assert IRREGULAR.drift_checked_every == defaults["clock"].default
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

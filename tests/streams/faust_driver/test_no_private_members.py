@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -59,7 +60,7 @@ def is_of_self(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
 
 
-def touched(source: str, ours: set[str], module: ModuleType | None = None) -> Iterator[str]:
+def touched(source: str, ours: frozenset[str], module: ModuleType | None = None) -> Iterator[str]:
     """Yield the private members of others that a source reads, sets, overrides or names."""
     tree = ast.parse(source)
     knows_faust = not roots(tree).isdisjoint(FOREIGN)
@@ -99,22 +100,28 @@ def abstract(cls: type) -> frozenset[str]:
     return frozenset(getattr(cls, "__abstractmethods__", ()))
 
 
-TREES = {path: ast.parse(path.read_text()) for path in sources()}
-OURS = set().union(*map(defined, TREES.values()))
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sources()}
+
+
+@cache
+def ours() -> frozenset[str]:
+    return frozenset().union(*map(defined, trees().values()))
 
 
 def test_the_product_touches_no_private_member_of_faust() -> None:
     found = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         knows_faust = not roots(tree).isdisjoint(FOREIGN)
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         module = importlib.import_module(f"irregulars.{name.removeprefix('irregulars.')}") if knows_faust else None
-        found += [f"{path.relative_to(ROOT)}:{one}" for one in touched(path.read_text(), OURS, module)]
+        found += [f"{path.relative_to(ROOT)}:{one}" for one in touched(path.read_text(), ours(), module)]
     assert found == []
 
 
 def test_nothing_of_ours_uses_aiokafka() -> None:
-    assert [str(path.relative_to(ROOT)) for path, tree in TREES.items() if "aiokafka" in roots(tree)] == []
+    assert [str(path.relative_to(ROOT)) for path, tree in trees().items() if "aiokafka" in roots(tree)] == []
 
 
 class Patched(base.Consumer):
