@@ -30,13 +30,14 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "bu
 # Processes of tests already fill the cores: threads of a library's sums would wait for each other.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Beside the tests of faults, as few changes need them and each takes long: guides that are typed as they stand,
-# installations, and all that measures or breaks the product instead of being part of it.
+# installations, types that are fetched, and all that measures or breaks the product instead of being part of it.
 FAULTY = (
     "tests/faults", "tests/benchmarks", "tests/chaos", "tests/fuzz", "tests/infra/docs/test_detector_guide.py",
-    "tests/infra/kit/test_installations.py", "tests/infra/kit/test_locked_install.py",
-    "tests/integration/test_guides.py", "tests/integration/test_kit_units.py",
+    "tests/infra/grafana/test_schema.py", "tests/infra/kit/test_installations.py",
+    "tests/infra/kit/test_locked_install.py", "tests/integration/test_guides.py",
+    "tests/integration/test_kit_units.py",
 )  # fmt: skip
-KILLING = (
+SINGLE = (
     "tests/integration/test_agent.py::test_a_broker_that_comes_back_gets_everything_once",
     "tests/integration/test_agent.py::test_a_broker_that_stays_away_ends_the_agent_within_bounds",
     "tests/integration/test_command_line.py::test_ctrl_c_ends_the_demo_cleanly",
@@ -45,17 +46,24 @@ KILLING = (
     "tests/integration/test_end_to_end.py::test_a_killed_worker_changes_nothing_in_the_result",
     "tests/integration/test_end_to_end.py::test_what_was_told_before_the_kill_is_not_told_again",
     "tests/integration/test_node_agent.py::test_while_kafka_is_away_from_the_start_everything_waits",
+    "tests/infra/docs_site/test_hooks.py::test_the_site_has_every_page_and_fetches_nothing_from_outside",
+    "tests/infra/docs_site/test_hooks.py::test_links_between_pages_and_to_headings_are_those_of_the_repository",
+    "tests/infra/docs_site/test_hooks.py::test_links_to_nowhere_end_the_build_and_each_is_named",
     "tests/sinks/notices/actions/test_action_feed.py::test_a_consumer_outlasts_a_broker_that_is_away_for_a_while",
+    "tests/test_architecture.py::test_the_wheel_holds_one_package_and_nothing_else",
+    "tests/test_architecture.py::test_the_wheel_holds_every_source_and_data_file",
+    "tests/test_architecture.py::test_of_an_installed_wheel_the_whole_kit_can_be_had",
+    "tests/test_architecture.py::test_folders_of_a_training_repository_are_in_nobodys_way",
 )
-"""Tests of faults that stand beside what they share with others."""
-LEFT_OUT = (*(f"--ignore={path}" for path in FAULTY), *(f"--deselect={test}" for test in KILLING))
+"""Single ones, which stand beside what they share with others: what kills or installs, and the site."""
+LEFT_OUT = (*(f"--ignore={path}" for path in FAULTY), *(f"--deselect={test}" for test in SINGLE))
 # Three side by side: what is left waits little, and four kept the database from answering pages in time.
 USUAL = (*PYTEST, "--numprocesses=3", *LEFT_OUT, "-m")
 TESTS = {"pytest": (*USUAL, "not torch")}
 TESTS_FAST = {"pytest fast": (*USUAL, "not integration and not slow and not torch")}
 TRAINING = ("tests/producers/torch_hook", "tests/integration/test_live_demo.py")
 TORCH = {"pytest torch": (*PYTEST, "-m", "torch", *TRAINING)}
-FAULTS = {"pytest faults": (*PYTEST, *FAULTY, *KILLING)}
+FAULTS = {"pytest faults": (*PYTEST, *FAULTY, *SINGLE)}
 
 
 def run(name: str, arguments: tuple[str, ...]) -> tuple[bool, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from irregulars.sinks.investigations import shipped_investigations
 from irregulars.sinks.migrate import access_sql
 from irregulars.sinks.tables import tables_of
 from tests.integration.database_users import profiles_of, quotas_of, statements_of, with_access
+from tests.integration.doctor_runs import WRONG, diagnosed, problems, require_one_cause
 from tests.integration.pipelines import run_command
 from tests.integration.secured_kafka import Authority, behind_tls
 from tests.sinks import made_up_job
@@ -55,11 +57,17 @@ class GuardedDatabase(DemoDatabase):
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedDatabase]:
+def bare_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedDatabase]:
+    """One server for all tests of this file: those that want no tables come before `database` makes them."""
     with GuardedDatabase(tmp_path_factory.mktemp("guarded")) as running:
-        done = run(running.settings("admin"), "sql", "--create-tables")
-        assert (done.returncode, done.stderr) == (0, "")
         yield running
+
+
+@pytest.fixture(scope="module")
+def database(bare_database: GuardedDatabase) -> GuardedDatabase:
+    done = run(bare_database.settings("admin"), "sql", "--create-tables")
+    assert (done.returncode, done.stderr) == (0, "")
+    return bare_database
 
 
 def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +82,49 @@ def ask(database: GuardedDatabase, who: str, sql: str) -> Any:
             return client.query(sql).result_rows
     finally:
         client.close_connections()
+
+
+# --- what the doctor says -------------------------------------------------------------------------------------------
+
+
+def test_why_a_database_can_not_be_used_is_told_in_one_line(bare_database: GuardedDatabase, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path / "stranger", "a stranger")
+    https = bare_database.url.replace("http:", "https:")
+    own = {"clickhouse_ca_file": bare_database.authority.certificate}
+    with (
+        behind_tls(bare_database.url, bare_database.authority) as safe,
+        behind_tls(bare_database.url, bare_database.authority, days=-1) as expired,
+    ):
+        cases: tuple[tuple[dict[str, Any], str, str], ...] = (
+            ({}, "migrations_missing", "1 migration not applied: 0001_tables.sql"),
+            ({"clickhouse_password": WRONG}, "clickhouse_refuses", "password is incorrect"),
+            ({"clickhouse_user": "nobody"}, "clickhouse_refuses", "there is no user with such name"),
+            ({"clickhouse_database": "other"}, "database_hidden", "may not see database 'other', or it does not"),
+            ({"clickhouse_url": https}, "clickhouse_no_tls", "speaks no TLS"),
+            ({"clickhouse_url": safe.replace("https:", "http:")}, "clickhouse_tls", "speaks TLS"),
+            ({"clickhouse_url": safe}, "clickhouse_untrusted", "clickhouse_ca_file is not set"),
+            ({"clickhouse_url": safe, "clickhouse_ca_file": stranger.certificate}, "clickhouse_untrusted", "another"),
+            ({"clickhouse_url": expired, **own}, "clickhouse_untrusted", "has expired"),
+            ({"clickhouse_url": safe, "clickhouse_ca_file": tmp_path / "no"}, "clickhouse_unusable", "ca_file must"),
+        )
+        with ThreadPoolExecutor(len(cases)) as pool:
+            seen = pool.map(
+                lambda one: diagnosed(bare_database.settings("writer", **one[0]), None, "clickhouse"), cases
+            )
+            for (given, code, words), found in zip(cases, seen, strict=True):
+                require_one_cause(str(given), found, code, words, PASSWORD)
+
+
+def test_a_user_who_may_not_insert_is_well_for_a_console_and_not_for_a_worker(database: GuardedDatabase) -> None:
+    assert problems(diagnosed(database.settings("writer"), "worker", "clickhouse")) == []
+    assert problems(diagnosed(database.settings("reader"), "console", "clickhouse")) == []
+    as_worker = diagnosed(database.settings("reader"), "worker", "clickhouse")
+    require_one_cause("reader", as_worker, "grant_missing", "lacks INSERT", PASSWORD)
+    wrong = diagnosed(database.settings("writer", clickhouse_reader_password=WRONG), "worker", "clickhouse")
+    require_one_cause("reader's password", wrong, "reader_refused", "irregulars_reader", PASSWORD)
+
+
+# --- who may do what ------------------------------------------------------------------------------------------------
 
 
 def test_every_shipped_statement_is_one_that_clickhouse_understands(database: GuardedDatabase) -> None:

@@ -1,12 +1,14 @@
-"""Every way of logging in, and what each role may do, tried on Apache Kafka with certificates of our own."""
+"""Every way of logging in, what each role may do and what the doctor says, on Apache Kafka with certificates."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -19,9 +21,12 @@ from confluent_kafka import TopicPartition as Place
 
 from irregulars.errors import ServiceError, ServiceRefused
 from irregulars.infra.console.database import KafkaAddress
-from irregulars.infra.settings import Settings
+from irregulars.infra.doctor.diagnosis import diagnose
+from irregulars.infra.doctor.findings import Question, status_of
+from irregulars.infra.runs.child_process import free_port
+from irregulars.infra.settings import LenientSettings, Settings
 from irregulars.infra.wiring import agent_settings, kafka_security
-from irregulars.kafka.access_roles import ROLES, grant, rights_of
+from irregulars.kafka.access_roles import ROLES, Right, grant, rights_of
 from irregulars.kafka.broker import client_config, open_admin
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
@@ -31,8 +36,9 @@ from irregulars.sinks.connection import DatabaseSettings
 from tests import warm
 from tests.conftest import ClickHouseAddress, failing_in_one_line
 from tests.infra.console.visits import visit
+from tests.integration.doctor_runs import WRONG, diagnosed, problems, require_one_cause
 from tests.integration.pipelines import COMMAND, RECORDINGS, own_database, run_command, store
-from tests.integration.secured_kafka import SecuredKafka, TokenServer
+from tests.integration.secured_kafka import Authority, SecuredKafka, TokenServer, behind_tls
 from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
 from tests.sinks.notices.alerts import alert_bytes
 from tests.sinks.recorded_jobs import rows_of_recording
@@ -40,18 +46,45 @@ from tests.sinks.recorded_jobs import rows_of_recording
 pytestmark = pytest.mark.integration
 
 DEADLINE_S = 60.0
-USERS = ("ada", *ROLES)
 GROUP = "irregulars"
+OWN, ADAS = TopicSettings("roles.", 1), TopicSettings("ada.", 1)
+DOCTOR = ("kafka", "topics", "rights", "workers", "jobs", "alerts")
+TRUE_HERE = {"certificate_ends", "broker_clock", "one_copy", "not_read", "topic_hidden"}
+"""Codes of what is so on the tests' broker: certificates of two days, one broker, and users who see little."""
 REFUSED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    """One broker for all tests of this file; `ada` may do everything with topics that begin with ``ada.``."""
-    with failing_in_one_line(), SecuredKafka(tmp_path_factory.mktemp("secured"), USERS) as running:
-        create_topics(running.bootstrap, TopicSettings("ada.", 1))
+class SharedKafka(SecuredKafka):
+    """A broker on which each role's user has that role; `half` lacks a topic and a group, `none` all.
+
+    `ada` may do everything with topics that begin with ``ada.``
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, ("ada", *ROLES, "half", "none"))
+
+    def lay_out(self) -> None:
+        for topics in (OWN, ADAS):
+            create_topics(self.bootstrap, topics)
         for role in ROLES:
-            grant(running.bootstrap, {}, "User:ada", rights_of(role, TopicSettings("ada."), GROUP))
+            grant(self.bootstrap, {}, f"User:{role}", rights_of(role, OWN, GROUP))
+            grant(self.bootstrap, {}, "User:ada", rights_of(role, ADAS, GROUP))
+        lacking = {OWN.name("commops"), GROUP}
+        half = [one for one in rights_of("worker", OWN, GROUP) if one.name not in lacking]
+        grant(self.bootstrap, {}, "User:half", [*half, Right("topic", OWN.name("commops"), "describe")])
+
+    def settings(self, user: str, **others: Any) -> Settings:
+        values = {"kafka_bootstrap": self.sasl_bootstrap, "kafka_tls": True, "topic_prefix": OWN.prefix,
+                  "kafka_ca_file": self.authority.certificate, "kafka_user": user, "kafka_password": self.password,
+                  "metrics_listen": "off"}  # fmt: skip
+        return Settings(**{**values, **others})
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedKafka]:
+    """One broker for all tests of this file."""
+    with failing_in_one_line(), SharedKafka(tmp_path_factory.mktemp("secured")) as running:
+        running.lay_out()
         yield running
 
 
@@ -144,29 +177,17 @@ def test_nobody_comes_in_without_a_certificate_or_to_a_broker_of_another_authori
 # --- what each role may do ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def granted(broker: SecuredKafka) -> TopicSettings:
-    """Topics on which each role's user has that role."""
-    topics = TopicSettings("roles.", 1)
-    create_topics(broker.bootstrap, topics)
-    for role in ROLES:
-        grant(broker.bootstrap, {}, f"User:{role}", rights_of(role, topics, GROUP))
-    return topics
-
-
 def allowed(role: str, operation: str, topics: TopicSettings) -> set[str]:
     return {one.name for one in rights_of(role, topics, GROUP) if (one.kind, one.operation) == ("topic", operation)}
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_may_do_what_its_file_says_and_is_refused_everything_else(
-    log_in: LogIn, granted: TopicSettings, role: str
-) -> None:
+def test_a_role_may_do_what_its_file_says_and_is_refused_everything_else(log_in: LogIn, role: str) -> None:
     settings = log_in(role, "SCRAM-SHA-512")
     config = client_config(settings.kafka_bootstrap, kafka_security(settings))
-    names = [granted.name(topic) for topic in TOPICS]
-    assert written(config, names) == allowed(role, "write", granted)
-    assert fetched(config, names) == allowed(role, "read", granted)
+    names = [OWN.name(topic) for topic in TOPICS]
+    assert written(config, names) == allowed(role, "write", OWN)
+    assert fetched(config, names) == allowed(role, "read", OWN)
 
 
 def written(config: dict[str, Any], names: list[str]) -> set[str]:
@@ -213,15 +234,109 @@ def note_fetch(consumer: Consumer, found: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role != "admin"])
-def test_no_role_but_the_admin_makes_topics_and_none_gives_rights(
-    log_in: LogIn, granted: TopicSettings, role: str
-) -> None:
+def test_no_role_but_the_admin_makes_topics_and_none_gives_rights(log_in: LogIn, role: str) -> None:
     settings = log_in(role, "SCRAM-SHA-512")
     security = kafka_security(settings)
     with pytest.raises(ServiceRefused):
         create_topics(settings.kafka_bootstrap, TopicSettings("others.", 1), security)
     with pytest.raises(ServiceRefused):
-        grant(settings.kafka_bootstrap, security, f"User:{role}", rights_of("admin", granted, GROUP))
+        grant(settings.kafka_bootstrap, security, f"User:{role}", rights_of("admin", OWN, GROUP))
+
+
+# --- what the doctor says of it -------------------------------------------------------------------------------------
+
+
+def test_of_each_role_just_its_own_work_is_judged_and_found_well(broker: SharedKafka) -> None:
+    for role in ROLES:
+        found = diagnosed(broker.settings(role), role, *DOCTOR[:3])
+        assert problems(found) == []
+        assert {one.code for one in found} - {None} <= TRUE_HERE, role
+        needed = sum(
+            one.kind == "topic" for one in {(r.kind, r.name): r for r in rights_of(role, OWN, GROUP)}.values()
+        )
+        assert f"{needed} of {needed} that are needed are there" in [one.text for one in found], role
+    assert {one.group for one in diagnosed(broker.settings("agent"), "agent")} == {"machine", *DOCTOR[:3]}
+
+
+def test_of_an_installation_topics_that_may_not_be_seen_are_a_note_and_not_a_problem(
+    broker: SharedKafka,
+) -> None:
+    for role in ("reader", "agent", "notify", "console"):
+        found = diagnosed(broker.settings(role), None, *DOCTOR)
+        assert (problems(found), status_of(found)) == ([], 0), role
+        (hidden,) = [one.text for one in found if one.code == "topic_hidden"]
+        assert " topics may not be seen with these credentials: roles." in hidden
+        assert "topics_first" not in [one.code for one in found]
+
+
+def test_a_topic_that_is_missing_for_certain_is_told_from_one_that_may_not_be_seen(broker: SharedKafka) -> None:
+    others = TopicSettings("absent.", 1)
+    grant(broker.bootstrap, {}, "User:reader", rights_of("reader", others, GROUP))
+    absent = diagnosed(broker.settings("reader", topic_prefix="absent."), "reader", "topics")
+    assert [one.code for one in problems(absent)] == ["topic_missing"]
+    hidden = diagnosed(broker.settings("none", topic_prefix="absent."), "reader", "topics")
+    assert (problems(hidden), [one.code for one in hidden]) == ([], ["topic_hidden"])
+
+
+def test_rights_that_lack_are_named_with_the_command_that_gives_them(broker: SharedKafka) -> None:
+    found = diagnosed(broker.settings("half"), "worker", *DOCTOR[:3])
+    require_one_cause("half", found, "right_missing", "read group irregulars, read topic roles.commops")
+    assert "irregulars topics grant worker User:half" in str(problems(found)[0].to_do)
+    require_one_cause("none", diagnosed(broker.settings("none"), None, *DOCTOR), "no_role", "the work of any role")
+
+
+def test_why_a_broker_lets_us_not_in_is_told_in_one_line(broker: SharedKafka, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path / "stranger", "a stranger")
+    certificate, key = stranger.issue("worker")
+    no_login = {"kafka_user": None, "kafka_password": None}
+    mutual = {"kafka_bootstrap": broker.tls_bootstrap, **no_login}
+    plainly = {"kafka_tls": False, "kafka_ca_file": None}
+    token = {**no_login, "kafka_mechanism": "OAUTHBEARER", "kafka_token_file": tmp_path / "token"}
+    (tmp_path / "token").write_text(broker.signer.token("worker", -10))
+    with (
+        behind_tls(f"http://{broker.bootstrap}", broker.authority, days=-1) as expired,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        cases: tuple[tuple[dict[str, Any], str, str], ...] = (
+            ({"kafka_password": WRONG}, "log_in_refused", "refuses user 'worker' by SCRAM-SHA-512"),
+            ({"kafka_password": WRONG, "kafka_mechanism": "PLAIN"}, "log_in_refused", "Invalid username or password"),
+            ({"kafka_user": "nobody"}, "log_in_refused", "refuses user 'nobody'"),
+            ({"kafka_ca_file": stranger.certificate}, "certificate_untrusted", "names another authority"),
+            ({"kafka_ca_file": None}, "certificate_untrusted", "kafka_ca_file is not set"),
+            ({"kafka_ca_file": tmp_path / "none.pem"}, "log_in_unusable", "kafka_ca_file must be a readable file"),
+            ({"kafka_bootstrap": expired.removeprefix("https://")}, "certificate_expired", "has expired"),
+            (plainly, "tls_expected", "speaks TLS, and kafka_tls is false"),
+            ({"kafka_bootstrap": broker.bootstrap}, "tls_not_spoken", "speaks no TLS, and kafka_tls is true"),
+            (no_login, "log_in_asked", "asks for a log-in"),
+            ({"kafka_bootstrap": broker.bootstrap, **plainly}, "log_in_not_asked", "takes no log-in"),
+            (mutual, "own_certificate_asked", "mutual TLS"),
+            ({**mutual, "kafka_cert_file": certificate, "kafka_key_file": key}, "own_certificate_refused", "refuses"),
+            (token, "log_in_unusable", "it expired"),
+            ({"kafka_bootstrap": f"127.0.0.1:{free_port()}"}, "kafka_unreachable", "Connection refused"),
+            ({"kafka_bootstrap": "kafka.invalid:9092"}, "kafka_unreachable", "kafka.invalid:9092 can't be reached"),
+            ({"kafka_bootstrap": f"127.0.0.1:{silent.getsockname()[1]}"}, "kafka_away", "does not answer"),
+        )
+        secrets = (broker.password, (tmp_path / "token").read_text())
+        with ThreadPoolExecutor(len(cases)) as pool:  # most of it is waiting
+            seen = pool.map(lambda one: diagnosed(broker.settings("worker", **one[0]), "worker", "kafka"), cases)
+            for (given, code, words), found in zip(cases, seen, strict=True):
+                require_one_cause(str(given), found, code, words, *secrets)
+
+
+def test_where_a_broker_lets_us_not_in_that_is_told_whatever_is_asked_for(broker: SharedKafka) -> None:
+    found = diagnosed(broker.settings("worker", kafka_ca_file=None), None, "workers", "jobs")
+    require_one_cause("only workers", found, "certificate_untrusted", "kafka_ca_file is not set")
+    unusable = diagnose(LenientSettings(None, ("topic_prefix must be a text",)), Question(only=("kafka",)))
+    assert ([one.code for one in problems(unusable)], status_of(unusable)) == (["setting_refused"], 1)
+
+
+def test_a_wrong_certificate_ends_the_command_with_status_1_and_the_cause(broker: SharedKafka) -> None:
+    settings = broker.settings("worker", kafka_ca_file=None)
+    done = run_command("doctor", "--role", "worker", "--only", "kafka", settings=settings)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "can't be trusted" in done.stdout
+    assert "-> Set kafka_ca_file" in done.stdout
+    assert broker.password not in done.stdout
 
 
 # --- the whole, with the rights that it needs and none beside -------------------------------------------------------

@@ -125,6 +125,28 @@ class MonitoredJob(LocalPipeline):
         self.monitor = JobMonitor.from_state(stored(self.monitor.state()), self.settings)
 
 
+def around_the_fault(trace: Trace) -> Trace:
+    """Iterations 30 to 99 of a recording: its fault is in 60 to 79, and later ones are judged like those before."""
+    first, past = 30, 100
+    spans_ns = {rank: _start_ns(batch, first, past) for rank, batch in trace.iterations.items()}
+    return replace(
+        trace,
+        commops={rank: _part(batch, "iteration", first, past) for rank, batch in trace.commops.items()},
+        iterations={rank: _part(batch, "iteration", first, past) for rank, batch in trace.iterations.items()},
+        bandwidth={rank: _part(batch, "time_ns", *spans_ns[rank]) for rank, batch in trace.bandwidth.items()},
+    )
+
+
+def _part(batch: Batch, column: str, first: int, past: int) -> Batch:
+    is_inside = (batch.columns[column] >= first) & (batch.columns[column] < past)
+    return replace(batch, columns={name: values[is_inside] for name, values in batch.columns.items()})
+
+
+def _start_ns(iterations: Batch, *numbers: int) -> list[int]:
+    columns = iterations.columns
+    return [int(columns["start_ns"][columns["iteration"] == number][0]) for number in numbers]
+
+
 def in_order(trace: Trace, max_rows: int = 1500, max_span_s: float = 1.0) -> list[Message]:
     """Announcements, batches in order of time, and last words."""
     return [*trace.announcements, *trace_batches(trace, max_rows, max_span_s), *last_words(trace)]

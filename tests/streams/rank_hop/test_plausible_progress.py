@@ -19,7 +19,7 @@ from irregulars.settings import JudgeSettings
 from irregulars.streams.rank_hop.plausible_progress import SourceArrivals
 from irregulars.streams.rank_hop.rank_monitor import RankMonitor
 from tests.stored_states import stored
-from tests.streams.judged_streams import RECORDINGS, MonitoredJob
+from tests.streams.judged_streams import RECORDINGS, MonitoredJob, around_the_fault
 from tests.streams.lockstep_job import MS, START_NS, iteration_batch, operator_batch
 
 HOUR_NS = 3600 * 10**9
@@ -55,7 +55,7 @@ DAMAGE = {
 @cache
 def judged(damage: Change | None) -> tuple[MonitoredJob, int]:
     """The recording of a slow NIC, in which one batch of rank 2 is damaged; how many messages were refused."""
-    trace = read_trace(RECORDINGS / "gloo-slow-nic")
+    trace = around_the_fault(read_trace(RECORDINGS / "gloo-slow-nic"))
     job, refused = MonitoredJob(trace.job), 0
     job.feed(trace.announcements)
     batches = list(trace_batches(trace))

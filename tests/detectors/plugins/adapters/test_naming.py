@@ -23,8 +23,6 @@ from irregulars.errors import PluginError
     [
         "river:anomaly.HalfSpaceTrees(n_trees=4)",
         "river:drift.ADWIN(delta=0.01)",
-        "sklearn:ensemble.IsolationForest(n_estimators=10)",
-        "river:anomaly.GaussianScorer()",
         "river:drift.ADWIN(delta=0.01) with level='operator'",
         "sklearn:svm.OneClassSVM(nu=0.05) with columns='work_ns, communication_ns', refit=20",
     ],

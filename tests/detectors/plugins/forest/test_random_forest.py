@@ -25,11 +25,7 @@ from tests.benchmarks.train_operator_forest import export_trees, gather_examples
 from tests.detectors.known_operators import read_operators
 
 
-@pytest.mark.parametrize(
-    "make",
-    [OperatorForest, partial(OperatorForest, tuning="drift"), partial(OperatorForest, tuning="off")],
-    ids=["always", "drift", "off"],
-)
+@pytest.mark.parametrize("make", [OperatorForest, partial(OperatorForest, tuning="drift")], ids=["always", "drift"])
 def test_the_promises_of_a_detector_are_kept(make: MakeDetector) -> None:
     check_detector(make)
 
