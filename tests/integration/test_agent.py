@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +17,7 @@ import pytest
 from aiokafka.partitioner import murmur2
 from confluent_kafka import KafkaError, Message
 
-from irregulars.errors import ServiceRefused, ServiceUnavailable, TopicMismatch
-from irregulars.infra.runs.child_process import free_port
+from irregulars.errors import ServiceUnavailable, TopicMismatch
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES, TopicSettings, group_key, rank_key
@@ -327,65 +326,23 @@ def test_missing_topics_are_named_with_what_to_do(trace: Trace, kafka_bootstrap:
         Agent(TraceSource(trace, 0), settings).run()
 
 
-class SaslKafka(KafkaBroker):
-    """Apache Kafka with a second listener, which asks for a password."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.sasl_bootstrap = f"127.0.0.1:{free_port()}"
-
-    def _configure(self, java: str, jars: Path) -> None:
-        super()._configure(java, jars)
-        values = dict(line.split("=", 1) for line in self._configuration.read_text().splitlines() if "=" in line)
-        second = f",SASL_PLAINTEXT://{self.sasl_bootstrap}"
-        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        own = {
-            "listeners": values["listeners"] + second,
-            "advertised.listeners": values["advertised.listeners"] + second,
-            "listener.security.protocol.map": values["listener.security.protocol.map"]
-            + ",SASL_PLAINTEXT:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} required user_agent="right";',
-        }
-        with self._configuration.open("a") as file:
-            file.writelines(f"{key}={value}\n" for key, value in own.items())
-
-
-@pytest.fixture(scope="module")
-def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslKafka]:
-    """Our own broker, which the tests may kill."""
-    with SaslKafka(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
-
-
 @pytest.fixture
-def own_settings(own_kafka: SaslKafka, topic_prefix: str) -> AgentSettings:
-    own_kafka.start()
-    kafka = {
-        "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "agent",
-        "sasl.password": "right",
-    }  # fmt: skip
+def own_settings(kafka_broker: KafkaBroker, topic_prefix: str) -> AgentSettings:
+    """A broker that the tests may kill."""
     topics = TopicSettings(topic_prefix, PARTITIONS)
-    create_topics(own_kafka.sasl_bootstrap, topics, kafka)
-    return AgentSettings(own_kafka.sasl_bootstrap, topics, kafka, broker_wait_s=60.0)
-
-
-def test_a_wrong_password_is_refused_at_once(trace: Trace, own_settings: AgentSettings) -> None:
-    wrong = replace(own_settings, kafka={**own_settings.kafka, "sasl.password": "swordfish"})
-    with pytest.raises(ServiceRefused, match=r"must accept our credentials; got .*Authentication failed") as caught:
-        Agent(TraceSource(trace, 0), replace(wrong, broker_wait_s=3600.0)).run()  # it does not wait for that
-    assert "swordfish" not in str(caught.value)
+    create_topics(kafka_broker.bootstrap, topics)
+    return AgentSettings(kafka_broker.bootstrap, topics, broker_wait_s=60.0)
 
 
 def test_a_broker_that_comes_back_gets_everything_once(
-    trace: Trace, own_kafka: SaslKafka, own_settings: AgentSettings
+    trace: Trace, kafka_broker: KafkaBroker, own_settings: AgentSettings
 ) -> None:
     restarts: list[threading.Timer] = []
 
     def restart_once(progress: Progress) -> None:
         if not restarts and progress.rows > 1_000:
-            own_kafka.kill()
-            restarts.append(threading.Timer(0.5, own_kafka.start))
+            kafka_broker.kill()
+            restarts.append(threading.Timer(0.5, kafka_broker.start))
             restarts[0].start()
 
     Agent(TraceSource(trace, 1.0), own_settings, restart_once).run()
@@ -396,10 +353,10 @@ def test_a_broker_that_comes_back_gets_everything_once(
 
 
 def test_a_broker_that_stays_away_ends_the_agent_within_bounds(
-    trace: Trace, own_kafka: SaslKafka, own_settings: AgentSettings
+    trace: Trace, kafka_broker: KafkaBroker, own_settings: AgentSettings
 ) -> None:
     def kill(progress: Progress) -> None:
-        own_kafka.kill()  # a second time does nothing
+        kafka_broker.kill()  # a second time does nothing
 
-    with pytest.raises(ServiceUnavailable, match=f"Kafka at {own_kafka.sasl_bootstrap} must answer within 3 s"):
+    with pytest.raises(ServiceUnavailable, match=f"Kafka at {kafka_broker.bootstrap} must answer within 3 s"):
         Agent(TraceSource(trace, 1.0), replace(own_settings, broker_wait_s=3.0), kill).run()

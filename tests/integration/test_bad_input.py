@@ -18,7 +18,6 @@ from irregulars.sinks.connection import DatabaseSettings
 from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests import warm
 from tests.integration.pipelines import COMMAND, RECORDINGS, Pipeline, run_command
-from tests.integration.test_agent import SaslKafka
 from tests.integration.worker_runs import ROOT, wait_until
 
 pytestmark = pytest.mark.integration
@@ -133,45 +132,6 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 def test_a_worker_with_a_wrong_password_of_the_database_is_refused(database: DatabaseSettings) -> None:
     settings = Settings(clickhouse_url=database.url, clickhouse_user=database.user, clickhouse_password="s3cret")
     require_refusal(run("worker", settings=settings), "database must accept user 'irregulars'", database.address)
-
-
-@pytest.fixture(scope="module")
-def sasl_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslKafka]:
-    with SaslKafka(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
-
-
-def sasl_settings(broker: SaslKafka, password: str, data_dir: Path) -> Settings:
-    return Settings(
-        kafka_bootstrap=broker.sasl_bootstrap, kafka_user="agent", kafka_password=password, kafka_mechanism="PLAIN",
-        partitions=2, data_dir=data_dir,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "call",
-    [("topics", "create"), ("worker", "--no-store"), ("alerts",), ("replay", str(RECORDINGS / "gloo-clean"))],
-    ids=lambda call: call[0],
-)
-def test_a_wrong_password_of_kafka_is_refused(sasl_kafka: SaslKafka, tmp_path: Path, call: tuple[str, ...]) -> None:
-    settings = sasl_settings(sasl_kafka, "s3cret", tmp_path)
-    require_refusal(run(*call, settings=settings), "must accept our credentials", sasl_kafka.sasl_bootstrap)
-
-
-def test_the_right_password_of_kafka_lets_a_worker_in(sasl_kafka: SaslKafka, tmp_path: Path) -> None:
-    settings = sasl_settings(sasl_kafka, "right", tmp_path)
-    assert run("topics", "create", settings=settings).returncode == 0
-    environment = {**os.environ, **settings.to_environment()}
-    log = tmp_path / "worker.log"
-    with log.open("w") as output:
-        worker = warm.Popen([*COMMAND, "worker", "--no-store"], env=environment, stdout=output, stderr=output)
-    try:
-        wait_until(lambda: log.read_text().count("event=restored hop=job") == 2, "all partitions")
-        worker.terminate()
-        assert worker.wait(60) == 0
-    finally:
-        worker.kill()
-    assert "right" not in log.read_text()
 
 
 # --- plug-ins -------------------------------------------------------------------------------------------------------

@@ -60,17 +60,15 @@ OPENS_A_FILE = (
 )
 
 
-def test_it_comes_up_where_the_directory_for_temporary_files_can_not_be_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TMPDIR", "/proc")
-    with DemoDatabase() as database:
-        assert database.is_running
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[DemoDatabase]:
-    with DemoDatabase() as database:
+def database(folder: Path) -> Iterator[DemoDatabase]:
+    """In `folder` / "database"."""
+    with DemoDatabase(folder / "database") as database:
         yield database
 
 
@@ -111,17 +109,16 @@ def test_our_user_reaches_nothing_else(database: DemoDatabase, sql: str) -> None
     assert re.search(r"\((ACCESS_DENIED|UNKNOWN_USER|ACCESS_STORAGE_READONLY)\)", body), body
 
 
-def test_no_function_and_no_format_reaches_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "console.token"
+def test_no_function_and_no_format_reaches_a_file(database: DemoDatabase, folder: Path) -> None:
+    path = folder / "console.token"
     path.write_text("secret")
-    with DemoDatabase(tmp_path / "database") as database:
-        names = {"path": path, "name": path.name, "database": database.database}
-        for user, password in ((database.user, database.password), (database.reader, database.reader_password)):
-            for sql in OPENS_A_FILE:
-                status, body = ask(database, sql.format(**names), user, password)
-                assert status != 200, (user, sql)
-                assert re.search(r"\((CANNOT_OPEN_FILE|SETTING_CONSTRAINT_VIOLATION)\)", body), (sql, body)
-        assert path.read_text() == "secret"
+    names = {"path": path, "name": path.name, "database": database.database}
+    for user, password in ((database.user, database.password), (database.reader, database.reader_password)):
+        for sql in OPENS_A_FILE:
+            status, body = ask(database, sql.format(**names), user, password)
+            assert status != 200, (user, sql)
+            assert re.search(r"\((CANNOT_OPEN_FILE|SETTING_CONSTRAINT_VIOLATION)\)", body), (sql, body)
+    assert path.read_text() == "secret"
 
 
 def test_where_the_kernel_can_not_confine_it_a_line_says_so(
@@ -161,17 +158,18 @@ def test_a_wrong_password_is_refused(database: DemoDatabase) -> None:
     assert "AUTHENTICATION_FAILED" in body
 
 
-def test_passwords_differ_and_stand_in_no_file_that_others_read(tmp_path: Path) -> None:
-    with DemoDatabase(tmp_path / "a") as one, DemoDatabase(tmp_path / "b") as other:
+def test_passwords_differ_and_stand_in_no_file_that_others_read(database: DemoDatabase, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    with DemoDatabase(own) as one:
         assert len(one.password) >= 24
-        assert one.password != other.password
+        assert one.password != database.password
         command = Path(f"/proc/{one.pid}/cmdline").read_text() + Path(f"/proc/{one.pid}/environ").read_text()
         assert one.password not in command
-        holders = [path.name for path in files_of(tmp_path / "a") if one.password.encode() in path.read_bytes()]
+        holders = [path.name for path in files_of(own) if one.password.encode() in path.read_bytes()]
         assert holders == ["password"]
-        ours = [path for path in (tmp_path / "a").iterdir() if path.name != "data"]
+        ours = [path for path in own.iterdir() if path.name != "data"]
         assert {path.stat().st_mode & 0o777 for path in ours} == {0o600}
-        assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+        assert own.stat().st_mode & 0o777 == 0o700
         assert one.password not in repr(one)
 
 
@@ -195,25 +193,26 @@ def test_rows_and_password_survive_a_restart(tmp_path: Path, end: object) -> Non
         assert ask(again, "SELECT * FROM irregulars.t") == (200, "7\n")
 
 
-def test_it_stops_by_itself_in_order_when_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_in_use_is_refused_and_left_as_it_is_and_a_stop_is_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kills: list[int] = []
-    monkeypatch.setattr(ChildProcess, "kill", lambda child: kills.append(child.pid) if child.is_running else None)
-    with DemoDatabase(tmp_path) as database:
-        port = int(database.url.rpartition(":")[2])
-    assert kills == []
-    assert not answers(port)
-
-
-def test_a_directory_in_use_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     with DemoDatabase(tmp_path) as database:
         before = (tmp_path / "config.xml").read_bytes()
         with pytest.raises(InputError, match="data directory must not be in use; got one that another process holds"):
             DemoDatabase(tmp_path).start()
         assert (tmp_path / "config.xml").read_bytes() == before
         assert ask(database, "SELECT 1") == (200, "1\n")
+        monkeypatch.setattr(ChildProcess, "kill", lambda child: kills.append(child.pid) if child.is_running else None)
+        port = int(database.url.rpartition(":")[2])
+    assert kills == []
+    assert not answers(port)
 
 
-def test_a_temporary_directory_is_gone_at_the_end() -> None:
+def test_a_temporary_directory_which_need_not_be_the_usual_one_is_gone_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/proc")  # it can not be written
     database = DemoDatabase()
     with database:
         directory = Path(os.readlink(f"/proc/{database.pid}/cwd"))

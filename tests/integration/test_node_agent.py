@@ -43,10 +43,10 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def settings(kafka_broker: KafkaBroker, topic_prefix: str) -> AgentSettings:
+def settings(kafka_bootstrap: str, topic_prefix: str) -> AgentSettings:
     topics = TopicSettings(topic_prefix, PARTITIONS)
-    create_topics(kafka_broker.bootstrap, topics)
-    return AgentSettings(kafka_broker.bootstrap, topics)
+    create_topics(kafka_bootstrap, topics)
+    return AgentSettings(kafka_bootstrap, topics)
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +187,10 @@ def test_ranks_of_the_file_share_the_nearest_nic(settings: AgentSettings, stub: 
 
 
 def test_while_kafka_is_away_from_the_start_everything_waits(
-    kafka_broker: KafkaBroker, settings: AgentSettings, tmp_path: Path
+    kafka_broker: KafkaBroker, topic_prefix: str, tmp_path: Path
 ) -> None:
+    settings = AgentSettings(kafka_broker.bootstrap, TopicSettings(topic_prefix, PARTITIONS))
+    create_topics(settings.bootstrap, settings.topics)
     kafka_broker.kill()
     tables = f'[gpus]\nenabled = false\n[[sources]]\nkind = "replay"\ndirectory = "{RECORDING}"\nspeed = 0\n'
     with agent(tmp_path, settings, tables) as running:
@@ -226,8 +228,8 @@ def test_missing_topics_end_it_with_one_line(kafka_bootstrap: str, topic_prefix:
 
 
 @pytest.fixture
-def pipeline(kafka_broker: KafkaBroker, database: DatabaseSettings, tmp_path: Path) -> Iterator[Pipeline]:
-    made = Pipeline(kafka_broker.bootstrap, database, tmp_path)
+def pipeline(kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path) -> Iterator[Pipeline]:
+    made = Pipeline(kafka_bootstrap, database, tmp_path)
     yield made
     made.close()
 

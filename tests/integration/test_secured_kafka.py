@@ -31,7 +31,10 @@ from irregulars.kafka.broker import client_config, open_admin
 from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TOPICS, TopicSettings
+from irregulars.producers.publishing.agent import Agent
 from irregulars.producers.publishing.publisher import Publisher
+from irregulars.producers.trace.directory import read_trace
+from irregulars.producers.trace.source import TraceSource
 from irregulars.sinks.connection import DatabaseSettings
 from tests import warm
 from tests.conftest import ClickHouseAddress, failing_in_one_line
@@ -39,6 +42,7 @@ from tests.infra.console.visits import visit
 from tests.integration.doctor_runs import WRONG, diagnosed, problems, require_one_cause
 from tests.integration.pipelines import COMMAND, RECORDINGS, own_database, run_command, store
 from tests.integration.secured_kafka import Authority, SecuredKafka, TokenServer, behind_tls
+from tests.integration.test_bad_input import require_refusal
 from tests.integration.worker_runs import ROOT, SESSION_S, wait_until
 from tests.sinks.notices.alerts import alert_bytes
 from tests.sinks.recorded_jobs import rows_of_recording
@@ -153,6 +157,22 @@ def test_a_wrong_secret_is_refused_in_one_line_that_does_not_show_it(log_in: Log
         open_admin(settings.kafka_bootstrap, kafka_security(settings), DEADLINE_S)
     assert "\n" not in str(caught.value)
     assert "swordfish" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [("topics", "create"), ("worker", "--no-store"), ("alerts",), ("replay", str(RECORDINGS / "gloo-clean"))],
+    ids=lambda call: call[0],
+)
+def test_a_wrong_secret_ends_a_command_with_one_line(log_in: LogIn, tmp_path: Path, call: tuple[str, ...]) -> None:
+    settings = log_in("ada", "PLAIN", kafka_password="s3cret", data_dir=tmp_path)
+    require_refusal(run_command(*call, settings=settings), "must accept our credentials", settings.kafka_bootstrap)
+
+
+def test_an_agent_that_waits_for_brokers_waits_for_none_that_refuses_it(log_in: LogIn) -> None:
+    settings = replace(agent_settings(log_in("ada", "PLAIN", kafka_password="swordfish")), broker_wait_s=3600.0)
+    with pytest.raises(ServiceRefused, match=r"must accept our credentials; got .*Authentication failed"):
+        Agent(TraceSource(read_trace(RECORDINGS / "gloo-clean"), 0), settings).run()
 
 
 def test_a_token_that_somebody_else_signed_is_refused(log_in: LogIn, tmp_path: Path) -> None:

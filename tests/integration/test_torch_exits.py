@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -40,11 +41,10 @@ class Publishing:
         return self.stopping.wait(seconds) if seconds else self.stopping.is_set()
 
 
-@pytest.fixture
-def publishing(kafka_broker: KafkaBroker, topic_prefix: str) -> Iterator[tuple[Publishing, AgentSettings]]:
-    topics = TopicSettings(topic_prefix, PARTITIONS)
-    create_topics(kafka_broker.bootstrap, topics)
-    settings = AgentSettings(kafka_broker.bootstrap, topics)
+@contextmanager
+def publishing(bootstrap: str, topic_prefix: str) -> Iterator[tuple[Publishing, AgentSettings]]:
+    settings = AgentSettings(bootstrap, TopicSettings(topic_prefix, PARTITIONS))
+    create_topics(bootstrap, settings.topics)
     running = Publishing(settings)
     try:
         yield running, settings
@@ -52,11 +52,11 @@ def publishing(kafka_broker: KafkaBroker, topic_prefix: str) -> Iterator[tuple[P
         running.stop()
 
 
-def test_what_a_rank_did_stands_on_the_topics(publishing: tuple[Publishing, AgentSettings]) -> None:
-    running, settings = publishing
-    running.rank.train(ITERATIONS)
-    running.stop()
-    published = read_topics(settings)
+def test_what_a_rank_did_stands_on_the_topics(kafka_bootstrap: str, topic_prefix: str) -> None:
+    with publishing(kafka_bootstrap, topic_prefix) as (running, settings):
+        running.rank.train(ITERATIONS)
+        running.stop()
+        published = read_topics(settings)
     assert [(one.job, one.rank) for one in published.announcements] == [("job", 0)]
     for schema in ("commops", "iterations"):
         assert published.rows(schema, 0)["iteration"].tolist() == list(range(ITERATIONS))
@@ -65,18 +65,20 @@ def test_what_a_rank_did_stands_on_the_topics(publishing: tuple[Publishing, Agen
 
 
 def test_training_goes_on_while_the_broker_is_dead_and_its_rows_come_later(
-    publishing: tuple[Publishing, AgentSettings], kafka_broker: KafkaBroker
+    kafka_broker: KafkaBroker, topic_prefix: str
 ) -> None:
-    running, settings = publishing
-    running.rank.train(1)
-    wait_until(lambda: bool(read_topics(settings).batches), "its first rows")
-    kafka_broker.kill()
-    for number in range(1, ITERATIONS):
-        with running.rank.iterations.mark(number):
-            running.rank.operate(number)
-    kafka_broker.start()
-    # A process that ends gives up on a broker soon, so as not to hold up its job: the rows come before that.
-    wait_until(lambda: iterations_on(settings) == list(range(ITERATIONS)), "the rows of the time without a broker")
+    with publishing(kafka_broker.bootstrap, topic_prefix) as (running, settings):
+        running.rank.train(1)
+        wait_until(lambda: bool(read_topics(settings).batches), "its first rows")
+        kafka_broker.kill()
+        for number in range(1, ITERATIONS):
+            with running.rank.iterations.mark(number):
+                running.rank.operate(number)
+        kafka_broker.start()
+        # A process that ends gives up on a broker soon, so as not to hold up its job: the rows come before that.
+        wait_until(
+            lambda: iterations_on(settings) == list(range(ITERATIONS)), "the rows of the time without a broker"
+        )
 
 
 def iterations_on(settings: AgentSettings) -> list[int]:

@@ -20,16 +20,13 @@ def test_a_recording_is_shown_without_any_service(run: Run) -> None:
     assert out.startswith("Verdict   slow NIC in gloo-slow-nic (closed: recovered, ticket)")
 
 
-def test_the_screen_is_there_for_scripts(run: Run) -> None:
-    found = json.loads(run("show", str(RECORDINGS / "gloo-slow-rank"), "--json")[1])
+def test_the_screen_is_there_for_scripts_and_as_a_page(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("show", str(RECORDINGS / "gloo-slow-rank"), "--json", "--html", "page.html")
+    assert (status, err) == (0, "irregulars: page.html written\n")
+    assert "</html>" in (tmp_path / "page.html").read_text()
+    found = json.loads(out)
     assert found["verdict"]["kind"] == "slow_rank"
     assert found["range"] == {"first": 60, "past_last": 80, "last": 79}
-
-
-def test_a_page_is_written(run: Run, tmp_path: Path) -> None:
-    status, out, err = run("show", str(RECORDINGS / "gloo-slow-rank"), "--html", "page.html")
-    assert (status, out, err) == (0, "", "irregulars: page.html written\n")
-    assert "</html>" in (tmp_path / "page.html").read_text()
 
 
 def test_a_page_that_can_not_be_written_is_one_line(run: Run) -> None:

@@ -46,7 +46,7 @@ GLOO = sorted(path.name for path in RECORDINGS.glob("gloo-*"))
 ENDINGS = (".parquet", ".jsonl", ".csv", ".parquet.gz", ".jsonl.gz", ".csv.gz")
 
 
-@pytest.fixture(params=GLOO)
+@pytest.fixture(params=["gloo-slow-link", "gloo-slow-nic"])
 def recording(request: pytest.FixtureRequest) -> Path:
     return RECORDINGS / str(request.param)
 
