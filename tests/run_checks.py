@@ -46,6 +46,7 @@ SINGLE = (
     "tests/integration/test_end_to_end.py::test_a_killed_worker_changes_nothing_in_the_result",
     "tests/integration/test_end_to_end.py::test_what_was_told_before_the_kill_is_not_told_again",
     "tests/integration/test_node_agent.py::test_while_kafka_is_away_from_the_start_everything_waits",
+    "tests/infra/console/test_database_away.py::test_pages_say_that_the_database_is_away_and_are_back_with_it",
     "tests/infra/docs_site/test_hooks.py::test_the_site_has_every_page_and_fetches_nothing_from_outside",
     "tests/infra/docs_site/test_hooks.py::test_links_between_pages_and_to_headings_are_those_of_the_repository",
     "tests/infra/docs_site/test_hooks.py::test_links_to_nowhere_end_the_build_and_each_is_named",

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from irregulars.errors import InputError, ServiceUnavailable
-from tests.apache_kafka import jars
 from tests.apache_kafka.jars import POM, find_jars, find_java, kafka_version
 
 
@@ -28,7 +27,7 @@ def program(folder: Path, name: str, script: str) -> None:
 
 @pytest.mark.parametrize(
     ("line", "found"),
-    [('openjdk version "11.0.2" 2019-01-15', "11"), ('java version "1.8.0_392"', "8"), ("no such thing", "none")],
+    [('openjdk version "11.0.2" 2019-01-15', "11"), ("no such thing", "none")],
 )
 def test_an_old_java_is_one_clear_line(bin_folder: Path, line: str, found: str) -> None:
     program(bin_folder, "java", f"echo '{line}' >&2")
@@ -38,14 +37,6 @@ def test_an_old_java_is_one_clear_line(bin_folder: Path, line: str, found: str) 
 
 def test_no_java_is_one_clear_line(bin_folder: Path) -> None:
     with pytest.raises(InputError, match=r"^Java must be 17 or newer for Apache Kafka; got none \(PATH\)\. Install"):
-        find_java()
-
-
-def test_java_home_comes_before_the_path(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(bin_folder, "java", "echo 'openjdk version \"21.0.1\"' >&2")
-    assert find_java() == str(bin_folder / "java")
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    with pytest.raises(InputError, match=r"got none \(JAVA_HOME\)"):
         find_java()
 
 
@@ -61,12 +52,6 @@ def test_what_maven_says_is_passed_on_and_nothing_half_done_stays(bin_folder: Pa
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"kafka-{kafka_version()}.lock"]
 
 
-def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"^cache of Kafka's jars must be writable; got .*Set XDG_CACHE_HOME$"):
-        find_jars(tmp_path / "file")
-
-
 def test_maven_runs_once_for_all_who_ask_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, runs = tmp_path / "cache", tmp_path / "runs"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -78,18 +63,3 @@ def test_maven_runs_once_for_all_who_ask_at_the_same_time(tmp_path: Path, monkey
         thread.join(30)
     assert runs.read_text() == "run\n"
     assert (find_jars(cache) / "pom.xml").read_bytes() == POM.read_bytes()
-
-
-def test_another_pom_of_the_same_version_is_resolved_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bin_folder: Path
-) -> None:
-    cache, runs = tmp_path / "cache", tmp_path / "runs"
-    program(bin_folder, "mvn", f"echo run >> {runs}")
-    find_jars(cache)
-    changed = tmp_path / "pom.xml"
-    changed.write_text(POM.read_text().replace("<version>1</version>", "<version>2</version>"))
-    monkeypatch.setattr(jars, "POM", changed)
-    find_jars(cache)
-    find_jars(cache)
-    assert runs.read_text() == "run\nrun\n"
-    assert {path.name for path in cache.iterdir()} == {f"kafka-{kafka_version()}", f"kafka-{kafka_version()}.lock"}

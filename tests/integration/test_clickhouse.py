@@ -155,22 +155,21 @@ def test_the_sink_keeps_every_promise(clickhouse: ClickHouseAddress) -> None:
         check_sink(make)
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_what_is_written_is_read_to_the_nanosecond(filled: Client, table: str) -> None:
-    schema = TABLES[table].schema
-    found = filled.query_arrow(f"SELECT {', '.join(schema.names)} FROM {table} FINAL", use_strings=True)
-    wanted = ROWS[table].slice(2) if table == "verdicts" else ROWS[table]
-    assert sort_by_key(table, found.cast(schema)).equals(sort_by_key(table, wanted))
+def test_what_is_written_is_read_to_the_nanosecond(filled: Client) -> None:
+    for table, one in TABLES.items():
+        found = filled.query_arrow(f"SELECT {', '.join(one.schema.names)} FROM {table} FINAL", use_strings=True)
+        wanted = ROWS[table].slice(2) if table == "verdicts" else ROWS[table]
+        assert sort_by_key(table, found.cast(one.schema)).equals(sort_by_key(table, wanted)), table
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_columns_are_those_that_python_knows_with_the_same_nulls(filled: Client, table: str) -> None:
+def test_columns_are_those_that_python_knows_with_the_same_nulls(filled: Client) -> None:
     sql = "SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {table:String}"
-    found = dict(filled.query(sql, parameters={"table": table}).result_rows)
-    assert found.pop("stored_at") == "DateTime('UTC')"
-    assert set(found) == set(TABLES[table].schema.names)
-    nullable = {name for name, kind in found.items() if "Nullable(" in kind}
-    assert nullable == {field.name for field in TABLES[table].schema if field.nullable}
+    for table, one in TABLES.items():
+        found = dict(filled.query(sql, parameters={"table": table}).result_rows)
+        assert found.pop("stored_at") == "DateTime('UTC')", table
+        assert set(found) == set(one.schema.names), table
+        nullable = {name for name, kind in found.items() if "Nullable(" in kind}
+        assert nullable == {field.name for field in one.schema if field.nullable}, table
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -469,20 +468,18 @@ def answer(client: Client, name: str, **values: object) -> list[dict[str, Any]]:
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 
 
-@pytest.mark.parametrize("name", shipped_investigations())
-def test_every_investigation_finds_what_is_there(filled: Client, name: str) -> None:
-    known = {
-        p.name for p in shipped_investigations()[name].parameters if p.is_required or p.name in ("days", "weeks")
-    }
-    assert bool(answer(filled, name, **{key: EXAMPLE[key] for key in known})) == (name not in HEALTHY)
+def test_every_investigation_finds_what_is_there(filled: Client) -> None:
+    for name, one in shipped_investigations().items():
+        known = {p.name for p in one.parameters if p.is_required or p.name in ("days", "weeks")}
+        found = answer(filled, name, **{key: EXAMPLE[key] for key in known})
+        assert bool(found) == (name not in HEALTHY), name
 
 
-@pytest.mark.parametrize("name", shipped_investigations())
-def test_an_answer_without_rows_still_has_its_columns(filled: Client, name: str) -> None:
-    wanted = [parameter for parameter in shipped_investigations()[name].parameters if parameter.is_required]
-    values = {p.name: "nosuch" if p.type == "String" else 0 for p in wanted}
-    found = run(filled, name, {**values, "limit": 0})
-    assert (found.rows, len(found.columns) > 3) == ((), True)
+def test_an_answer_without_rows_still_has_its_columns(filled: Client) -> None:
+    for name, one in shipped_investigations().items():
+        values = {p.name: "nosuch" if p.type == "String" else 0 for p in one.parameters if p.is_required}
+        found = run(filled, name, {**values, "limit": 0})
+        assert (found.rows, len(found.columns) > 3) == ((), True), name
 
 
 def test_jobs_now_shows_how_far_and_how_fast(filled: Client) -> None:

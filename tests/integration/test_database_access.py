@@ -68,9 +68,7 @@ class GuardedDatabase(DemoDatabase):
 
     def _users(self) -> str:
         hashes = dict.fromkeys(USERS, hashlib.sha256(PASSWORD.encode()).hexdigest())
-        # No setting of a query may be set by the server's own reader: with 2 it might
-        strict = super()._users().replace("<readonly>2</readonly>", "<readonly>1</readonly>")
-        return with_access(strict, STATEMENTS, hashes)
+        return with_access(super()._users(), STATEMENTS, hashes)
 
 
 @pytest.fixture(scope="module")
@@ -266,18 +264,29 @@ def test_what_a_writer_stores_of_operators_fills_the_transfers(database: Guarded
     assert recvs > 0
 
 
-def test_every_question_can_be_asked_by_a_user_who_may_set_nothing(database: GuardedDatabase) -> None:
-    target = DatabaseSettings(
-        database.url, database.reader, database.reader_password, database.database, is_reading=True
-    )
-    client = connect(target)
-    for name, one in shipped_investigations().items():
-        given = {p.name: {"host": "node-0", "rank": 3}[p.name] for p in one.parameters if p.is_required}
-        with translated(target):
-            assert len(ask_question(client, name, given).columns) > 3
-    with pytest.raises(InputError, match="query must only read"), translated(target):
-        client.query("SELECT 1 SETTINGS max_threads = 1")
-    client.close_connections()
+class StrictDatabase(DemoDatabase):
+    """Our server, whose reader has a profile with ``readonly = 1``: no setting of a query may be set."""
+
+    def _users(self) -> str:
+        return super()._users().replace("<readonly>2</readonly>", "<readonly>1</readonly>")
+
+
+def test_every_question_can_be_asked_by_a_user_who_may_set_nothing(tmp_path: Path) -> None:
+    with StrictDatabase(tmp_path) as strict:
+        writer = DatabaseSettings(strict.url, strict.user, strict.password, strict.database)
+        sink = ClickHouseSink(writer)
+        sink.open()
+        sink.write(tables_of(made_up_job.judgements()))
+        sink.close()
+        target = DatabaseSettings(strict.url, strict.reader, strict.reader_password, strict.database, is_reading=True)
+        client = connect(target)
+        for name, one in shipped_investigations().items():
+            given = {p.name: {"host": "node-0", "rank": 3}[p.name] for p in one.parameters if p.is_required}
+            with translated(target):
+                assert len(ask_question(client, name, given).columns) > 3
+        with pytest.raises(InputError, match="query must only read"), translated(target):
+            client.query("SELECT 1 SETTINGS max_threads = 1")
+        client.close_connections()
 
 
 @pytest.fixture

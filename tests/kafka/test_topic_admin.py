@@ -15,9 +15,8 @@ from irregulars.kafka.topics import HOUR_MS, SNAPSHOT_TOPICS, TOPICS, TopicSetti
 KAFKAS_DEFAULT_BYTES = 1_048_576
 
 
-@pytest.mark.parametrize("name", TOPICS)
-def test_no_message_is_larger_than_kafka_takes_unasked(name: str) -> None:
-    assert topic_config(TOPICS[name])["max.message.bytes"] == str(KAFKAS_DEFAULT_BYTES)
+def test_no_message_is_larger_than_kafka_takes_unasked() -> None:
+    assert {topic_config(one)["max.message.bytes"] for one in TOPICS.values()} == {str(KAFKAS_DEFAULT_BYTES)}
 
 
 @pytest.mark.parametrize("name", SNAPSHOT_TOPICS)
@@ -29,13 +28,13 @@ def test_stale_snapshots_are_cleaned_within_an_hour(name: str) -> None:
     assert config["delete.retention.ms"] >= config["max.compaction.lag.ms"]
 
 
-@pytest.mark.parametrize("name", TOPICS)
-def test_a_topic_is_compacted_or_ends_after_its_retention(name: str) -> None:
-    config = topic_config(TOPICS[name])
-    is_compacted = config["cleanup.policy"] == "compact"
-    assert is_compacted == TOPICS[name].is_compacted
-    assert ("retention.ms" in config) != is_compacted
-    assert is_compacted or int(config["retention.ms"]) >= HOUR_MS
+def test_a_topic_is_compacted_or_ends_after_its_retention() -> None:
+    for name, topic in TOPICS.items():
+        config = topic_config(topic)
+        is_compacted = config["cleanup.policy"] == "compact"
+        assert is_compacted == topic.is_compacted, name
+        assert ("retention.ms" in config) != is_compacted, name
+        assert is_compacted or int(config["retention.ms"]) >= HOUR_MS, name
 
 
 class FarAdmin:

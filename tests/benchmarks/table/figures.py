@@ -116,7 +116,6 @@ _THOUSAND: Final = "200"  # micro-batches of the simulated job that give a rank 
 
 PROGRAMS: Final[Sequence[Program]] = (
     Program("worker", "tests.benchmarks.bench_worker", ("--batches", "12000"), limit_s=400),
-    Program("first-hop", "tests.benchmarks.bench_first_hop", limit_s=300),
     Program("command-line", "tests.benchmarks.bench_command_line", limit_s=300),
     Program("rank-state", "tests.benchmarks.bench_rank_state", limit_s=120),
     Program("idle", "tests.benchmarks.bench_idle", limit_s=300),
@@ -149,14 +148,6 @@ FIGURES: Final[Sequence[Figure]] = (
     Figure(
         "operator_bytes", "an operator on Kafka, not compressed", "bytes", "worker",
         lambda told: told["size_bytes"] / told["operators"],
-    ),
-    Figure(
-        "first_hop_large", "first hop in one process, large messages", "M operators/s", "first-hop", field("large"),
-        12.0, True,
-    ),
-    Figure(
-        "first_hop_hosts", "… messages of hosts with 8 GPUs", "M operators/s", "first-hop", field("hosts"),
-        None, True,
     ),
     Figure(
         "rank_state", "first hop, state of a rank with 1,000 operators", "KiB", "rank-state",

@@ -102,11 +102,9 @@ def test_a_good_file_is_read_and_so_it_is_packed(tmp_path: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", VALID)
-@pytest.mark.parametrize(
-    "value", [b"", b"\n", b"\0" * 100, b"\xff\xfe", b"{}", b"[]", b"null", b"1e999", b"{" * 50_000]
-)
-def test_empty_and_foreign_files_are_refused(tmp_path: Path, kind: str, value: bytes) -> None:
-    assert try_import(tmp_path, kind, value) is not None
+def test_empty_and_foreign_files_are_refused(tmp_path: Path, kind: str) -> None:
+    for value in (b"", b"\n", b"\0" * 100, b"\xff\xfe", b"{}", b"[]", b"null", b"1e999", b"{" * 50_000):
+        assert try_import(tmp_path, kind, value) is not None, value[:9]
 
 
 @pytest.mark.parametrize("kind", ["flight-recorder", "kineto"])
