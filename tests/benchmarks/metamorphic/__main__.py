@@ -1,7 +1,7 @@
 """Judges every recording and simulated job under every change that must alter no verdict.
 
     python -m tests.benchmarks.metamorphic
-    python -m tests.benchmarks.metamorphic --jobs gloo-slow-rank three-nic --changes round-1us member
+    python -m tests.benchmarks.metamorphic --jobs gloo-slow-rank three-nic --changes round-1us evaluation
     python -m tests.benchmarks.metamorphic --jobs /somewhere/a/trace --streamed
 
 Progress goes to standard error; a table of changes, and what changed, go to standard output; `--json FILE` keeps all.

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.benchmarks.metamorphic import company, evaluation, names, times
-from tests.benchmarks.metamorphic.recording import Changed, Delivery, Given, Recording
+import numpy as np
 
-Apply = Callable[[Recording, Given], Changed | None]
-"""Changes a recording, or gives `None` where it does not apply. Uses no other randomness than the given one."""
+from tests.benchmarks.metamorphic import evaluation, names, times
+from tests.benchmarks.metamorphic.recording import Changed, Delivery, Recording
+
+Apply = Callable[[Recording, np.random.Generator], Changed | None]
+"""Changes a recording, or gives `None` where it does not apply. All chance comes from the generator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "communicators-renamed": Change("communicators have other ids", names.rename_communicators),
     "iterations-later": Change("iterations are numbered from 1,000 more", names.number_iterations_later),
     "sequences-later": Change("sequences begin elsewhere on each communicator", names.number_sequences_later),
-    "idle-communicator": Change("there is a communicator that nobody uses", company.add_idle_communicator),
-    "unlogged-rank": Change("there is a rank that logs nothing and meets nobody", company.add_unlogged_rank),
     "evaluation": Change("five marked evaluations come in between", evaluation.insert_evaluation),
-    "member": Change("one more rank joins the collectives of all ranks, among the first", company.add_member),
-    "replica": Change("one more healthy replica of the data takes part", company.add_replica),
     "batches-of-29": Change("it streams in batches of 29 rows", _deliver(Delivery(29, 0.05))),
     "batches-of-1500": Change("it streams in batches of 1,500 rows or a second", _deliver(Delivery())),
     "batches-of-20000": Change("it streams in batches of 20,000 rows or 600 s", _deliver(Delivery(20_000, 600))),

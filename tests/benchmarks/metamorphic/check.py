@@ -27,7 +27,7 @@ from irregulars.settings import JudgeSettings
 from irregulars.streams.local_pipeline import LocalPipeline
 from tests.benchmarks.metamorphic.changes import CHANGES
 from tests.benchmarks.metamorphic.jobs import JOBS, simulate
-from tests.benchmarks.metamorphic.recording import Changed, Delivery, Given, Naming, Recording, read_recording
+from tests.benchmarks.metamorphic.recording import Changed, Delivery, Naming, Recording, read_recording
 
 _ROUND: Final = 64  # messages after which monitors are drained, as in the worker
 
@@ -93,19 +93,6 @@ def differences(before: Sequence[Charge], after: Sequence[Charge]) -> tuple[list
     return list(gone.elements()), list(new.elements())
 
 
-def accused_ranks(verdicts: Iterable[Verdict], recording: Recording) -> frozenset[int]:
-    """Return the ranks that a copied replica must not hold: see `changed.Given`."""
-    members = {communicator.id: communicator for communicator in recording.job.communicators}
-    accused: set[int] = set()
-    for verdict in verdicts:
-        if verdict.suspects and verdict.suspects[0].device != "stage":
-            accused.update(verdict.suspects[0].ranks)
-        elif not verdict.suspects and verdict.communicator in members:
-            own = members[verdict.communicator]
-            accused.update(own.ranks if own.kind not in ("world", "dp") else ())
-    return frozenset(accused)
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one change did to the verdicts."""
@@ -141,9 +128,7 @@ class Check:
         self._recording, self._seed, self._delivery = recording, seed, delivery
         self._settings = replace(settings, operator_detectors=(), rank_detectors=())
         self.job = recording.job.job
-        verdicts = judge(Changed(recording), self._settings)
-        self.charges = charges_of(verdicts, Naming())
-        self._accused = accused_ranks(verdicts, recording)
+        self.charges = charges_of(judge(Changed(recording), self._settings), Naming())
 
     def run(self, names: Sequence[str]) -> Iterator[Outcome]:
         """Judge under each of these changes; raises `InputError` if one is not known."""
@@ -154,7 +139,7 @@ class Check:
 
     def _under(self, name: str) -> Outcome:
         random = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
-        changed = CHANGES[name].apply(self._recording, Given(random, self._accused))
+        changed = CHANGES[name].apply(self._recording, random)
         if changed is None:
             return Outcome(name, does_apply=False)
         if changed.delivery is None:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.messages.records import PHASES, UNKNOWN
-from tests.benchmarks.metamorphic.recording import Changed, Columns, Given, Naming, Recording
+from tests.benchmarks.metamorphic.recording import Changed, Columns, Naming, Recording
 
 Array = np.ndarray
 
@@ -19,7 +19,7 @@ _MIDDLE: Final = (0.25, 0.75)
 _UNTOLD: Final = ("loss", "grad_norm", "tokens")
 
 
-def insert_evaluation(recording: Recording, given: Given) -> Changed | None:
+def insert_evaluation(recording: Recording, random: np.random.Generator) -> Changed | None:
     """Five marked evaluations come in the middle of the job, without operators; what follows them is later.
 
     NICs are idle meanwhile. Needs the rows of all logged ranks in ``iterations``.
@@ -29,7 +29,7 @@ def insert_evaluation(recording: Recording, given: Given) -> Changed | None:
     numbers, counts = np.unique(table["iteration"], return_counts=True)
     numbers = numbers[counts == len(recording.logged)]
     first, past = (int(part * len(numbers)) for part in _MIDDLE)
-    number = int(given.random.choice(numbers[first:past])) if past > first else None
+    number = int(random.choice(numbers[first:past])) if past > first else None
     if number is None:
         return None
     lengths_ns = recording.tables["iterations"]["elapsed_ns"]

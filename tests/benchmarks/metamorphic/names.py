@@ -12,7 +12,7 @@ from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import SCHEMAS, UNKNOWN
 from irregulars.producers.iteration_inference.operators import OPERATOR_BITS
 from irregulars.producers.trace.job_file import RankLocation
-from tests.benchmarks.metamorphic.recording import Changed, Given, Naming, Recording
+from tests.benchmarks.metamorphic.recording import Changed, Naming, Recording
 
 Array = np.ndarray
 
@@ -21,16 +21,16 @@ _MOST_SEQUENCES_LATER: Final = 1 << 16
 _HANDS: Final = 3
 
 
-def permute_ranks(recording: Recording, given: Given) -> Changed:
+def permute_ranks(recording: Recording, random: np.random.Generator) -> Changed:
     """Ranks have other numbers, drawn at random.
 
     Rank 0 keeps its own: frameworks let it save, evaluate and log for all, so its number says something.
     """
     world_size = recording.job.world_size
-    return _with_ranks(recording, np.concatenate([[0], 1 + given.random.permutation(world_size - 1)]))
+    return _with_ranks(recording, np.concatenate([[0], 1 + random.permutation(world_size - 1)]))
 
 
-def deal_ranks(recording: Recording, given: Given) -> Changed:
+def deal_ranks(recording: Recording, random: np.random.Generator) -> Changed:
     """Ranks are numbered as cards are dealt to three hands: neighbours no longer have neighbouring numbers.
 
     Rank 0 keeps its number, as in `permute_ranks`.
@@ -58,12 +58,12 @@ def _with_ranks(recording: Recording, new: Array) -> Changed:
     return Changed(replace(recording, job=job), naming)
 
 
-def rename_devices(recording: Recording, given: Given) -> Changed:
+def rename_devices(recording: Recording, random: np.random.Generator) -> Changed:
     """Hosts, NICs and switches have other names, which sort in another order."""
     places = recording.job.places
-    hosts = _new_names("h", (place.host for place in places.values()), given.random)
-    switches = _new_names("s", (place.switch for place in places.values()), given.random)
-    nics = _new_names("n", (*(place.nic for place in places.values()), *recording.devices), given.random)
+    hosts = _new_names("h", (place.host for place in places.values()), random)
+    switches = _new_names("s", (place.switch for place in places.values()), random)
+    nics = _new_names("n", (*(place.nic for place in places.values()), *recording.devices), random)
     renamed = {rank: _renamed_place(place, hosts, nics, switches) for rank, place in places.items()}
     devices = tuple(nics[name] for name in recording.devices)
     return Changed(replace(recording, job=replace(recording.job, places=renamed), devices=devices))
@@ -80,10 +80,10 @@ def _renamed_place(
     )
 
 
-def rename_communicators(recording: Recording, given: Given) -> Changed:
+def rename_communicators(recording: Recording, random: np.random.Generator) -> Changed:
     """Communicators have other ids, which sort in another order."""
     old = recording.job.communicators
-    new = _new_names("c", (communicator.id for communicator in old), given.random)
+    new = _new_names("c", (communicator.id for communicator in old), random)
     changed = recording.with_communicators([replace(communicator, id=new[communicator.id]) for communicator in old])
     return Changed(changed, Naming(communicators={after: before for before, after in new.items()}))
 
@@ -93,7 +93,7 @@ def _new_names(prefix: str, names: Iterable[str | None], random: np.random.Gener
     return dict(zip(known, (f"{prefix}{number:05d}" for number in random.permutation(len(known))), strict=True))
 
 
-def number_iterations_later(recording: Recording, given: Given) -> Changed | None:
+def number_iterations_later(recording: Recording, random: np.random.Generator) -> Changed | None:
     """Iterations have numbers that are `ITERATIONS_LATER` larger."""
     if not recording.has_marks:
         return None
@@ -104,12 +104,12 @@ def number_iterations_later(recording: Recording, given: Given) -> Changed | Non
     return Changed(recording, Naming(iterations_later=ITERATIONS_LATER))
 
 
-def number_sequences_later(recording: Recording, given: Given) -> Changed:
+def number_sequences_later(recording: Recording, random: np.random.Generator) -> Changed:
     """Sequences of each communicator begin at another number.
 
     They grow by multiples of 16: some tools keep the kind of the collective in the last four bits.
     """
-    later = given.random.integers(1, _MOST_SEQUENCES_LATER, len(recording.job.communicators)) << OPERATOR_BITS
+    later = random.integers(1, _MOST_SEQUENCES_LATER, len(recording.job.communicators)) << OPERATOR_BITS
     table = recording.tables["commops"]
     return Changed(recording.with_columns("commops", sequence=table["sequence"] + later[table["communicator"]]))
 
@@ -118,25 +118,25 @@ COPIED_RATIO: Final = 0.01
 LOST_RATIO: Final = 0.005
 
 
-def mix_rows(recording: Recording, given: Given) -> Changed:
+def mix_rows(recording: Recording, random: np.random.Generator) -> Changed:
     """Each file has its rows in another order."""
     for schema in SCHEMAS:
         rows = len(recording.tables[schema]["rank"])
-        recording = recording.with_rows(schema, given.random.permutation(rows))
+        recording = recording.with_rows(schema, random.permutation(rows))
     return Changed(recording)
 
 
-def copy_rows(recording: Recording, given: Given) -> Changed:
+def copy_rows(recording: Recording, random: np.random.Generator) -> Changed:
     """Some rows are there twice, the copies anywhere."""
     for schema in SCHEMAS:
         rows = len(recording.tables[schema]["rank"])
-        copied = np.flatnonzero(given.random.random(rows) < COPIED_RATIO)
-        places = np.sort(given.random.integers(0, rows + 1, len(copied)))
+        copied = np.flatnonzero(random.random(rows) < COPIED_RATIO)
+        places = np.sort(random.integers(0, rows + 1, len(copied)))
         recording = recording.with_rows(schema, np.insert(np.arange(rows), places, copied))
     return Changed(recording)
 
 
-def lose_rows(recording: Recording, given: Given) -> Changed:
+def lose_rows(recording: Recording, random: np.random.Generator) -> Changed:
     """Some rows are missing; where ``job.json`` counts a rank's lost rows, it counts these.
 
     No row of an operator that never ended is lost: it alone says that its rank arrived, and without it the log is
@@ -145,7 +145,7 @@ def lose_rows(recording: Recording, given: Given) -> Changed:
     lost = np.zeros(recording.job.world_size, dtype=np.int64)
     for schema in SCHEMAS:
         rank = recording.tables[schema]["rank"]
-        is_lost = given.random.random(len(rank)) < LOST_RATIO
+        is_lost = random.random(len(rank)) < LOST_RATIO
         if schema == "commops":
             is_lost &= ~np.isnan(recording.tables[schema]["elapsed_ns"])
         lost += np.bincount(rank[is_lost], minlength=len(lost))

@@ -150,16 +150,6 @@ def _to_arrow(column: Array, kind: str, names: Sequence[str] | None) -> pa.Array
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a change may know beside the recording."""
-
-    random: np.random.Generator  # all chance comes from it
-    # Ranks that the verdicts on the unchanged recording accuse as gpu, host, nic, link or switch, that stand in a
-    # communicator which they accuse, or that a hang names
-    accused: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Naming:
     """From the names in a changed recording to those in the first one; what is not listed has kept its name."""
 

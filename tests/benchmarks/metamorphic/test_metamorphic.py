@@ -27,7 +27,7 @@ from irregulars.settings import JudgeSettings
 from tests.benchmarks.metamorphic.changes import CHANGES, Change
 from tests.benchmarks.metamorphic.check import Charge, Check, Outcome, check, judge
 from tests.benchmarks.metamorphic.jobs import JOBS as ALL_JOBS
-from tests.benchmarks.metamorphic.recording import Changed, Delivery, Given, Naming, Recording, read_recording
+from tests.benchmarks.metamorphic.recording import Changed, Delivery, Naming, Recording, read_recording
 from tests.conftest import RECORDINGS
 from tests.producers.trace_directories import assert_same
 
@@ -96,9 +96,9 @@ def test_what_must_stay_the_same_is_right(name: str, charge: Charge) -> None:
     assert charge in check_of(name).charges
 
 
-def apply(name: str, recording: Recording, seed: int = 0, accused: frozenset[int] = frozenset()) -> Changed:
+def apply(name: str, recording: Recording, seed: int = 0) -> Changed:
     """Make a change that must apply."""
-    changed = CHANGES[name].apply(recording, Given(np.random.default_rng(seed), accused))
+    changed = CHANGES[name].apply(recording, np.random.default_rng(seed))
     assert changed is not None
     return changed
 
@@ -142,7 +142,6 @@ LENGTHS = ELAPSED | {"iterations.elapsed_ns"}
 NOTHING: set[str] = set()
 ROWS = {"commops", "iterations", "bandwidth"}
 RANKS = {"commops.rank", "commops.peer", "iterations.rank", "bandwidth.rank", "communicators", "places"}
-JOINED = {"commops", "iterations", "communicators", "places", "world_size", "logged_ranks"}
 
 TOUCHED = {
     **dict.fromkeys(("round-1ns", "round-1us", "round-10us"), TIMES | LENGTHS),
@@ -156,11 +155,7 @@ TOUCHED = {
     "communicators-renamed": {"communicators", "commops.communicator"},
     "iterations-later": {"commops.iteration", "iterations.iteration"},
     "sequences-later": {"commops.sequence"},
-    "idle-communicator": {"communicators", "commops.communicator"},
-    "unlogged-rank": {"communicators", "commops.communicator", "places", "world_size"},
     "evaluation": {"commops.start_ns", "commops.iteration", "iterations", "bandwidth"},
-    "member": JOINED,
-    "replica": JOINED | {"bandwidth", "devices"},
     **dict.fromkeys(("batches-of-29", "batches-of-1500", "batches-of-20000"), NOTHING),
 }
 
@@ -174,7 +169,7 @@ def test_a_change_alters_its_own_columns_and_a_reader_takes_all_rows(name: str) 
     assert sorted(names) == sorted(names.values())
     old = {rank: place.host for rank, place in before.job.places.items()}
     new = {names.get(rank, rank): place.host for rank, place in changed.recording.job.places.items()}
-    assert name in ("devices-renamed", "unlogged-rank", "member", "replica") or new == old
+    assert name == "devices-renamed" or new == old
 
 
 def test_another_order_has_the_same_rows() -> None:
@@ -194,11 +189,6 @@ def test_rows_that_tell_who_arrived_in_a_hang_are_never_lost() -> None:
     assert len(after.tables["commops"]["rank"]) == len(unended.tables["commops"]["rank"]) > 0
 
 
-def test_a_replica_with_an_accused_rank_is_not_copied() -> None:
-    given_ranks = Given(np.random.default_rng(0), frozenset(range(simulated("three").job.world_size)))
-    assert CHANGES["replica"].apply(simulated("three"), given_ranks) is None
-
-
 @given(window=st.tuples(st.integers(0, 200), st.integers(1, 50)), first=st.integers(0, 200), count=st.integers(1, 9))
 def test_windows_lose_inserted_iterations(window: tuple[int, int], first: int, count: int) -> None:
     begin, past = window[0], window[0] + window[1]
@@ -210,7 +200,7 @@ def test_windows_lose_inserted_iterations(window: tuple[int, int], first: int, c
     assert naming.old_window((new(begin), new(past - 1) + 1)) == (begin, past)
 
 
-def lose_the_fault(recording: Recording, given: Given) -> Changed:
+def lose_the_fault(recording: Recording, _: np.random.Generator) -> Changed:
     recording = recording.with_rows("commops", recording.tables["commops"]["iteration"] < 55)
     return Changed(recording.with_rows("iterations", recording.tables["iterations"]["iteration"] < 55))
 
@@ -218,7 +208,8 @@ def lose_the_fault(recording: Recording, given: Given) -> Changed:
 def test_a_verdict_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     check = Check(recorded("gloo-slow-link"), JudgeSettings())
     monkeypatch.setitem(CHANGES, "row-loss", Change("the fault is lost", lose_the_fault))  # type: ignore[arg-type]
-    same, lost, unfit = check.run(["shift", "row-loss", "replica"])
+    monkeypatch.setitem(CHANGES, "row-copies", Change("it does not apply", lambda *_: None))  # type: ignore[arg-type]
+    same, lost, unfit = check.run(["shift", "row-loss", "row-copies"])
     assert (same.does_apply, same.is_changed) == (True, False)
     assert (lost.gone, lost.new) == ([SLOW_LINK], [])
     assert (unfit.does_apply, unfit.is_changed) == (False, False)
