@@ -45,10 +45,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT / "tests" / "recordings"
-WAITING = (("tests", "integration"), ("tests", "faults"), ("tests", "chaos"))
-"""Folders of the tests that mostly wait for real services."""
-LONGEST = ROOT / "tests" / "streams" / "test_what_must_not_matter.py"
-"""A file goes to one process: what takes that a minute and more does not come last."""
+WAITING_AMONG = 0.75
+"""Files that mostly wait for real services stand among this share of the others, the first ones: none comes last."""
 
 SERVICES = {"kafka_bootstrap", "restarted_broker", "clickhouse"}
 
@@ -70,11 +68,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for a service, and begin with what takes longest: last, it would leave cores without work."""
+    """Mark what asks for a service, and let files that wait and files that need a core come in turn."""
     for item in items:
         if not SERVICES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
-    items.sort(key=lambda item: item.path.relative_to(ROOT).parts[:2] not in WAITING and item.path != LONGEST)
+    waiting = {item.path: None for item in items if item.get_closest_marker("integration")}
+    others = {item.path: None for item in items if item.path not in waiting}
+    places = {path: WAITING_AMONG * at / len(waiting) for at, path in enumerate(waiting)}
+    places |= {path: at / len(others) for at, path in enumerate(others)}
+    items.sort(key=lambda item: (places[item.path], str(item.path)))
 
 
 @pytest.hookimpl(trylast=True)

@@ -19,8 +19,8 @@ LINT = {
     "ruff format": ("ruff", "format", "--check", "--quiet", "."),
     "mypy --strict": ("mypy", "--no-error-summary"),
 }
-# More files side by side than cores: those with real services mostly wait. They go first (`tests.conftest`), and what
-# needs nothing but a core fills what they leave.
+# More files side by side than cores: those with real services mostly wait. What needs nothing but a core comes in
+# turn with them (`tests.conftest`), and fills what they leave.
 SIDE_BY_SIDE = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
 PLUGINS = ("-p", "tests.failures", "-p", "tests.time_limit")
 PYTEST = ("pytest", "--quiet", "--durations=15", *SIDE_BY_SIDE, *PLUGINS)
