@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ CELLS = [
     for name, *cells in ROW.findall(PAGE.read_text())
     for without, cell in zip(WITHOUT, cells, strict=True)
 ]
+
+
+@cache
+def judged(name: str, without: str | None) -> Analysis:
+    return analyze(read_trace(ROOT / "tests" / "recordings" / name, without=() if without is None else (without,)))
 
 
 def told(analysis: Analysis) -> str:
@@ -47,22 +53,19 @@ def test_the_table_holds_both_recordings_of_a_slow_network_and_two_where_samples
 
 @pytest.mark.parametrize(("name", "without", "cell"), CELLS, ids=lambda value: str(value))
 def test_the_recording_tells_what_the_page_says(name: str, without: str | None, cell: str) -> None:
-    trace = read_trace(ROOT / "tests" / "recordings" / name, without=() if without is None else (without,))
     what, chance = split(cell)
-    found, probability = split(told(analyze(trace)))
+    found, probability = split(told(judged(name, without)))
     assert found == what
     assert abs(probability - chance) <= 5, "the page must say what is found now"
 
 
 def test_bandwidth_alone_knows_which_iterations_of_the_slow_link_were_irregular() -> None:
-    trace = read_trace(ROOT / "tests" / "recordings" / "gloo-slow-link", without=["commops"])
-    assert (60, 80) in analyze(trace).irregular_ranges
+    assert (60, 80) in judged("gloo-slow-link", "commops").irregular_ranges
 
 
 def test_the_verdict_says_the_capped_rate() -> None:
-    for without in (["commops"], []):
-        trace = read_trace(ROOT / "tests" / "recordings" / "gloo-slow-nic", without=without)
-        (verdict,) = analyze(trace).verdicts
+    for without in ("commops", None):
+        (verdict,) = judged("gloo-slow-nic", without).verdicts
         said = re.search(r"rank 1 sent ([\d.]+) Mbit/s meanwhile, ± ", verdict.evidence)
         assert said is not None
         assert float(said[1]) == pytest.approx(80, rel=0.05)  # what `tc` let through
