@@ -12,7 +12,6 @@ import pytest
 
 from irregulars.kafka.topics import rank_key
 from irregulars.messages.records import encode_batch
-from irregulars.streams.stages.rank_stage import RANK_TOPICS
 from tests.integration.worker_runs import Bus, Job, StartWorker, require_each_once, wait_until
 
 pytestmark = pytest.mark.integration
@@ -137,39 +136,6 @@ def test_two_workers_share_the_partitions_and_one_leaves(bus: Bus, start_worker:
     require_each_once(bus, set().union(*(job.wanted_ids() for job in jobs)), second)
 
 
-def test_undecodable_messages_go_to_the_dead_letters_and_the_worker_goes_on(
-    bus: Bus, start_worker: StartWorker
-) -> None:
-    job = Job(bus, "good", ranks=2)
-    job.announce()
-    job.run(3)
-    bad = dict(undecodable_messages())
-    for (topic, key), value in bad.items():
-        bus.send(topic, key, value)
-    job.run(3)
-    job.end()
-    bus.flush()
-    require_each_once(bus, job.wanted_ids(), start_worker())
-    found = {}
-    for message in bus.read("deadletter"):
-        headers = {name: value.decode() for name, value in message.headers()}
-        found[headers["topic"], message.key()] = message.value()
-        assert headers["reason"]
-        assert headers["partition"].isdigit()
-        assert headers["offset"].isdigit()
-        assert int(headers["time_ns"]) > 1_600_000_000_000_000_000
-    assert found == {(bus.topics.name(topic), key): value for (topic, key), value in bad.items()}
-
-
-def undecodable_messages() -> Iterator[tuple[tuple[str, bytes], bytes]]:
-    """For each topic that the worker reads, by topic and key."""
-    for topic in (*RANK_TOPICS, "evidence"):
-        for number, value in enumerate((b"no record at all", b'{"schema":"other","version":1}', b"")):
-            yield (topic, b"bad/%d" % number), value
-        if topic in ("jobs", "heartbeats"):
-            yield (topic, b"bad/3"), b'{"schema":"%s","version":99}' % topic.encode()
-
-
 def test_a_key_that_is_not_the_rank_inside_goes_to_the_dead_letters(bus: Bus, start_worker: StartWorker) -> None:
     job = Job(bus, "good", ranks=2)
     job.announce()
@@ -214,12 +180,3 @@ def test_missing_topics_are_named_before_anything_starts(bus: Bus, start_worker:
     assert worker.process.wait(60) == 2
     assert worker.output().count("\n") == 1
     assert "irregulars topics create" in worker.output()
-
-
-def test_no_broker_is_one_line_with_the_address(bus: Bus, start_worker: StartWorker) -> None:
-    worker = start_worker(bootstrap="127.0.0.1:1", broker_timeout_s=1.0, broker_away_s=2.0)
-    assert worker.process.wait(60) == 2
-    waiting, end = worker.output().splitlines()
-    assert "event=broker_away waits_s=2 reason='Kafka at 127.0.0.1:1 must answer" in waiting
-    assert end.startswith("ServiceUnavailable: Kafka at 127.0.0.1:1 must answer within 1 s; got ")
-    assert end.endswith("A start waits 2 s for it")

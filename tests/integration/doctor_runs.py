@@ -9,14 +9,14 @@ from irregulars.infra.doctor.findings import Finding, Question, status_of
 from irregulars.infra.settings import LenientSettings, Settings
 
 WRONG = "swordfish"
-WITHIN_S = 6.0
-LONGEST_S = 60.0
+PATIENT_S = 60.0
+"""How long a service that is there may take: a busy machine needs some seconds."""
 
 
-def diagnosed(settings: Settings, role: str | None = None, *only: str) -> list[Finding]:
+def diagnosed(settings: Settings, role: str | None = None, *only: str, within_s: float = PATIENT_S) -> list[Finding]:
     begin_s = time.monotonic()
-    found = diagnose(LenientSettings(settings), Question("irregulars", role, only, WITHIN_S))
-    assert time.monotonic() - begin_s < LONGEST_S
+    found = diagnose(LenientSettings(settings), Question("irregulars", role, only, within_s))
+    assert time.monotonic() - begin_s < within_s + PATIENT_S
     return found
 
 

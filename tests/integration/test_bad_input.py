@@ -155,32 +155,39 @@ def test_a_plug_in_that_cannot_be_used_is_one_line_at_once(call: tuple[str, ...]
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
+BAD = (b"no record at all", b'{"schema":"other","version":1}', b"")
+
+
 def test_undecodable_messages_on_all_topics_are_put_aside_and_the_worker_goes_on(
     kafka_bootstrap: str, database: DatabaseSettings, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka_bootstrap, database, tmp_path)
-    bus, bad = pipeline.bus, b"no record at all"
+    bus, topics = pipeline.bus, (*RANK_TOPICS, "evidence")
     try:
         worker = pipeline.start_worker()
-        for topic in (*RANK_TOPICS, "evidence"):
-            bus.send(topic, b"bad/0", bad)
+        for topic in topics:
+            for number, value in enumerate(BAD):
+                bus.send(topic, b"bad/%d" % number, value)
         bus.flush()
         pipeline.replay("gloo-clean")
-        for topic in (*RANK_TOPICS, "evidence"):
-            bus.send(topic, b"bad/1", bad)
+        for topic in topics:
+            bus.send(topic, b"bad/9", BAD[0])
         bus.flush()
         pipeline.wait_until_stored(1)
-        wait_until(lambda: len(bus.read("deadletter")) == 2 * (len(RANK_TOPICS) + 1), "dead letters")
+        wait_until(lambda: len(bus.read("deadletter")) == (len(BAD) + 1) * len(topics), "dead letters")
         assert worker.stop() == 0
-        letters = [({name: value.decode() for name, value in m.headers()}, m) for m in bus.read("deadletter")]
-        places = {
-            (bus.topics.name(topic), str(message.partition()), str(message.offset()))
-            for topic in (*RANK_TOPICS, "evidence")
+        found = set()
+        for message in bus.read("deadletter"):
+            one = {name: value.decode() for name, value in message.headers()}
+            found.add((one["topic"], one["partition"], one["offset"], message.value()))
+            assert one["reason"]
+            assert int(one["time_ns"]) > 1_600_000_000_000_000_000
+        assert found == {
+            (bus.topics.name(topic), str(message.partition()), str(message.offset()), message.value())
+            for topic in topics
             for message in bus.read(topic)
-            if message.value() == bad
+            if message.value() in BAD
         }
-        assert {(one["topic"], one["partition"], one["offset"]) for one, _ in letters} == places
-        assert all(one["reason"] and message.value() == bad for one, message in letters)
         assert "Traceback" not in worker.output()
     finally:
         pipeline.close()
