@@ -167,10 +167,7 @@ def changed(random: Random, value: bytes, *, is_light: bool) -> bytes:
     return bytes(bytes_)
 
 
-@pytest.mark.parametrize(
-    "twice",
-    [b'"schema":"gpu_health"', b'"version":99', b'"\\u0073chema":"gpu_health"'],
-)
+@pytest.mark.parametrize("twice", [b'"schema":"gpu_health"', b'"version":99', b'"\\u0073chema":"gpu_health"'])
 def test_a_header_that_names_a_key_twice_is_read_as_json_has_it(twice: bytes) -> None:
     """The last one counts; a header that is read quickly must not differ from one that is read slowly."""
     ours = b'{"schema":"commops","version":1,"job":"j","attempt":1,"rank":0,"rows_before":0,"names":[]}'

@@ -19,10 +19,7 @@ from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.printing import broken, json_text, printable, printable_lines
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = [
-    "a[/red]b a[bold \x1b[31mred\x1b[0m \x9b31m a\rb a\nirregulars: all is well \u202egnp",
-    "half a sign \ud800",
-]
+NAMES = ["a[/red]b a[bold \x1b[31mred\x1b[0m \x9b31m a\rb a\nirregulars: all is well \u202egnp", "half a sign \ud800"]
 
 
 @given(st.text())

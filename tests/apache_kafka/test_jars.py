@@ -26,8 +26,7 @@ def program(folder: Path, name: str, script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
-    [('openjdk version "11.0.2" 2019-01-15', "11"), ("no such thing", "none")],
+    ("line", "found"), [('openjdk version "11.0.2" 2019-01-15', "11"), ("no such thing", "none")]
 )
 def test_an_old_java_is_one_clear_line(bin_folder: Path, line: str, found: str) -> None:
     program(bin_folder, "java", f"echo '{line}' >&2")

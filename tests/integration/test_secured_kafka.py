@@ -278,9 +278,7 @@ def test_of_each_role_just_its_own_work_is_judged_and_found_well(broker: SharedK
     assert {one.group for one in diagnosed(broker.settings("agent"), "agent")} == {"machine", *DOCTOR[:3]}
 
 
-def test_of_an_installation_topics_that_may_not_be_seen_are_a_note_and_not_a_problem(
-    broker: SharedKafka,
-) -> None:
+def test_of_an_installation_topics_that_may_not_be_seen_are_a_note_and_not_a_problem(broker: SharedKafka) -> None:
     for role in ("reader", "agent", "notify", "console"):
         found = diagnosed(broker.settings(role), None, *DOCTOR)
         assert (problems(found), status_of(found)) == ([], 0), role

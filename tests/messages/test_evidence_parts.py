@@ -8,14 +8,7 @@ import numpy as np
 
 from irregulars.kafka.topics import MAX_MESSAGE_BYTES
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.evidence import (
-    CLASS_COLUMNS,
-    Evidence,
-    Membership,
-    concatenate,
-    decode_evidence,
-    no_entries,
-)
+from irregulars.messages.evidence import CLASS_COLUMNS, Evidence, Membership, concatenate, decode_evidence, no_entries
 from irregulars.messages.evidence_parts import MAX_OFFSETS, encode_within_limit
 from irregulars.messages.ragged import Ragged
 from tests.streams.evidence_rows import evidence_of
@@ -69,9 +62,7 @@ def test_each_part_names_its_own_communicators() -> None:
 def test_one_row_that_fits_no_message_keeps_its_times_and_some_offsets() -> None:
     places = np.random.default_rng(0).integers(0, 1 << 60, 1_000_000)
     evidence = replace(
-        evidence_of(1, {7: 5.0}),
-        names=("n" * 1000,),
-        offsets=Ragged(np.array([len(places)]), {"offset": places}),
+        evidence_of(1, {7: 5.0}), names=("n" * 1000,), offsets=Ragged(np.array([len(places)]), {"offset": places})
     )
     (found,) = sent([evidence])
     assert isinstance(found, Evidence)

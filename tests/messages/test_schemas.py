@@ -31,15 +31,7 @@ from irregulars.messages.judgements import (
     decode_verdict,
     encode_verdict,
 )
-from irregulars.messages.reasons import (
-    ALTERNATIVES,
-    STEPS,
-    Considered,
-    Reasons,
-    Step,
-    decode_reasons,
-    encode_reasons,
-)
+from irregulars.messages.reasons import ALTERNATIVES, STEPS, Considered, Reasons, Step, decode_reasons, encode_reasons
 from irregulars.messages.records import KINDS, SCHEMAS
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from irregulars.errors import InputError
 from irregulars.infra import agent_settings
-from irregulars.infra.settings import (
-    FIELDS,
-    SEVERITIES,
-    Settings,
-    load_settings,
-    parse_assignment,
-    settings_table,
-)
+from irregulars.infra.settings import FIELDS, SEVERITIES, Settings, load_settings, parse_assignment, settings_table
 from irregulars.infra.wiring import monitor_settings, worker_settings
 from irregulars.messages import judgements
 from irregulars.messages.threshold_changes import LIVE

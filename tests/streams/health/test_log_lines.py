@@ -44,10 +44,7 @@ def test_an_opening_says_job_kind_suspect_probability_and_cost(caplog: pytest.Lo
 def test_of_a_verdict_s_life_only_opening_and_closing_have_a_line(caplog: pytest.LogCaptureFixture) -> None:
     for event in ("opened", "changed", "raised", "continued", "closed"):
         log_verdict(replace(OPENED, event=event))
-    assert [line.split()[0] for line in caplog.messages] == [
-        "event=verdict_opened",
-        "event=verdict_closed",
-    ]
+    assert [line.split()[0] for line in caplog.messages] == ["event=verdict_opened", "event=verdict_closed"]
 
 
 def test_a_name_of_any_length_is_one_short_line(caplog: pytest.LogCaptureFixture) -> None:

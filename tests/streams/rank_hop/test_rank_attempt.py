@@ -53,11 +53,7 @@ def test_iterations_without_a_row_of_their_own_have_no_times_but_those_of_their_
     made = attempt(sources=("commops",))
     made.add(part_of(operator_batch(0, [operator(0, 1), operator(1, 12), operator(2, 22)], watermark_ns=17), 0))
     closing = only(made.settle())
-    assert (closing.numbers, list(closing.start_ns), list(closing.phase)) == (
-        [0],
-        [UNKNOWN],
-        [PHASE_UNKNOWN],
-    )
+    assert (closing.numbers, list(closing.start_ns), list(closing.phase)) == ([0], [UNKNOWN], [PHASE_UNKNOWN])
     assert np.isnan(closing.tokens).all()
 
 
