@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -21,13 +20,8 @@ from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import SimulatorSource, simulate_trace
 from irregulars.producers.trace.directory import read_trace
 from tests.benchmarks.incidents import ABNORMAL_RATIO, Incidents
-from tests.conftest import ROOT
 
 BASE = with_preset(SimulatorSettings(iterations=30, seed=5, bandwidth_period_ms=50.0), "suite")
-ALL_DIMENSIONS = SimulatorSettings(
-    dp=2, pp=3, tp=2, cp=2, ep=2, shards=2, model_chunks=2, micro_batches=6, iterations=5, evaluate_every=4,
-    is_gradient_overlapped=True, gradient_buckets=3, has_tied_embeddings=True, workload_changes=((2, 1.5),),
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -165,31 +159,6 @@ def test_truths_come_with_the_rows_they_belong_to() -> None:
             assert is_abnormal == (ratio > ABNORMAL_RATIO) or abs(ratio - ABNORMAL_RATIO) < 1e-3
             by_key[(batch.header.rank, *key)] = is_abnormal
     assert any(by_key.values())
-
-
-def checker() -> ModuleType:
-    path = ROOT.parent / "shared" / "traces" / "check.py"
-    if not path.exists():
-        pytest.skip("check.py must be in ../shared/traces; it is not")
-    text = path.read_text().split("\nfailed = 0\n")[0]  # what follows reads the command line
-    module = ModuleType("check")
-    exec(compile(text, str(path), "exec"), module.__dict__)
-    return module
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        replace(BASE, iterations=3),
-        ALL_DIMENSIONS,
-        replace(ALL_DIMENSIONS, rank_order="tp-cp-ep-pp-dp", gradient_sync="all_reduce", has_data_broadcast=True,
-                has_loss_reduction=True, hidden=("barrier", "cp")),
-        with_preset(SimulatorSettings(iterations=3, faults=(parse_fault("slow_nic:rank=17,factor=4"),)), "tidy"),
-    ],
-)  # fmt: skip
-def test_complete_traces_pass_the_strict_check_of_the_contract(tmp_path: Path, settings: SimulatorSettings) -> None:
-    simulate_trace(tmp_path, settings)
-    assert f"{settings.world_size} of {settings.world_size} ranks" in checker().check(tmp_path)
 
 
 def test_an_incident_writes_the_trace_and_its_truth(job: Incidents, tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def test_groups_that_are_made_later_contradict_nothing() -> None:
 @pytest.mark.parametrize("same_hosts", [True, False])
 def test_two_jobs_of_one_name_are_told_and_nothing_recovers(same_hosts: bool) -> None:
     slow, healthy = (
-        slow_job(is_moved=True, iterations=400),
-        slow_job(is_moved=same_hosts, late_rank=None, iterations=400),
+        slow_job(is_moved=True, iterations=300),
+        slow_job(is_moved=same_hosts, late_rank=None, iterations=300),
     )
     one, other = of_start(in_order(slow), "a"), of_start(in_order(shifted(healthy, 300 * MS)), "b")
     mixed = sorted([*one, *other], key=_time_ns)

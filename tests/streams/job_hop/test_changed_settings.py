@@ -83,7 +83,7 @@ class FollowingJob(MonitoredJob):
 def judged(changes: Sequence[ThresholdChange], **options: Any) -> Outcome:
     job = FollowingJob("j", **options)
     job.changes = tuple(changes)
-    return job.feed(in_order(faulty(), max_span_s=0.02))
+    return job.feed(in_order(faulty(), max_span_s=0.1))
 
 
 def begin_of(number: int) -> int:
@@ -107,7 +107,7 @@ def test_verdicts_say_by_what_they_were_judged_and_those_before_are_as_without()
 
 def test_restoring_the_monitors_at_any_moment_changes_nothing() -> None:
     changes = [change({"alert_least_seen": 1000, "delta": 1.2}, from_ns=begin_of(48))]
-    wanted, found = judged(changes), judged(changes, restore_at=range(0, 5000, 37))
+    wanted, found = judged(changes), judged(changes, restore_at=range(0, 5000, 11))
     assert (found.revisions, found.iterations) == (wanted.revisions, wanted.iterations)
 
 

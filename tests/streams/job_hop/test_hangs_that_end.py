@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -26,14 +27,21 @@ def trace() -> Trace:
     return replace(read, announcements=live)
 
 
-@pytest.fixture(params=[False, True], ids=["", "restored"])
-def silent(trace: Trace, request: pytest.FixtureRequest) -> MonitoredJob:
-    """The job after its silence was told; once more, as another worker takes it over then."""
+@pytest.fixture(scope="module")
+def fed(trace: Trace) -> MonitoredJob:
+    """The job after its silence was told; each test has a copy of it."""
     job = MonitoredJob(trace.job, JudgeSettings(silence_s=SILENCE_S, grace_s=GRACE_S))
     messages = in_order(trace)
     job.feed(messages[: len(messages) - len(trace.announcements)])  # without last words
     for now_s in (0.0, *(SILENCE_S + step * GRACE_S for step in range(5))):
         job.tick(now_s)
+    return job
+
+
+@pytest.fixture(params=[False, True], ids=["", "restored"])
+def silent(fed: MonitoredJob, request: pytest.FixtureRequest) -> MonitoredJob:
+    """The job then; and once more, as another worker takes it over."""
+    job = deepcopy(fed)
     if request.param:
         job.restore()
     return job
