@@ -67,11 +67,5 @@ class IrregularThresholds:
         "chosen: above least_sigma_ratio, since windows overlap: 20 iterations hold hardly 4 that do "
         "not")  # fmt: skip
 
-    # A lasting change that is nobody's fault
-    drift_confidence: float = threshold(0.002, "probability",
-        "ADWIN's δ.", "Bifet and Gavaldà, SDM 2007; the default of River's ADWIN")  # fmt: skip
-    drift_checked_every: int = threshold(32, "iterations",
-        "ADWIN's `clock`: how often it looks for a change.", "the default of River's ADWIN")  # fmt: skip
-
 
 IRREGULAR: Final = IrregularThresholds()

@@ -13,26 +13,16 @@ stand out (`detectors.blame.standing_causes`), and what is worth reading (`detec
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
-import sys
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import median, robust_sigma, row_medians
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.dtypes import Floats
-
-if TYPE_CHECKING:
-    from river.drift import ADWIN
-
-_DRIFT_MEMORY: Final = 512  # iterations; the state replays them all, so they are bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +146,8 @@ class IterationWindow:
             limit_ns, age = self._shifted
             is_over = medians_ns[-1] <= limit_ns or age >= self.window
             self._shifted = None if is_over else (limit_ns, age + 1)
+            if age >= self.window:
+                self._clipped = deque((ns for ns, _ in self._all), maxlen=self.window)
             return
         level_ns = self._level_before_ns()
         worth_ns = self._worth_ns(level_ns)
@@ -200,15 +192,6 @@ class IterationWindow:
             self._regular.append(elapsed_ns)
             self._levels = None
         self._watch_shift()
-
-    def restart(self, elapsed_ns: Iterable[float]) -> None:
-        """Begin the window anew with these times, ns: the job has changed for good."""
-        recent = list(elapsed_ns)[-self.window :]
-        self._clipped = deque(recent, maxlen=self.window)
-        self._regular = deque(recent, maxlen=self.window)
-        self._levels = None
-        self._all = deque(((ns, True) for ns in recent), maxlen=self.window)
-        self._shifted = None
 
     def _clip_first(self) -> None:
         """Clip the first iterations, which had no window, at δ times their median: in warm-up some are long.
@@ -256,85 +239,3 @@ def _noise_limit_ns(regular_ns: Floats) -> float:
         return -math.inf
     median_ns = median(regular_ns)
     return median_ns + IRREGULAR.noise_sigmas * robust_sigma(regular_ns - median_ns)
-
-
-@cache
-def drift_detector() -> type[ADWIN]:
-    """Return River's ADWIN, without the rest of `river.drift`.
-
-    That imports example data sets and scipy, and they scikit-learn and pandas: 1.4 s and 147 MiB for one class. So a
-    package of that name that holds nothing yet stands in for it meanwhile. Who imports `river.drift` later gets all
-    of it, and the same class. Who has threads calls this before they import anything.
-    """
-    name, own = "river.drift", "river.drift.adwin"
-    if name in sys.modules:
-        return cast("type[ADWIN]", importlib.import_module(own).ADWIN)
-    spec = importlib.util.find_spec(name)
-    assert spec is not None  # River is required
-    sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        return cast("type[ADWIN]", importlib.import_module(own).ADWIN)
-    finally:
-        del sys.modules[name]
-
-
-@dataclass(frozen=True, slots=True)
-class DriftState:
-    """The state of a `DriftWatch`: ADWIN is a function of what it was fed, so that is enough."""
-
-    confidence: float
-    elapsed_ns: tuple[float, ...]
-
-
-class DriftWatch:
-    """Notice that a job's iteration time has changed for good, with River's ADWIN.
-
-    ADWIN compares all splits of its adaptive window of logarithms of the time, so that a change counts by its ratio.
-
-    `confidence`: ADWIN's δ (not the δ of the irregularity): the chance of a false alarm at a split; by default
-    `IRREGULAR.drift_confidence`.
-
-    References
-    ----------
-    Bifet and Gavaldà: Learning from Time-Changing Data with Adaptive Windowing, SDM 2007.
-    """
-
-    def __init__(self, *, confidence: float | None = None) -> None:
-        self.confidence = IRREGULAR.drift_confidence if confidence is None else confidence
-        self._adwin: Any = None
-        self._rebuild([])
-
-    def learn(self, elapsed_ns: float) -> bool:
-        """Take in one iteration time, ns; return whether it completes the proof of a lasting change."""
-        if len(self._elapsed_ns) >= _DRIFT_MEMORY:
-            self._rebuild(self._elapsed_ns[_DRIFT_MEMORY // 2 :])
-        self._elapsed_ns.append(elapsed_ns)
-        if self._adwin is None:
-            self._rebuild(self._elapsed_ns)
-        else:
-            self._adwin.update(math.log(max(elapsed_ns, 1.0)))
-        return self._adwin is not None and bool(self._adwin.drift_detected)
-
-    def recent_ns(self) -> list[float]:
-        """Times since the change, ns, oldest first."""
-        width = len(self._elapsed_ns) if self._adwin is None else int(self._adwin.width)
-        return self._elapsed_ns[-max(width, 1) :]
-
-    def state(self) -> DriftState:
-        """Everything that `from_state` needs."""
-        return DriftState(self.confidence, tuple(self._elapsed_ns))
-
-    @classmethod
-    def from_state(cls, state: DriftState) -> DriftWatch:
-        """Restore."""
-        watch = cls(confidence=state.confidence)
-        watch._rebuild(list(state.elapsed_ns))
-        return watch
-
-    def _rebuild(self, elapsed_ns: list[float]) -> None:
-        self._elapsed_ns, self._adwin = elapsed_ns, None
-        if len(elapsed_ns) < IRREGULAR.drift_checked_every:
-            return
-        self._adwin = drift_detector()(delta=self.confidence, clock=IRREGULAR.drift_checked_every)
-        for value_ns in elapsed_ns:
-            self._adwin.update(math.log(max(value_ns, 1.0)))

@@ -120,12 +120,6 @@ class Investigator:
         if len(kept) >= JUDGING.min_usual_iterations:
             self.regular = deque(kept, maxlen=self.regular.maxlen)
 
-    def forget(self) -> None:
-        """Begin anew: the job has changed for good."""
-        self.regular.clear()
-        self.reader.forget_usual()
-        self.usual_rows, self.read_last = [], None
-
     def note_seen(self, finding: Finding, excess_ns: float, *, has_open: bool, is_in_verdict: bool) -> None:
         """Remember the newest iteration that was read of an open verdict: later ones may look like it.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late, LatenessState, LatenessWatch, latest_ranks
 from irregulars.detectors.irregular.thresholds import IRREGULAR
-from irregulars.detectors.irregular.window import DriftState, DriftWatch, IterationWindow, WindowState
+from irregulars.detectors.irregular.window import IterationWindow, WindowState
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.detector_panel import DetectorPanel, DetectorsSay, SayState, Scored
 from irregulars.detectors.judging.hang_watch import HangWatch, OpenHang, OpenHangs
@@ -47,7 +47,6 @@ class JudgeState:
     job: str
     attempt: int
     window: WindowState
-    drift: DriftState
     tracker: TrackerState
     codes: tuple[str, ...]
     stages: Mapping[int, int]
@@ -81,7 +80,6 @@ class IterationJudge:
         self.attempt = attempt
         self._silence_s = settings.silence_s
         self._window = IterationWindow(delta=settings.delta, window=settings.window)
-        self._drift = DriftWatch()
         self._tracker = VerdictTracker(job, attempt, settings.severity)
         self._panel = DetectorPanel(settings)
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
@@ -292,10 +290,6 @@ class IterationJudge:
         self._investigator.learn(rows, is_regular=not is_suspect and not has_open)
         if self._window.has_shift and not had_shift:
             self._investigator.unlearn(self._window.shifted_ns, IRREGULAR.shift_iterations)
-        # A lasting change without a verdict is nobody's fault: it is how the job is from now on.
-        if self._drift.learn(rows.elapsed_ns) and not has_open:
-            self._window.restart(self._drift.recent_ns())
-            self._investigator.forget()
 
     # --- reviews and hangs ------------------------------------------------------------------------------------------
 
@@ -350,7 +344,6 @@ class IterationJudge:
             job=self.job,
             attempt=self.attempt,
             window=self._window.state(),
-            drift=self._drift.state(),
             tracker=self._tracker.state(),
             codes=tuple(self._reader.codes),
             stages=dict(self._reader.stages),
@@ -378,7 +371,6 @@ class IterationJudge:
         """Restore."""
         judge = cls(state.job, state.attempt, settings)
         judge._window = IterationWindow.from_state(state.window, delta=settings.delta, window=settings.window)
-        judge._drift = DriftWatch.from_state(state.drift)
         judge._tracker = VerdictTracker.from_state(state.tracker, settings.severity)
         judge._reader.codes = {name: code for code, name in enumerate(state.codes)}
         judge._reader.stages = dict(state.stages)

@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from irregulars.detectors.irregular.window import drift_detector
 from irregulars.errors import RecordError, ServiceError, ServiceUnavailable
 from irregulars.kafka.log_reader import LogReader, OffsetsOfRank, PatientReader
 from irregulars.kafka.topics import TOPICS
@@ -91,7 +90,6 @@ class JobStage(Stage[JobMonitor]):
         )
         self._reading: Final = Lock()  # a reader is for one thread at a time
         self._judges: Final = Judges(services.watchdog)
-        drift_detector()  # while no other thread imports anything
         self._works: WeakKeyDictionary[TrackedJob, JobWork] = WeakKeyDictionary()
         self._published: WeakKeyDictionary[State, PublishedVerdicts] = WeakKeyDictionary()
         self._ends: WeakKeyDictionary[State, Ends] = WeakKeyDictionary()

@@ -18,7 +18,6 @@ from irregulars.detectors.blame import causes, nic_ends, observation, standing_c
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.explanation import Explanation
 from irregulars.detectors.irregular import late_rank
-from irregulars.detectors.irregular.window import DriftWatch
 from irregulars.detectors.job.lanes import LaneExcess
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging import investigation, iteration_judge, standing_review, suspicion
@@ -97,7 +96,6 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "suspect: late again and again": (Seam(late_rank, "_is_still_late", _always(False)),),
     "suspect: 3/4 of δ": _reason(Reason.LONG),
     "suspect: shift": _reason(Reason.SHIFTED),
-    "window restarts on drift": (Seam(DriftWatch, "learn", _always(False)),),
     # Rules of opening
     "rule: rank in 3 of 6": (_limits(Evidence, "is_seen_enough", opening, seen=_NEVER),),
     "rule: transfers in 4 of 6": (_limits(Evidence, "is_seen_enough", opening, seen_transfer=_NEVER),),
