@@ -69,10 +69,6 @@ class Observation:
             return False
         return self.latest.stands_out and self.latest.rank in cause.suspects[0][0].ranks
 
-    def is_late_once(self, cause: Cause) -> bool:
-        """Whether that rank stands out in this iteration alone."""
-        return self.is_late(cause) and self.latest is not None and not self.latest.lasts
-
     def may_show(self, cause: Cause) -> bool:
         """Whether a cause may have made it suspect: an iteration that was read for a late rank tells of no other."""
         return self.is_long or self.is_shifted or self.is_late(cause)

@@ -7,6 +7,7 @@ stages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -173,40 +174,16 @@ def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, f
 def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
     """Whether what is taken for a stage's work is not waiting.
 
-    Unless its work on micro-batches is known, it must have much of the path, and also work longest before it is
-    through with its messages.
+    Unless its work on micro-batches is known, it must have most of the critical path.
     """
     if stage in _stage_work(one.microbatch_ns, topology):
         return True
-    before_ns = _stage_work(one.to_last_message_ns, topology)
-    is_longest = before_ns.get(stage, 0.0) >= max(before_ns.values(), default=0.0)
-    return is_longest and _has_the_path(one, stage, topology) and not _hides_work(one, topology)
-
-
-def _has_the_path(one: Reviewed, stage: int, topology: Topology) -> bool:
-    """Whether much of the critical path's work is that of a stage."""
-    stages = len(set(topology.stage_of.values()))
-    share = min(BLAME.stage_path_share, BLAME.stage_path_times / stages)
-    return _path_of_stages(one, topology).get(stage, 0.0) >= share * sum(one.path_work_ns.values()) > 0
-
-
-def _hides_work(one: Reviewed, topology: Topology) -> bool:
-    """Whether a stage has more of the path than its gaps contain: some of its work is within recvs that lay open."""
-    gaps_ns = _stage_work(one.work_ns, topology)
-    return any(
-        path_ns > BLAME.stage_path_of_gaps * gaps_ns.get(stage, 0.0)
-        for stage, path_ns in _path_of_stages(one, topology).items()
-    )
-
-
-def _path_of_stages(one: Reviewed, topology: Topology) -> dict[int, float]:
-    """Return the work of each stage on the critical path, ns."""
     path_ns: dict[int, float] = {}
     for rank, ns in one.path_work_ns.items():
         if rank in topology.stage_of:
-            stage = topology.stage_of[rank]
-            path_ns[stage] = path_ns.get(stage, 0.0) + ns
-    return path_ns
+            at = topology.stage_of[rank]
+            path_ns[at] = path_ns.get(at, 0.0) + ns
+    return path_ns.get(stage, 0.0) >= max(path_ns.values(), default=math.inf)
 
 
 def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:

@@ -11,7 +11,6 @@ from typing import Final
 from irregulars.thresholds import threshold
 
 _EXCESS = "share of the iteration's excess"
-_RANKS = "share of the ranks"
 _LATENESS = "share of the lateness of the accused rank, or of the latest"
 
 
@@ -59,16 +58,6 @@ class BlameThresholds:
     min_own_late: float = threshold(0.2, "share of the late ranks",
         "A device with fewer of the ranks that are late together is not blamed for them.",
         "chosen: one rank may be late with four others by chance")  # fmt: skip
-    everybody_share: float = threshold(0.7, _RANKS,
-        "From here on, being late together accuses nobody.",
-        "chosen: commit ac47e0f, longer batches make nearly all ranks late")  # fmt: skip
-    common_ranks: int = threshold(16, "ranks",
-        "With fewer, no lateness is taken to be common to all.",
-        "chosen: a quarter of fewer is hardly more than one host")  # fmt: skip
-    max_common_share: float = threshold(0.7, _LATENESS,
-        "Common lateness from here on is not taken off.",
-        "chosen: on jobs of two simulators by other authors, where waiting looks like work (commit "
-        "f4481a5)")  # fmt: skip
 
     # --- ranks of one host that are last in turn (`work_causes.py`) -------------------------------------------------
 
@@ -164,18 +153,9 @@ class BlameThresholds:
         "A cause that shows in fewer is not told by a review.",
         "chosen: four of five, since a fault that stands is there always and lost rows hide it now and "
         "then")  # fmt: skip
-    stage_path_share: float = threshold(0.5, "share of the critical path's work",
-        "A heavy stage need not have more.", "chosen: half")  # fmt: skip
-    stage_path_times: float = threshold(1.6, "times an equal part",
-        "A heavy stage need not have more of the path.",
-        "chosen: of n stages that are equally heavy each has about 1/n of the path")  # fmt: skip
     max_beside_ratio: float = threshold(0.75, "share of the recvs",
         "If ranks leave more open while they work, stages are not compared by their gaps.",
         "chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more")  # fmt: skip
-    stage_path_of_gaps: float = threshold(1.25, "times the gaps",
-        "A stage whose part of the path is longer hides work.",
-        "chosen: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work (commit "
-        "018ff29)")  # fmt: skip
     stage_excess: float = threshold(1.5, "times what delta allows",
         "A heavy stage that costs less is not told by a review.",
         "chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more (commit "

@@ -33,10 +33,6 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
     if host is not None:
         return _blame(host, unexplained)
     late = _late_as(lane.first, unexplained.attributions, BLAME.late_share)
-    known = {rank for attribution in unexplained.attributions for rank in attribution.work_excess_ns}
-    if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
-        return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
-                                               if one.kind == "work"))  # fmt: skip
     device = _owner_or_accused(lane.first, late, unexplained, accused)
     if len(late.intersection(device.ranks)) < BLAME.min_own_late * len(late):
         return Explanation(None, (), _works(late))
@@ -106,23 +102,9 @@ def _late_as(rank: int, attributions: Sequence[Attribution], share: float) -> se
 
 
 def _as_late_as(worst_ns: float, ranks: Ints, late_ns: Floats, share: float) -> set[int]:
-    """Return the ranks that are late by this share of `worst_ns`, above what all ranks are.
-
-    Where operators overlap, time in which a rank waits for a late one looks like its work: all ranks seem to work
-    longer, and the late one still stands out. Where it does not, it is everybody who works longer. With ranks late by
-    100 ms, and one by 190 ms, half of the 90 ms that it stands out is what a second one needs: 145 ms.
-    """
-    common_ns = _common_ns(late_ns)
-    common_ns = common_ns if common_ns < BLAME.max_common_share * worst_ns else 0.0
-    least_ns = share * (worst_ns - common_ns)
-    return set(ranks[late_ns - common_ns >= least_ns].tolist()) if least_ns > 0 else set()
-
-
-def _common_ns(late_ns: Floats) -> float:
-    """Return by how much all ranks are late, ns: the lower quartile, where there are enough of them."""
-    if len(late_ns) < BLAME.common_ranks:
-        return 0.0
-    return max(float(np.sort(late_ns)[len(late_ns) // 4]), 0.0)
+    """Return the ranks that are late by this share of `worst_ns`."""
+    least_ns = share * worst_ns
+    return set(ranks[late_ns >= least_ns].tolist()) if least_ns > 0 else set()
 
 
 def _owner_or_accused(rank: int, late: set[int], unexplained: Unexplained, accused: Device | None) -> Device:

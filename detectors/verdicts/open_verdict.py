@@ -139,25 +139,6 @@ class OpenVerdict:
         self.quiet, self.lasted_ns = 0, self.passed_ns
         self.lost_ns += lost_ns
 
-    def takes_over(self, cause: Cause, topology: Topology) -> bool:
-        """Accuse the device of a cause that explains what this verdict blames on nobody; return whether it does.
-
-        Where the verdict has seen more iterations than those that the cause was found in, these must show it too: a
-        few of them accuse somebody by chance now and then.
-        """
-        if self.first_device is not None or not cause.suspects or self.standing is not None:
-            return False
-        kept = [o.attribution for o in self.kept if o.attribution is not None]
-        if len(kept) > len(cause.explained_ns):
-            found = [one.suspects[0][0] for one in find_causes(kept, topology) if one.suspects]
-            if cause.suspects[0][0] not in found:
-                return False
-        explained = {a.iteration: ns for a in kept if (ns := explained_ns(cause, a)) > 0}
-        self.cause = replace(
-            cause, lanes=cause.lanes | self.cause.lanes, explained_ns=explained or cause.explained_ns
-        )
-        return True
-
     def note_recovery(self, observation: Observation, what_if: WhatIf | None) -> None:
         """Run the iteration again with the first suspect as usual, and keep what comes back of its excess."""
         if what_if is None or observation.excess_ns <= 0 or self.first_device is None or self.standing is not None:

@@ -9,7 +9,6 @@ Any of these rules suffices; the numbers are those of `thresholds.VERDICTS`:
 | in 3 in a row, long and beyond noise | transfers | it is clear whose they are (0.8) |
 | in 2 of the last 6, long | a rank that stands out in both | nothing else made an iteration as long |
 | in all of the last 6, none of them long | any | beyond noise, and it is sure whose (0.9) |
-| in 4 of the last 6 looked into, of 20 | transfers that come and go | beyond noise, clear whose, nothing as long |
 
 A cause counts in an iteration if it explains half of what that took longer, or enough (`Observation.is_mainly`).
 """
@@ -31,17 +30,13 @@ from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.suspicions import Suspicions, is_by_chance
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
-_NOT_TRANSFERS = ("slow_rank", "slow_stage", "imbalance")
-_TRANSFERS = ("collective", "pair")
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """What the newest iterations show."""
 
     causes: list[Cause]  # all causes, seen often enough or not
-    # Those that were seen often enough and are sure, each with the iterations that it was looked for in
-    accusable: list[tuple[Cause, Sequence[Observation]]]
+    accusable: list[Cause]  # those that were seen often enough and are sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +44,6 @@ class Evidence:
     """The newest iterations that were looked into, and what else a cause is held against before it accuses."""
 
     recent: Sequence[Observation]  # of the last 6 judged iterations those that were looked into
-    # The last 6 that were looked into, within 20: regular iterations may lie between them
-    returning: Sequence[Observation]
     suspicions: Suspicions  # what made iterations of late long
     is_uneven: bool  # whether a verdict on uneven data is open
     topology: Topology
@@ -58,20 +51,10 @@ class Evidence:
     def find(self, imbalance: Sequence[Cause] = ()) -> Found:
         """Find causes, and which of them may be accused; `imbalance`: uneven data, if that is news."""
         causes = [*find_causes(_attributions(self.recent), self.topology), *imbalance]
-        enough = [cause for cause in causes if self.is_seen_enough(cause)]
-        if len(self.returning) != len(self.recent):
-            # Transfers that come and go, and that the recent iterations alone don't show often enough.
-            found = find_causes(_attributions(self.returning), self.topology)
-            causes += [c for c in found if self.has_returned(c) and not any(is_same(c, other) for other in enough)]
-        accusable = [
-            (cause, self.recent if cause in enough else self.returning)
-            for cause in causes
-            if is_sure(cause) and (cause in enough or self.has_returned(cause))
-        ]
-        return Found(causes, accusable)
+        return Found(causes, [cause for cause in causes if is_sure(cause) and self.is_seen_enough(cause)])
 
     def is_seen_enough(self, cause: Cause) -> bool:
-        """Whether a cause was seen often enough in the recent iterations: all rules of the table but the last."""
+        """Whether a cause was seen often enough in the recent iterations, by any rule of the table."""
         if cause.kind == "imbalance":
             return True  # it was seen in several, or it would be none
         seen = [o for o in self.recent if o.iteration in cause.explained_ns and o.is_mainly(cause)]
@@ -85,22 +68,6 @@ class Evidence:
         if len(clear) >= VERDICTS.seen_twice and all(o.is_late(cause) and o.is_long for o in clear):
             return stands_alone(cause, self.suspicions, self.topology, ("work",))
         return self._is_in_all(cause, seen)
-
-    def has_returned(self, cause: Cause) -> bool:
-        """Whether slow transfers were seen often enough over a longer time: the last rule of the table."""
-        if cause.kind in _NOT_TRANSFERS:
-            return False
-        clear = [
-            o for o in self.returning
-            if o.iteration in cause.explained_ns and o.is_mainly(cause) and o.is_beyond_noise(cause)
-        ]  # fmt: skip
-        return (
-            len(clear) >= VERDICTS.seen_transfer
-            and bool(cause.suspects)
-            and cause.suspects[0][1] >= VERDICTS.clear_certainty
-            and sum(o.is_long for o in clear) >= VERDICTS.seen_twice
-            and stands_alone(cause, self.suspicions, self.topology, _TRANSFERS)
-        )
 
     def _is_one_of_few(self, cause: Cause, seen: int) -> bool:
         """Whether a rank was seen in most long iterations: where data are uneven, each is last now and then.
@@ -191,30 +158,11 @@ def is_same(one: Cause, other: Cause) -> bool:
     return bool(shared) or (not one.lanes and one.kind == other.kind)
 
 
-def is_explained(cause: Cause, by: Cause, topology: Topology) -> bool:
-    """Whether the device of one of two causes slows down all that the other one blames.
-
-    A throttled NIC makes its communicators slow, and these may be seen first: one cause, one verdict.
-    """
-    if "slow_stage" in (cause.kind, by.kind) or not cause.lanes or not by.lanes:
-        return False
-    if _accuse_others(cause, by):
-        return False
-    return _carries_all(by, cause, topology) or _carries_all(cause, by, topology)
-
-
 def carries_lane(cause: Cause, lane: Lane, topology: Topology) -> bool:
     """Whether a cause's first suspect carries the transfers of a lane: a rank, a host and a stage carry none."""
     if not cause.suspects or cause.kind in _OF_WORK or lane.kind == "work":
         return False
     return is_carried(cause.suspects[0][0], lane, min(cause.lanes), topology)
-
-
-def _carries_all(one: Cause, other: Cause, topology: Topology) -> bool:
-    """Whether the device of one cause carries all transfers that the other one blames."""
-    if not one.suspects or not _OF_WORK.isdisjoint((one.kind, other.kind)):
-        return False
-    return all(carries_lane(one, lane, topology) for lane in other.lanes if lane.kind != "work")
 
 
 def _accuse_others(one: Cause, other: Cause) -> bool:

@@ -1,9 +1,8 @@
 """When a single iteration accuses: a spike that is clear, and that was not the beginning of something that lasts.
 
-It is clear where it stands out of the noise, cost enough, and one cause explains most of what took longer; a rank's
-own work must stand out as well, and transfers must have been slow more than once. Of a rank that lost rows it may be
-the loss that shows, and rank 0 has chores: being late once accuses it of nothing. It is decided some iterations
-later, when it is known that nothing followed.
+It is clear where it stands out of the noise, cost enough, and one cause explains most of what took longer; transfers
+must have been slow more than once. Rank 0 has chores: being late once accuses it of nothing. It is decided some
+iterations later, when it is known that nothing followed.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from dataclasses import replace
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_transfers
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.what_if import WhatIf, recovered_ratio
-from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.path.critical_path import Attribution
+from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
@@ -63,9 +61,10 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     for cause in causes:
         is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
         least_ns = (VERDICTS.spike_cost_of_one if is_one else VERDICTS.spike_cost) * spike.reference_ns
-        # The accused rank must also stand out of how late the latest ranks are.
-        stands_out = cause.kind != "slow_rank" or spike.is_late_once(cause)
-        if stands_out and spike.excess_ns >= least_ns and _is_clear(cause, spike, attribution, topology):
+        has_most = 2 * cause.explained_ns[spike.iteration] >= spike.excess_ns >= least_ns
+        if not has_most or _is_chore(cause) or not is_sure(cause):
+            continue
+        if slow_transfers(cause, attribution, topology) >= VERDICTS.spike_transfers:
             return cause
     return None
 
@@ -73,22 +72,3 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
 def _is_chore(cause: Cause) -> bool:
     """Whether it is rank 0's own work: in most frameworks that rank saves, evaluates and logs for all."""
     return cause.kind == "slow_rank" and cause.suspects[0][0].ranks == (0,)
-
-
-def _may_be_loss(device: Device, attribution: Attribution) -> bool:
-    """Whether lost rows may be all that shows: of a host or a stage, if no majority of its ranks logged all."""
-    lost = len(attribution.incomplete.intersection(device.ranks))
-    return 2 * lost >= len(device.ranks) if device.kind in ("host", "stage") else lost > 0
-
-
-def _is_clear(cause: Cause, spike: Observation, attribution: Attribution, topology: Topology) -> bool:
-    if not is_sure(cause) or _is_chore(cause) or any(_may_be_loss(d, attribution) for d, _ in cause.suspects[:1]):
-        return False
-    others = {lane: ns for lane, ns in attribution.path_excess_ns.items() if ns > 0 and lane not in cause.lanes}
-    stray_ns = sum(
-        ns for lane, ns in others.items() if lane in attribution.lanes and attribution.lanes[lane].is_stray
-    )
-    own_ns = cause.explained_ns[spike.iteration]
-    longer_ns = max(own_ns, spike.excess_ns - stray_ns)  # what hung besides is another matter
-    has_most = own_ns >= VERDICTS.spike_share * longer_ns
-    return has_most and slow_transfers(cause, attribution, topology) >= VERDICTS.spike_transfers

@@ -32,11 +32,8 @@ class VerdictThresholds:
     seen_twice: int = threshold(2, "long iterations",
         "The rule for a late rank that stands alone wants as many.",
         "chosen: pauses hit ever different ranks, hardly the same one twice")  # fmt: skip
-    memory: int = threshold(20, "iterations",
-        "Slow transfers that come and go must be seen within as many.",
-        "chosen: three times the recent ones and a little, on jobs of two simulators (commit f4481a5)")  # fmt: skip
     clear_certainty: float = threshold(0.8, "probability",
-        "The rules for transfers in a row, and for those that come and go, accuse no suspect with less.",
+        "The rule for transfers in a row accuses no suspect with less.",
         "chosen: a whole communicator's transfers hang now and then, and nobody is to blame")  # fmt: skip
     sure_certainty: float = threshold(0.9, "probability",
         "The rule for a cause that each recent iteration shows accuses no suspect with less.",
@@ -70,8 +67,6 @@ class VerdictThresholds:
     spike_transfers: float = threshold(3.0, "transfers (participation number)",
         "Slow transfers of a single iteration that are fewer open no verdict.",
         "chosen: two may hang at once by chance")  # fmt: skip
-    spike_share: float = threshold(0.5, "share of the iteration's excess, less that of stray transfers",
-        "In a single iteration, a cause that explains less opens no verdict.", "formula: most of it")  # fmt: skip
     spike_cost: float = threshold(0.1, "share of the usual iteration",
         "A single iteration that cost less opens no verdict.", "chosen: what delta allows by default")  # fmt: skip
     spike_cost_of_one: float = threshold(0.5, "share of the usual iteration",

@@ -16,7 +16,7 @@ from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, rec
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.find_hang import Hang
 from irregulars.detectors.verdicts.open_verdict import History, OpenVerdict, verdict_on_recurring, verdict_on_standing
-from irregulars.detectors.verdicts.opening import Evidence, is_explained, is_same, stands_alone
+from irregulars.detectors.verdicts.opening import Evidence, is_same, stands_alone
 from irregulars.detectors.verdicts.revision import hang_verdict, revision_of
 from irregulars.detectors.verdicts.severity import severity_now
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
@@ -28,13 +28,11 @@ from irregulars.settings import SeverityLimits
 
 @dataclass(frozen=True, slots=True)
 class TrackerState:
-    """The state of a `VerdictTracker`; `looked_into` without those that are in `recent`."""
+    """The state of a `VerdictTracker`."""
 
     job: str
     attempt: int
     recent: tuple[Observation, ...]
-    looked_into: tuple[Observation, ...]
-    settled: int
     spikes: tuple[Observation, ...]
     suspicions: tuple[Suspicion, ...]
     recoveries: tuple[Recovery, ...]
@@ -55,11 +53,9 @@ class VerdictTracker:
         self.attempt = attempt
         self._limits = limits or SeverityLimits()
         self._recent: deque[Observation] = deque(maxlen=VERDICTS.recent)
-        self._looked_into: deque[Observation] = deque(maxlen=VERDICTS.recent)
         self._spikes = SpikeWatch()
         self._suspicions = Suspicions()
         self._recoveries = Recoveries()
-        self._settled = -1  # the last iteration that a closed verdict was about
         self._told_uneven = -1  # the last iteration that a closed verdict on uneven data was about
         self._open: list[OpenVerdict] = []
         self._ordinals: dict[int, int] = {}
@@ -107,10 +103,9 @@ class VerdictTracker:
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
         revisions = self._follow(observation, seen_in, late_ns, topology, what_if)
         if observation.attribution is not None:
-            opened, changed = self._open_recurring(topology, observation, what_if)
+            opened = self._open_recurring(topology, observation, what_if)
             seen_in += opened
             revisions += [self._revise(verdict, "opened", topology) for verdict in opened]
-            revisions += [self._revise(verdict, "changed", topology) for verdict in changed]
             if not seen_in:
                 self._spikes.add(observation, topology, what_if)
         revisions += self._decide_spikes(observation.iteration, topology)
@@ -121,7 +116,6 @@ class VerdictTracker:
         self._recent.append(observation)
         if observation.attribution is None:
             return
-        self._looked_into.append(observation)
         if observation.is_long or observation.has_late_rank:
             self._suspicions.note(observation.attribution, topology)
 
@@ -161,35 +155,25 @@ class VerdictTracker:
 
     # --- how a verdict opens ----------------------------------------------------------------------------------------
 
-    def _open_recurring(
-        self, topology: Topology, newest: Observation, what_if: WhatIf | None
-    ) -> tuple[list[OpenVerdict], list[OpenVerdict]]:
-        """Open verdicts on causes that were seen often enough.
-
-        Returns the new verdicts, and those that accused nobody and now have a suspect.
-        """
-        found = self._evidence(newest, topology).find(self._new_imbalance(topology))
+    def _open_recurring(self, topology: Topology, newest: Observation, what_if: WhatIf | None) -> list[OpenVerdict]:
+        """Open verdicts on causes that were seen often enough."""
+        evidence = self._evidence(topology)
+        found = evidence.find(self._new_imbalance(topology))
         self._note_recoveries(found.causes, newest, what_if)
         opened: list[OpenVerdict] = []
-        changed: list[OpenVerdict] = []
-        for cause, observations in found.accusable:
-            verdict = next((one for one in self._open if is_explained(cause, one.cause, topology)), None)
-            if verdict is not None:
-                changed += [verdict] if verdict.takes_over(cause, topology) else []
-            elif not self._is_followed(cause) and not self._hardly_comes_back(cause):
-                verdict = verdict_on_recurring(self._name, cause, observations)
+        for cause in found.accusable:
+            if not self._is_followed(cause) and not self._hardly_comes_back(cause):
+                verdict = verdict_on_recurring(self._name, cause, evidence.recent)
                 verdict.note_recovery(newest, what_if)
                 self._open.append(verdict)
                 self._spikes.forget(cause)
                 opened.append(verdict)
-        return opened, changed
+        return opened
 
-    def _evidence(self, newest: Observation, topology: Topology) -> Evidence:
+    def _evidence(self, topology: Topology) -> Evidence:
         recent = [o for o in self._recent if o.attribution is not None]
-        since = max(newest.iteration - VERDICTS.memory, self._settled)
-        returning = [o for o in self._looked_into if o.iteration > since]
         is_uneven = any(verdict.cause.kind == "imbalance" for verdict in self._open)
-        return Evidence(recent, returning, self._suspicions, is_uneven, topology)
+        return Evidence(recent, self._suspicions, is_uneven, topology)
 
     def _new_imbalance(self, topology: Topology) -> list[Cause]:
         """Return uneven data, if the newest suspect iterations look like it and no verdict says so."""
@@ -226,8 +210,6 @@ class VerdictTracker:
             return None
         cause = clear_cause(spike, topology)
         if cause is None or self._is_followed(cause) or not stands_alone(cause, self._suspicions, topology):
-            return None
-        if any(is_explained(cause, verdict.cause, topology) for verdict in self._open):
             return None
         hardly_comes_back = spike.recovers_ratio is not None and spike.recovers_ratio < VERDICTS.min_recovered
         return None if hardly_comes_back else cause
@@ -300,7 +282,6 @@ class VerdictTracker:
 
     def _close(self, verdicts: list[OpenVerdict], reason: str, topology: Topology) -> list[Verdict]:
         self._open = [verdict for verdict in self._open if verdict not in verdicts]
-        self._settled = max([self._settled, *(verdict.last for verdict in verdicts)])
         uneven = [verdict.last for verdict in verdicts if verdict.cause.kind == "imbalance"]
         self._told_uneven = max([self._told_uneven, *uneven])
         return [self._revise(verdict, "closed", topology, reason) for verdict in verdicts]
@@ -320,8 +301,6 @@ class VerdictTracker:
             job=self.job,
             attempt=self.attempt,
             recent=tuple(self._recent),
-            looked_into=tuple(one for one in self._looked_into if not self._is_recent(one)),
-            settled=self._settled,
             spikes=self._spikes.state(),
             suspicions=self._suspicions.state(),
             recoveries=self._recoveries.state(),
@@ -330,20 +309,14 @@ class VerdictTracker:
             open=tuple(verdict.state() for verdict in self._open),
         )
 
-    def _is_recent(self, one: Observation) -> bool:
-        return bool(self._recent) and one.iteration >= self._recent[0].iteration
-
     @classmethod
     def from_state(cls, state: TrackerState, limits: SeverityLimits | None = None) -> VerdictTracker:
         """Restore; `limits` are a setting, and not part of the state."""
         tracker = cls(state.job, state.attempt, limits)
         tracker._recent.extend(state.recent)
-        tracker._looked_into.extend(state.looked_into)
-        tracker._looked_into.extend(one for one in tracker._recent if one.attribution is not None)
         tracker._spikes = SpikeWatch(state.spikes)
         tracker._suspicions = Suspicions(state.suspicions)
         tracker._recoveries = Recoveries(state.recoveries)
-        tracker._settled = state.settled
         tracker._told_uneven = state.told_uneven
         tracker._ordinals = dict(state.ordinals)
         tracker._open = [verdict.state() for verdict in state.open]

@@ -99,7 +99,7 @@ def put_back(judge: JudgeState, stored: StoredAttributions) -> JudgeState:
 def _observed(judge: JudgeState) -> Iterator[Observation]:
     """Yield the observations of a state, in the order in which `_changed` changes them."""
     tracker = judge.tracker
-    for some in (tracker.recent, tracker.looked_into, tracker.spikes, *(verdict.kept for verdict in tracker.open)):
+    for some in (tracker.recent, tracker.spikes, *(verdict.kept for verdict in tracker.open)):
         yield from some
 
 
@@ -108,11 +108,9 @@ def _changed(judge: JudgeState, change: Callable[[Observation], Observation]) ->
         return tuple(change(one) for one in some)
 
     tracker = judge.tracker
-    recent, looked_into, spikes = each(tracker.recent), each(tracker.looked_into), each(tracker.spikes)
+    recent, spikes = each(tracker.recent), each(tracker.spikes)
     opened = tuple(replace(verdict, kept=deque(each(verdict.kept))) for verdict in tracker.open)
-    return replace(
-        judge, tracker=replace(tracker, recent=recent, looked_into=looked_into, spikes=spikes, open=opened)
-    )
+    return replace(judge, tracker=replace(tracker, recent=recent, spikes=spikes, open=opened))
 
 
 # --- columns --------------------------------------------------------------------------------------------------------

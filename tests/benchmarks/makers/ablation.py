@@ -18,14 +18,12 @@ from irregulars.detectors.blame import causes, nic_ends, observation, standing_c
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.explanation import Explanation
 from irregulars.detectors.irregular import late_rank
-from irregulars.detectors.job.lanes import LaneExcess
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging import investigation, iteration_judge, standing_review, suspicion
 from irregulars.detectors.judging.investigation import Investigator
 from irregulars.detectors.judging.standing_review import StandingReview
 from irregulars.detectors.judging.suspicion import Reason, Suspicion
 from irregulars.detectors.verdicts import open_verdict, opening, revision, single_spikes, tracker
-from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.detectors.verdicts.opening import Evidence
 from irregulars.detectors.verdicts.suspicions import Suspicions
 from irregulars.detectors.verdicts.tracker import VerdictTracker
@@ -102,7 +100,6 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "rule: transfers in 3 in a row": (Seam(opening, "_is_clear_run", _always(False)),),
     "rule: rank in 2, alone": (_limits(Evidence, "is_seen_enough", opening, seen_twice=_NEVER),),
     "rule: in all of 6": (Seam(Evidence, "_is_in_all", _always(False)),),
-    "rule: transfers come and go": (Seam(Evidence, "has_returned", _always(False)),),
     "rule: uneven data": (Seam(VerdictTracker, "_new_imbalance", _always([])),),
     "rule: single spikes": (Seam(VerdictTracker, "_decide_spikes", _always([])),),
     "rule: review": (Seam(iteration_judge, "review_regular", _always(None)),),
@@ -111,7 +108,6 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "review: of more than 512 ranks": (
         Seam(standing_review, "ranks_to_review", lambda own: lambda *args: own(*args)._replace(is_odd=False)),
     ),
-    "a verdict on nobody takes over": (Seam(OpenVerdict, "takes_over", _always(False)),),
     # Vetoes
     "veto: not half of the excess": (
         Seam(observation.Observation, "is_mainly", lambda _own: observation.Observation.shows),
@@ -129,27 +125,19 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     ),
     "veto: unsure": _everywhere("is_sure", _always(True)),
     "veto: unlogged ranks": (Seam(Topology, "hides_late_ranks", _always(False)),),
-    "veto: everybody late": (_limits(causes, "explain_work", work_causes, everybody_share=_INFINITE),),
-    "veto: an open verdict explains it": _everywhere("is_explained", _always(False)),
     "veto: unconfirmed review": (
         Seam(StandingReview, "confirmed", lambda _own: lambda _self, found, **_named: found),
     ),
-    "veto: stage may wait": (Seam(standing_causes, "_works", _always(True)),),
     "spike veto: a whole iteration, of one rank": _spike(spike_cost_of_one=0.1),
-    "spike veto: rows were lost": (Seam(single_spikes, "_may_be_loss", _always(False)),),
     "spike veto: rank 0": (Seam(single_spikes, "_is_chore", _always(False)),),
     "spike veto: 8 sigmas": _spike(spike_sigmas=-_INFINITE),
-    "spike veto: rank stands out": (Seam(observation.Observation, "is_late_once", _always(True)),),
     "spike veto: 3 transfers": _spike(spike_transfers=0.0),
-    "spike veto: half of the excess": _spike(spike_share=0.0),
-    "stray transfers": (Seam(LaneExcess, "is_stray", lambda _own: property(lambda _self: False)),),
     # Who is to blame
     "NIC rates": (Seam(investigation, "with_rates", _as_given), Seam(standing_review, "with_rates", _as_given)),
     "NIC that idles is not held back": (Seam(nic_ends, "_held", _as_given),),
     "starved ranks": (Seam(transfer_causes, "_or_starved", _as_given),),
     "peers held apart": (Seam(transfer_causes, "_held_apart", lambda _own: lambda _device, told, _scene: told),),
     "ranks of a host in turns": (Seam(work_causes, "_host_in_turns", _always(None)),),
-    "lateness common to all": (Seam(work_causes, "_common_ns", _always(0.0)),),
     "accused stays accused": (
         Seam(causes, "explain_work", lambda own: lambda lane, rest, _accused: own(lane, rest, None)),
     ),

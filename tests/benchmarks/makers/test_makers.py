@@ -171,7 +171,7 @@ def test_a_job_is_judged_as_analyze_judges_it(tmp_path: Path) -> None:
 
 
 def test_a_mechanism_is_off_while_it_lasts_and_is_only_tried_where_it_matters() -> None:
-    reduced, before = reduce(RECORDING), tracker.is_explained
+    reduced, before = reduce(RECORDING), tracker.stands_alone
     with touched() as matters:
         whole = judge(reduced)
     assert {"rule: rank in 3 of 6"} <= matters < set(MECHANISMS)
@@ -181,7 +181,7 @@ def test_a_mechanism_is_off_while_it_lasts_and_is_only_tried_where_it_matters() 
     rules = [name for name in MECHANISMS if name.startswith("rule")]
     with switched_off(rules):
         assert judge(reduced).verdicts == []
-    assert tracker.is_explained is before
+    assert tracker.stands_alone is before
     a, b = (Outcome(NIC, scored(NIC, verdict("slow_nic", "nic", ranks)), "") for ranks in (3, 4))
     assert (
         "| rule | 1 | 1 | 0 | 1 | 0.0% (−100.0%) |"

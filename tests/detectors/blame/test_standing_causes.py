@@ -109,13 +109,12 @@ def test_a_heavy_stage_costs_more_than_stages_differ_in_healthy_jobs(excess_ms: 
 
 
 @pytest.mark.parametrize(("path_ms", "is_said"), [(45.0, False), (55.0, True)])
-def test_of_two_stages_the_heavy_one_has_half_of_the_path(path_ms: float, is_said: bool) -> None:
+def test_of_two_stages_the_heavy_one_has_most_of_the_path(path_ms: float, is_said: bool) -> None:
     assert bool(heavy(path_ms=(100.0 - path_ms, path_ms))) == is_said
 
 
-@pytest.mark.parametrize(("path_ms", "is_said"), [(35.0, False), (45.0, True)])
-def test_of_four_stages_the_heavy_one_has_more_than_its_part_of_the_path(path_ms: float, is_said: bool) -> None:
-    """1.6 quarters of it: 40 %."""
+@pytest.mark.parametrize(("path_ms", "is_said"), [(35.0, False), (55.0, True)])
+def test_of_four_stages_the_heavy_one_has_most_of_the_path(path_ms: float, is_said: bool) -> None:
     topology = Topology(8, {}, {}, stage_of={rank: rank // 2 for rank in range(8)})
     work_ns = {rank: (120.0 if rank < 2 else 100.0) * MS for rank in range(8)}
     path_work_ns = {0: path_ms * MS, 4: (100.0 - path_ms) * MS}
@@ -181,12 +180,6 @@ def test_a_heavy_stage_works_longer_before_it_is_through_with_its_messages(
     before_ns = {rank: before_ms[rank // 4] * MS for rank in range(8)}
     some = [replace(reviewed(n, {}, **HEAVY), to_last_message_ns=before_ns) for n in range(8)]
     assert bool(found(some)) == is_said
-
-
-@pytest.mark.parametrize(("gaps_ms", "is_said"), [(60.0, True), (50.0, False)])
-def test_gaps_that_hold_less_than_the_path_compare_no_stages(gaps_ms: float, is_said: bool) -> None:
-    """Stage 0 has 70 ms of the path: what its gaps lack of that it worked while a recv lay open."""
-    assert bool(heavy(stage_ms=(gaps_ms, 120.0), path_ms=(70.0, 80.0))) == is_said
 
 
 @pytest.mark.parametrize(("late_ms", "is_said"), [(17.0, False), (19.0, True)])

@@ -43,12 +43,10 @@ def test_ranks_of_a_host_that_are_late_together() -> None:
     turns = [seen(n, {WORK[2 + n % 2]: 50.0}, {}, {rank: 50.0 * (rank == 2 + n % 2) for rank in range(6)})
              for n in range(6)]  # fmt: skip
     assert "host" not in [device for _, device, _ in named(turns, TWO_EACH)]
-    # A slow host stands out where all ranks seem to work longer
+    # A slow host stands out where its ranks are last in turn, though all ranks seem to work longer
     host, turns = (4, 5, 6, 7), [4, 5, 6, 7, 5, 4]
     for common in (0.0, 100.0, 400.0):
         assert named(overlapped(turns, host, common), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
-    assert named(overlapped([4] * 6, host), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
-    assert named(overlapped([4] * 6, (4,)), HOSTS_OF_FOUR) == [("slow_rank", "gpu", (4,))]
     assert named(overlapped([4] * 6, host, common=400.0), HOSTS_OF_FOUR) == []  # it is everybody
     # A ranks own work accuses its gpu
     (cause,) = find_causes(always(5, {WORK[2]: 50.0, WORK[3]: 1.0}), APART)
@@ -128,25 +126,6 @@ def test_in_the_typical_iteration_more_than_half_of_a_host_is_late(own: int, oth
 def test_a_rank_that_is_late_with_many_of_other_hosts_is_not_blamed(late: int, is_blamed: bool) -> None:
     apart = Topology(32, {rank: Place(f"h{rank}", 0) for rank in range(32)}, {})
     assert blamed(late_by(dict.fromkeys(range(late), 50.0)), apart) == ("gpu" if is_blamed else None)
-
-
-@pytest.mark.parametrize(("known", "device"), [(9, "host"), (8, None)])
-def test_where_seven_in_ten_are_late_the_job_changed(known: int, device: str | None) -> None:
-    """The six ranks of a host are two thirds of all, or three quarters."""
-    topology = Topology(known, {rank: Place("h0" if rank < 6 else f"h{rank}", rank) for rank in range(known)}, {})
-    assert blamed(late_by(dict.fromkeys(range(6), 50.0), known), topology) == device
-
-
-@pytest.mark.parametrize(("common", "device"), [(160.0, "host"), (240.0, None)])
-def test_who_hardly_stands_out_of_all_is_one_of_all(common: float, device: str | None) -> None:
-    """All work 160 of 250 ms longer, 0.64 of it; or 240 of 330 ms, 0.73 of it."""
-    assert blamed(overlapped([4] * 6, (4, 5, 6, 7), common), HOSTS_OF_FOUR) == device
-
-
-def test_of_few_ranks_nobody_knows_what_all_are_late() -> None:
-    """Fourteen ranks work 100 ms longer, four of them 190: as late as half of it are all."""
-    longer = {rank: 190.0 if 4 <= rank < 8 else 100.0 for rank in range(14)}
-    assert blamed(always(6, {WORK[4]: 60.0}, {}, longer), HOSTS_OF_FOUR) is None
 
 
 @pytest.mark.parametrize(("late_ms", "device"), [(23.0, "gpu"), (27.0, "host")])

@@ -149,13 +149,6 @@ class TestLargeJobs:
         assert case.find(20, is_worth_reading=True).source is Source.READ
 
 
-def test_after_a_lasting_change_nothing_is_usual() -> None:
-    case = Case({20: 2})
-    case.find(20)
-    case.investigator.forget()
-    assert case.find(20).source is Source.UNKNOWN
-
-
 LANE, OTHER = Lane("pair", 1, 2), Lane("pair", 3, 4)
 READ = Attribution(
     10,

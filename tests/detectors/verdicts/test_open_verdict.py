@@ -98,16 +98,6 @@ def test_a_surer_review_corrects_a_standing_fault_and_a_less_sure_one_does_not()
 
 
 def test_what_a_verdict_accuses_and_costs() -> None:
-    # A verdict on nobody accuses whom all that it saw shows and nobody by the newest alone
-    seen = [observation(number, late(1)) for number in range(8)]
-    cause = cause_of(seen)
-    nobody = replace(cause, kind="slow_communicator", suspects=())
-    verdict = verdict_on_recurring(name, nobody, seen)
-    chance = replace(cause, suspects=((Device("gpu", (2,)), 1.0),), explained_ns={6: 50 * MS, 7: 50 * MS})
-    assert not verdict.takes_over(chance, TOPOLOGY)
-    assert verdict.first_device is None
-    assert verdict.takes_over(replace(cause, explained_ns={6: 50 * MS, 7: 50 * MS}), TOPOLOGY)
-    assert verdict.first_device == Device("gpu", (1,))
     # What was said holds until suspect or loss are others
     verdict = recurring()
     assert verdict.has_changed

@@ -12,7 +12,7 @@ from irregulars.detectors.blame.causes import find_causes
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR
-from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
+from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
@@ -231,11 +231,6 @@ def test_what_is_asked_of_suspicions() -> None:
     assert suspicions.rivals([work(1)], [10], 60 * MS, kinds=("work",)) == 1
     # What ranks lost in iterations with uneven data is told
     assert set(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY).values()) == {50 * MS}
-    # One transfer that hung is not noted
-    one = lost(0, pair=50.0)
-    stray = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=1.0, transfers=8.0)})
-    spread = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=8.0, transfers=8.0)})
-    assert (noted(stray).lanes, noted(spread).lanes) == (set(), {PAIR})
 
 
 LATE_SIGMAS = IRREGULAR.late_sigmas
@@ -251,15 +246,6 @@ def test_a_rank_that_is_late_once_is_the_cause_if_it_stands_out_of_the_noise() -
     assert cause is not None
     assert (cause.kind, cause.suspects[0][0].ranks, cause.explained_ns) == ("slow_rank", (1,), {7: PAUSE_MS * MS})
     assert clear_cause(spike(7, sigmas=7.2), TOPOLOGY) is None
-
-
-def test_the_rank_must_stand_out_of_how_late_the_latest_ranks_are() -> None:
-    def one(latest: Latest | None) -> Observation:
-        return replace(spike(7), latest=latest)
-
-    assert clear_cause(one(Latest(rank=2, over_ns=50 * MS, sigmas=20.0)), TOPOLOGY) is None
-    assert clear_cause(one(Latest(rank=1, over_ns=50 * MS, sigmas=0.9 * LATE_SIGMAS)), TOPOLOGY) is None
-    assert clear_cause(one(None), TOPOLOGY) is None
 
 
 @pytest.mark.parametrize(("share", "is_clear"), [(0.4, False), (0.6, True)])
@@ -290,26 +276,6 @@ def test_causes_that_are_no_spike() -> None:
     # A cause that explains less than half is not clear
     shared = {work(rank): 25.0 for rank in (1, 2, 3)}
     assert clear_cause(replace(observation(7, shared), sigmas=9.0), TOPOLOGY) is None
-    # Of a rank that lost rows it may be the loss that shows
-    one = spike(7)
-    assert one.attribution is not None
-    holed = replace(one, attribution=replace(one.attribution, incomplete=frozenset({1})))
-    assert clear_cause(holed, TOPOLOGY) is None
-
-
-@pytest.mark.parametrize(("lost", "is_clear"), [((), True), ((2,), True), ((2, 3), False), ((2, 3, 4, 5), False)])
-def test_a_host_is_late_if_a_majority_of_its_ranks_that_logged_all_are(lost: tuple[int, ...], is_clear: bool) -> None:
-    ranks = (2, 3, 4, 5)
-    places = {rank: Place("node-1" if rank in ranks else f"other-{rank}", rank) for rank in range(12)}
-    topology = Topology(12, places, {0: tuple(range(12))})
-    one = spike(7, rank=2)
-    assert one.attribution is not None
-    work_excess_ns = {rank: 50.0 * MS if rank in ranks else 0.0 for rank in range(12)}
-    attribution = replace(one.attribution, work_excess_ns=work_excess_ns, incomplete=frozenset(lost))
-    cause = clear_cause(replace(one, attribution=attribution), topology)
-    assert (cause is not None) == is_clear
-    if cause is not None:
-        assert cause.suspects[0][0] == ("host", ranks)
 
 
 def test_spikes_are_told_when_they_are_known() -> None:

@@ -58,31 +58,6 @@ def test_how_often_a_cause_must_be_seen() -> None:
 
 UNCLEAR: Step = {Lane("pair", 3, 1): 50.0}  # nobody saw another transfer out of 3, or into 1
 INTO_3: Step = {PAIR: 50.0, Lane("pair", 0, 3): 50.0}
-SELDOM: list[Step] = [INTO_3, *[None] * 5]
-
-
-def test_transfers_that_come_and_go() -> None:
-    # Transfers that are slow again and again are a fault though regular iterations lie between
-    assert lived(SELDOM * 3) == []
-    (verdict,) = lived(SELDOM * 4)
-    assert (verdict.kind, verdict.suspects[0].ranks, verdict.iterations) == ("slow_nic", (3,), (0, 19))
-    assert lived([INTO_3, *[None] * 6] * 4) == []  # not within the memory of 20
-    # Transfers that come and go must tell whose they are
-    assert lived([UNCLEAR, *[None] * 5] * 4) == []
-    # What came and went is no spike besides and is over when its verdict closes
-    tracker = VerdictTracker("j", 1)
-    said = lived([*SELDOM * 4, *[None] * 7, INTO_3, *[None] * 40], tracker)
-    said += tracker.close("ended", TOPOLOGY)
-    assert len({verdict.verdict_id for verdict in said if verdict.iterations[0] < 30}) == 1
-
-
-@pytest.mark.parametrize("cut", [1, 9, 17])
-def test_a_restored_tracker_knows_what_came_and_went_before(cut: int) -> None:
-    steps = SELDOM * 4
-    tracker = VerdictTracker("j", 1)
-    lived(steps[:cut], tracker)
-    restored = VerdictTracker.from_state(stored(tracker.state()))
-    assert lived(steps[cut:], restored, first=cut) == lived(steps[cut:], tracker, first=cut) != []
 
 
 def test_where_no_iteration_is_long_by_itself_the_cause_must_be_in_all_of_the_last_six() -> None:
