@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ def with_few_tokens(trace: Trace, few: dict[int, set[int]]) -> Trace:
 
 def strange_job(few: dict[int, set[int]], iterations: int = 70, job: EightRanks | None = None) -> Trace:
     return with_few_tokens((job or EightRanks()).trace(iterations), few)
+
+
+@cache
+def strange_from_30_to_50() -> Outcome:
+    return judge_trace(strange_job({3: set(range(30, 50))}), SETTINGS)
 
 
 def custom(outcome: Outcome) -> list[Verdict]:
@@ -79,7 +85,7 @@ def test_who_was_not_asked_opens_none() -> None:
 
 def test_a_verdict_of_a_detector_goes_on() -> None:
     # It goes on while the rank is strange and says so when that has doubled
-    outcome = judge_trace(strange_job({3: set(range(30, 50))}), SETTINGS)
+    outcome = strange_from_30_to_50()
     told = [(one.event, one.iterations) for one in custom(outcome)]
     assert told == [("opened", (30, 34)), ("continued", (30, 38)), ("continued", (30, 46)), ("closed", (30, 50))]
     assert custom(outcome)[-1].close_reason == "recovered"
@@ -140,9 +146,8 @@ def test_restarts_change_nothing(every: int) -> None:
 
 
 def test_analyze_says_the_same() -> None:
-    trace = strange_job({3: set(range(30, 50))})
-    said = analyze(trace, SETTINGS).verdicts
-    assert said == list(judge_trace(trace, SETTINGS).verdicts.values())
+    said = analyze(strange_job({3: set(range(30, 50))}), SETTINGS).verdicts
+    assert said == list(strange_from_30_to_50().verdicts.values())
     assert [one.kind for one in said] == ["custom"]
 
 
@@ -161,8 +166,7 @@ def test_a_detector_of_operators_opens_verdicts_too_and_is_named_in_the_evidence
 
 
 def test_scores_are_stored_by_name_where_they_are_notable() -> None:
-    few = {3: set(range(30, 50))}
-    stored: dict[str, list[Any]] = judge_trace(strange_job(few), SETTINGS).columns("detector_scores")
+    stored: dict[str, list[Any]] = strange_from_30_to_50().columns("detector_scores")
     assert set(stored["detector"]) == {"few_tokens"}
     strange = [row for row in zip(stored["iteration"], stored["rank"], stored["score"], strict=True) if row[2] >= 1]
     assert strange == [(number, 3, 2.0) for number in range(30, 50)]
