@@ -50,6 +50,7 @@ SINGLE = (
     "tests/infra/docs_site/test_hooks.py::test_the_site_has_every_page_and_fetches_nothing_from_outside",
     "tests/infra/docs_site/test_hooks.py::test_links_between_pages_and_to_headings_are_those_of_the_repository",
     "tests/infra/docs_site/test_hooks.py::test_links_to_nowhere_end_the_build_and_each_is_named",
+    "tests/integration/test_notify_many.py::test_a_thousand_alerts_are_a_few_notices_and_the_page_that_comes_last_is_told",
     "tests/integration/test_torch_exits.py::test_training_goes_on_while_the_broker_is_dead_and_its_rows_come_later",
     "tests/sinks/notices/actions/test_action_feed.py::test_a_consumer_outlasts_a_broker_that_is_away_for_a_while",
     "tests/test_architecture.py::test_the_wheel_holds_one_package_and_nothing_else",

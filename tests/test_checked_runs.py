@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.run_checks import FAULTY, SINGLE
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,3 +46,9 @@ def test_a_test_that_failed_in_an_earlier_run_is_named_with_how_often(pytester: 
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(["*tests that failed in the last 3 runs*", "*2 of 3  test_one.py::test_now_and_then*"])
     assert "test_right" not in done.stdout.str()
+
+
+def test_what_runs_with_the_faults_alone_is_there() -> None:
+    assert [path for path in FAULTY if not (ROOT / path).exists()] == []
+    named = [one.split("::") for one in SINGLE]
+    assert [name for path, name in named if f"\ndef {name}(" not in (ROOT / path).read_text()] == []
