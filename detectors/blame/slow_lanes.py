@@ -125,10 +125,11 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[int]:
     """Say of each lane whether it is slow or normal, or tells nothing."""
     expected_ns = _expected_excess_ns(lanes, accused) if accused is not None else np.zeros(len(lanes.excess_ns))
     is_stray = (lanes.transfers > 1) & (lanes.slow_transfers < JOB.stray_transfers)
-    is_over = (lanes.excess_ns > _noticed_ns(lanes)) & ~is_stray
+    noticed_ns = np.maximum(_noticed_ns(lanes), lanes.most_ns)
+    is_over = (lanes.excess_ns > noticed_ns) & ~is_stray
     if_expected = np.where(is_over & (lanes.excess_ns > BLAME.like_accused * expected_ns), _SLOW, _NORMAL)
     if_not = np.where(is_over & (lanes.excess_ns > _queued_ns(lanes, accused)), _SLOW, _TELLS_NOTHING)
-    would_be_noticed = expected_ns > BLAME.telling_ratio * _noticed_ns(lanes)
+    would_be_noticed = expected_ns > BLAME.telling_ratio * noticed_ns
     told: list[int] = np.where(would_be_noticed, if_expected, if_not).tolist()
     return told
 

@@ -49,14 +49,15 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     """Find what makes all of these iterations longer than they need be.
 
     `reviewed`: some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
-    `delta`: a cause counts if the iterations take more than this times what they would take without it.
+    `delta`: a cause counts if the iterations take more than this times what they would take without it; a device that
+    is slow in each of them may cost half as much beyond 1, since it repeats where noise does not.
     """
     if len(reviewed) < BLAME.review_iterations:
         return []
     found = _with_shared_time(find_causes([one.attribution for one in reviewed], topology), reviewed)
     # One device must be more probable than all others: without a healthy past a choice says too little.
     named = [one for one in found if is_sure(one) and all(p >= BLAME.min_probability for _, p in one.suspects[:1])]
-    causes = [cause for cause in named if _matters(cause, reviewed, delta)]
+    causes = [one for one in named if _matters(one, reviewed, 1 + (delta - 1) * (0.5 if one.suspects else 1.0))]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology, 1 + BLAME.stage_excess * (delta - 1))
@@ -108,15 +109,21 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     """Find a pipeline stage all of whose ranks work longer than the ranks of the other stages.
 
     Its excess is the difference between the median work of its ranks and that of the ranks of the median other
-    stage: the other stages wait for it in each iteration.
+    stage: the other stages wait for it in each iteration. Of several that seem to, which is how long the first and
+    the last one work on a line through the others, the costliest is it.
     """
     hides_work = median(one.beside_ratio for one in reviewed) > BLAME.max_beside_ratio
     work_ns = [_work_of_stages(one, topology, has_gaps=not hides_work) for one in reviewed]
     stages = sorted(set.intersection(*map(set, work_ns)))
-    if len(stages) < 2:
-        return None
-    heaviest = [max(stages, key=lambda stage: work[stage]) for work in work_ns]
-    stage = max(stages, key=heaviest.count)
+    found = [_stage_cause(stage, work_ns, reviewed, topology) for stage in stages] if len(stages) > 1 else []
+    slow = [cause for cause in found if _always_matters(cause, reviewed, delta)]
+    return max(slow, key=lambda cause: median(cause.explained_ns.values()), default=None)
+
+
+def _stage_cause(
+    stage: int, work_ns: Sequence[Mapping[int, float]], reviewed: Sequence[Reviewed], topology: Topology
+) -> Cause:
+    """Say of a stage in which of the iterations it works longer than the median other one, and by how much."""
     explained = {}
     for one, work in zip(reviewed, work_ns, strict=True):
         excess_ns = min(
@@ -126,8 +133,7 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
             explained[one.attribution.iteration] = excess_ns
     probability = (len(explained) + 0.5) / (len(reviewed) + 1)
     device = Device("stage", tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
-    cause = Cause("slow_stage", ((device, probability),), frozenset(), None, explained)
-    return cause if _always_matters(cause, reviewed, delta) else None
+    return Cause("slow_stage", ((device, probability),), frozenset(), None, explained)
 
 
 def _excess_of(stage: int, work_ns: Mapping[int, float]) -> float:

@@ -37,6 +37,7 @@ from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.path.usual_by_peers import roles_by_peers
 
 _MOST_SUSPECTS: Final = 4  # lines of a verdict
+_MOST_ASKED: Final = 16  # slow collectives whose NICs are asked
 _ANY: Final = Device("communicator", ())
 
 Ranked = list[tuple[Device, float]]  # devices with the probability of each, best first
@@ -122,7 +123,7 @@ def _ranked(
     explained: frozenset[Lane] = frozenset(),
 ) -> Ranked:
     """Return which devices may have slowed a lane; `is_slow` is what was seen of all lanes but the explained ones."""
-    low = telling_ends(lane, attributions, topology)
+    low = _telling_ends(lane, attributions, topology, is_slow)
     has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
     # Lanes that were held against peers, and that nothing explains yet, with the number of the role of each.
     lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes if lane not in explained})
@@ -136,6 +137,29 @@ def _ranked(
     return sorted(((d, o / total) for d, o in zip(devices, odds, strict=True)), key=lambda p: (-p[1], p[0]))
 
 
+def _telling_ends(
+    lane: Lane, attributions: Sequence[Attribution], topology: Topology, is_slow: Mapping[Lane, bool]
+) -> dict[End, bool]:
+    """Say which ends stand out, of the accused lane and of the other collectives that were slow as well.
+
+    Each of these was measured by NICs of its own: what a few ends leave open about a switch, all of them tell. Where
+    none of a collective's ends stands out, while those of another do, that tells as well.
+    """
+    low = telling_ends(lane, attributions, topology)
+    if lane.kind != "collective" or not topology.crosses_network(lane):
+        return low
+    others = [one for one in _slow_ones(is_slow) if one.kind == "collective" and topology.crosses_network(one)]
+    cost_ns = {one: sum(a.path_excess_ns.get(one, 0.0) for a in attributions) for one in others}
+    asked = [lane, *(one for one in sorted(others, key=lambda one: (-cost_ns[one], one)) if one != lane)][:_MOST_ASKED]
+    for other in asked[1:]:
+        low = telling_ends(other, attributions, topology) | low
+    if not low:
+        return {}
+    sampled = {rank for a in attributions for rank in a.rates}
+    nics = {topology.nic(rank) for one in asked for rank in topology.lane_ranks(one) if rank in sampled}
+    return {(nic, way): False for nic in nics for way in (0, 1)} | low
+
+
 def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool]) -> list[float]:
     """For each device the logarithm of prior times likelihood of all that was seen, if it were the cause.
 
@@ -147,14 +171,15 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
     What was seen of NICs' rates (`low`, `detectors.nics.peak_caps`) counts likewise.
     """
     looks = _looks(scene)
-    weights = []
+    weights, candidates = [], Counter(device.kind for device in devices)
     for device in devices:
         kind = KINDS[device.kind]
         told = _held_apart(device, kind.telling(device, scene), scene)
         relations = kind.relations(device, told, scene.accused, scene.topology)
         seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes
         ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
-        weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
+        prior = kind.prior_of(device, candidates[device.kind])
+        weights.append(math.log(prior) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
     return weights
 
 

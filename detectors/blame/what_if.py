@@ -22,7 +22,7 @@ from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.operator_graph import OperatorGraph
-from irregulars.detectors.path.usual_by_past import Reference, incomplete_ranks, usual_times
+from irregulars.detectors.path.usual_by_past import Reference, follows_lost, incomplete_ranks, usual_times
 from irregulars.dtypes import Flags, Floats
 from irregulars.messages.kinds import WORKERS
 
@@ -65,7 +65,7 @@ class WhatIf:
         A transfer whose partner nobody read may be waiting, which comes back with whomever that partner waited for:
         it counts as long as usual at most (as nothing, where that is not known), before and after, unless it is what
         a cause accuses. So does the gap of a rank that lost rows: the operator in which it waited may be among them,
-        and then its waiting looks like work.
+        and then its waiting looks like work. What follows the lost first rows of a rank holds up nobody.
 
         NaN where nothing is known of the device's operators.
         """
@@ -81,11 +81,24 @@ class WhatIf:
         gap_ns, transfer_ns = graph.gap_ns.astype(np.float64), graph.transfer_ns.astype(np.float64)
         transfer_ns = _usual_at(self._has_hidden & ~carries, transfer_ns, np.nan_to_num(usual_transfer_ns))
         gap_ns = _usual_at(self._has_lost & ~works, gap_ns, usual_gap_ns)
+        gap_ns = np.minimum(gap_ns, self._held_up_by_nothing_ns)
         before_ns = replay(graph, gap_ns, transfer_ns).end_ns.max()
         gap_ns = _usual_at(works, gap_ns, usual_gap_ns)
         transfer_ns = _usual_at(carries, transfer_ns, usual_transfer_ns)
         transfer_ns = np.minimum(transfer_ns, self._alone_ns(carries))
         return float(before_ns - replay(graph, gap_ns, transfer_ns).end_ns.max())
+
+    @cached_property
+    def _held_up_by_nothing_ns(self) -> Floats:
+        """Upper limit of each row's gap, ns: of what follows lost rows, so that it begins as early as any rank does.
+
+        When a rank entered the iteration is known by its first row; after lost ones it is when all had come, late
+        ones too.
+        """
+        graph = self._graph
+        entry_ns = (graph.start_ns - graph.gap_ns).astype(np.float64)
+        sooner_ns = entry_ns.min(initial=np.inf) - entry_ns
+        return np.where(follows_lost(graph, self._reference), sooner_ns, np.inf)
 
     def _alone_ns(self, carries: Flags) -> Floats:
         """Upper limit of each row's transfer with these messages as usual, ns: its batch then waits for its others.

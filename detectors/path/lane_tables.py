@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, medians, round_to_bits
+from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, alike_codes, medians, round_to_bits
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.path.operator_graph import OperatorGraph
+from irregulars.detectors.path.thresholds import PATH
 from irregulars.dtypes import Floats, Ints, Numbers
 from irregulars.messages.records import RECV, SEND
 
@@ -103,21 +104,33 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
 
 
 def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
-    """Return the usual values for each lane: the median over these iterations, which had no fault."""
-    usual: dict[Lane, UsualLane] = {}
+    """Return the usual values for each lane: the median over these iterations, which had no fault.
+
+    A handful of iterations says little of one lane's noise: it may have been calm by chance, or be in one of two modes
+    between which all of its kind change. So it has at least the noise that lanes which move as many bytes have
+    together (the pooled variance of their times, relative to the median of each), and a time that lanes of its kind
+    usually take is none that it never had.
+    """
+    values = np.full((4, len(table.lanes)), np.nan)
     seen_in, number = np.unique(table.counts > 0, axis=0, return_inverse=True)
     for at, iterations in enumerate(seen_in):  # mostly one: all lanes in all iterations
         own = np.flatnonzero(number.reshape(-1) == at)
-        sums, counts, sizes = (
-            values[own][:, iterations] for values in (table.sums_ns, table.counts, table.sizes_bytes)
-        )
+        sums, counts, sizes = (column[own][:, iterations] for column in (table.sums_ns, table.counts, table.sizes_bytes))
         means = sums / counts
         median = np.median(means, axis=1)
         noise = MAD_TO_SIGMA * np.median(np.abs(means - median[:, None]), axis=1)
-        columns = median, noise, np.median(sizes / counts, axis=1), means.max(axis=1) - median
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        usual |= {table.lanes[lane]: UsualLane(*row) for lane, row in zip(own.tolist(), rows, strict=True)}
-    return usual
+        values[:, own] = median, noise, np.median(sizes / counts, axis=1), means.max(axis=1) - median
+    median, noise, sizes, most = values
+    kind = np.array([_KIND_NUMBERS[lane.kind] for lane in table.lanes], dtype=np.int64)
+    alike, first = group_rows([kind, alike_codes(sizes, PATH.alike_sizes)])
+    ratio = np.divide(noise, median, out=np.zeros(len(kind)), where=median > 0)
+    members = np.bincount(alike, minlength=len(first))
+    pooled = np.sqrt(np.bincount(alike, ratio**2, minlength=len(first)) / np.maximum(members, 1))
+    are_enough = members[alike] >= PATH.min_peers_of_any_stage
+    values[1] = np.where(are_enough, np.maximum(noise, pooled[alike] * median), noise)
+    kind_takes = np.where(are_enough, medians(alike, median)[alike], median)
+    values[3] = np.maximum(most, kind_takes - median)
+    return dict(zip(table.lanes, map(UsualLane._make, values.T.tolist()), strict=True))
 
 
 def with_slow_transfers(

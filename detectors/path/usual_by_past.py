@@ -211,6 +211,14 @@ def incomplete_ranks(graph: OperatorGraph, iteration: int, reference: Reference)
     return frozenset(rank for rank, usual in reference.operators.items() if logged.get(rank, 0) < usual)
 
 
+def follows_lost(graph: OperatorGraph, reference: Reference) -> Flags:
+    """Say of each row whether it is the first that its rank logged of the iteration, and usually is not."""
+    if len(reference.places) == 0:
+        return np.zeros(len(graph), dtype=np.bool_)
+    place, is_known = _find_places(graph, reference)
+    return is_known & (graph.previous < 0) & (reference.previous[place] != _FIRST)
+
+
 def class_columns(graph: Rows) -> dict[str, Column]:
     """Return the columns of a graph that `pack_class` packs."""
     return {"communicator": graph.communicator, "operator": graph.operator, "peer": graph.peer}

@@ -46,6 +46,9 @@ def client_config(
     """
     # Its own log would put several lines a second on standard error while a broker is away; we report once.
     config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **security}
+    # A broker that was parted from the others may leave a topic out of its answer once. A client believes until it
+    # asks again that there is none, which is five minutes by default: workers fell over it.
+    config["topic.metadata.refresh.interval.ms"] = 10_000
     if errors is not None:
         config["error_cb"] = errors.append
     return config
