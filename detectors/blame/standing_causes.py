@@ -55,6 +55,7 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     if len(reviewed) < BLAME.review_iterations:
         return []
     found = _with_shared_time(find_causes([one.attribution for one in reviewed], topology), reviewed)
+    found = [_as_sure_as_seen(one, len(reviewed)) if one.kind == "slow_rank" else one for one in found]
     # One device must be more probable than all others: without a healthy past a choice says too little.
     named = [one for one in found if is_sure(one) and all(p >= BLAME.min_probability for _, p in one.suspects[:1])]
     causes = [one for one in named if _matters(one, reviewed, 1 + (delta - 1) * (0.5 if one.suspects else 1.0))]
@@ -66,6 +67,15 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     uneven = _imbalance(reviewed)
     limit = 1 + BLAME.uneven_excess * (delta - 1)
     return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
+
+
+def _as_sure_as_seen(cause: Cause, reviewed: int) -> Cause:
+    """Let a device be as probable as it was seen regularly: luck makes another rank late in each iteration.
+
+    How much of what is lost to late ranks it explains says something of the others, not of it.
+    """
+    probability = (len(cause.explained_ns) + 0.5) / (reviewed + 1)
+    return replace(cause, suspects=tuple((device, probability) for device, _ in cause.suspects))
 
 
 def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> list[Cause]:
@@ -131,9 +141,8 @@ def _stage_cause(
         )
         if excess_ns > 0 and _works(one, stage, topology):
             explained[one.attribution.iteration] = excess_ns
-    probability = (len(explained) + 0.5) / (len(reviewed) + 1)
     device = Device("stage", tuple(sorted(rank for rank, own in topology.stage_of.items() if own == stage)))
-    return Cause("slow_stage", ((device, probability),), frozenset(), None, explained)
+    return _as_sure_as_seen(Cause("slow_stage", ((device, 1.0),), frozenset(), None, explained), len(reviewed))
 
 
 def _excess_of(stage: int, work_ns: Mapping[int, float]) -> float:
