@@ -141,8 +141,8 @@ class SuspectKind(ABC):
         """Return in which ways such a device may be slow, with the share of each."""
         return {"both": 1.0}
 
-    def prior_of(self, device: Device, candidates: int) -> float:
-        """Return the prior of one device, of this many of its kind that could have slowed the accused lane."""
+    def prior_of(self, device: Device) -> float:
+        """Return the prior of one device."""
         return self.prior
 
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
@@ -193,9 +193,6 @@ class _Nic(SuspectKind):
     """A NIC, with all ranks that share it."""
 
     name, accusation = "nic", "slow_nic"
-
-    def prior_of(self, device: Device, candidates: int) -> float:
-        return self.prior * 2 / max(candidates, 2)
 
     def ways(self) -> Mapping[Way, float]:
         return {"both": LIKELIHOODS.nic_both_ways, "out": LIKELIHOODS.nic_out, "in": LIKELIHOODS.nic_in}
@@ -330,7 +327,7 @@ class _Unlogged(SuspectKind):
 
     name = UNLOGGED
 
-    def prior_of(self, device: Device, candidates: int) -> float:
+    def prior_of(self, device: Device) -> float:
         return self.prior * len(device.ranks)  # each of them is as likely
 
     def candidates(self, scene: Scene) -> list[Device]:

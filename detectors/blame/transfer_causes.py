@@ -171,15 +171,14 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
     What was seen of NICs' rates (`low`, `detectors.nics.peak_caps`) counts likewise.
     """
     looks = _looks(scene)
-    weights, candidates = [], Counter(device.kind for device in devices)
+    weights = []
     for device in devices:
         kind = KINDS[device.kind]
         told = _held_apart(device, kind.telling(device, scene), scene)
         relations = kind.relations(device, told, scene.accused, scene.topology)
         seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes
         ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
-        prior = kind.prior_of(device, candidates[device.kind])
-        weights.append(math.log(prior) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
+        weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
     return weights
 
 
