@@ -162,6 +162,24 @@ def test_where_gaps_contain_waiting_the_stage_that_works_longer_is_heavy(stage: 
     assert list(cause.explained_ns.values()) == pytest.approx([30 * MS] * 8)
 
 
+def test_the_heavy_stage_is_told_where_another_one_seems_to_work_longer_and_waits() -> None:
+    work_ms, seeming_ms = [40.0, 70.0, 40.0, 40.0], [90.0, 70.0, 40.0, 40.0]
+    some = waiting(work_ms, path_ms=[30.0, 90.0, 30.0, 30.0])[:4] + [
+        replace(one, attribution=replace(one.attribution, iteration=4 + n))
+        for n, one in enumerate(waiting(seeming_ms, path_ms=[30.0, 90.0, 30.0, 30.0])[:4])
+    ]
+    (cause,) = review(some, FOUR_STAGES, DELTA)
+    assert cause.suspects[0][0].ranks == (2, 3)
+
+
+def test_a_rank_that_is_late_in_each_iteration_is_sure_whatever_luck_adds() -> None:
+    """Other ranks, ever others, lose twice as much: by its share rank 1 would be one of three."""
+    (cause,) = review([reviewed(n, {1: 10.0, 2 + n % 3: 12.0, 5 + n % 3: 9.0}) for n in range(8)], TOPOLOGY, DELTA)
+    assert cause.kind == "slow_rank"
+    assert cause.suspects[0][0].ranks == (1,)
+    assert cause.suspects[0][1] > 0.9
+
+
 def test_stages_that_are_not_heavy() -> None:
     # Stages that work as long and wait are not heavy: by its gaps the last one works 60 ms longer than the first.
     assert review(waiting([40.0] * 4, path_ms=[20.0, 20.0, 20.0, 40.0]), FOUR_STAGES, DELTA) == []

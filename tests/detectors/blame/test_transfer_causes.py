@@ -140,6 +140,21 @@ def test_devices_between_two_ranks() -> None:
     assert rank_devices(WORLD, [replace(sampled, swings=())] * 5, host)[0][0][0].kind == "communicator"
 
 
+def test_nics_of_all_slow_collectives_tell_the_switch_together() -> None:
+    """Four leaves with four NICs each; each collective has one below each leaf, so that one alone tells a NIC apart."""
+    leaves = Topology(
+        16,
+        {rank: Place(f"h{rank}", 0, "eth0", f"leaf{rank // 4}") for rank in range(16)},
+        {code: tuple(range(code, 16, 4)) for code in range(4)},
+    )
+    worlds = [Lane("collective", code) for code in range(4)]
+    for slow_nics, probable in (((8, 9, 10, 11), True), ((8, 1, 6, 15), False)):
+        rates = {rank: (0.2 if rank in slow_nics else 1.0, 1.0) for rank in range(16)}
+        one = Attribution(0, dict.fromkeys(worlds, 9 * MS), {}, dict.fromkeys(worlds, SLOW), {}, rates=rates)
+        found = dict(rank_devices(worlds[1], [one] * 5, leaves)[0])
+        assert (found[Device("switch", (8, 9, 10, 11))] > 0.9) == probable, found
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_device_is_told_by_the_lanes_that_it_carries(name: str) -> None:
     example = EXAMPLES[name]

@@ -58,11 +58,14 @@ class Job:
         long: int = 10,
         unread: Collection[int] = (),
         lost: Collection[tuple[int, int]] = (),
+        late_entry: int | None = None,
     ) -> None:
         rows = [one for number in range(REGULAR) for one in iteration_rows(number, {}, 4, 6, long)]
         newest = iteration_rows(REGULAR, late or {}, way, world, long)
         newest = [one for one in newest if (one["rank"], one["communicator"]) not in lost]
         entry_ns = {(rank, number): number * 1000 * MS for rank in range(3) for number in range(REGULAR + 1)}
+        if late_entry is not None:  # of what is left of its rows, none says when it began
+            entry_ns[late_entry, REGULAR] = min(one["start_ns"] for one in newest if one["rank"] == late_entry)
         usual, self.graph = (
             build_graph(columns_of([one for one in some if one["rank"] not in unread]), entry_ns)
             for some in (rows, newest)
@@ -229,6 +232,9 @@ def test_ranks_that_lost_rows_or_were_not_read() -> None:
     assert job.recovered_ms(rank_cause(0)) == 0
     # Where a rank lost the row in which it waited its waiting is not taken for work
     job = Job({0: 30}, lost=[(1, 1)])
+    assert job.recovered_ms(rank_cause(0)) == pytest.approx(30)
+    # A rank that lost its first rows is in the log from when all had come: it holds up nobody before that
+    job = Job({0: 30}, lost=[(1, 1)], late_entry=1)
     assert job.recovered_ms(rank_cause(0)) == pytest.approx(30)
     # The work of an accused rank counts although it lost rows
     job = Job({2: 39}, lost=[(2, 1)])

@@ -1,0 +1,40 @@
+"""What is usual of lanes, and how far they vary."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.path.lane_tables import LaneTable, usual_lanes
+from irregulars.detectors.path.thresholds import PATH
+
+MS = 1e6
+
+
+def table(*times_ms: list[float], sizes: list[float] | None = None) -> LaneTable:
+    """One transfer of each pair in each iteration."""
+    sums = np.array(times_ms) * MS
+    counts = np.ones_like(sums)
+    lanes = [Lane("pair", at, at + 100) for at in range(len(sums))]
+    size_bytes = np.outer(sizes or [1e6] * len(sums), np.ones(sums.shape[1]))
+    return LaneTable(lanes, np.arange(sums.shape[1]), sums, counts, size_bytes)
+
+
+CALM, RESTLESS = [4.0, 4.01, 4.0, 3.99, 4.0], [8.0, 7.0, 9.0, 8.0, 9.0]
+
+
+def test_a_lane_that_was_calm_for_a_few_iterations_is_as_restless_as_its_kind() -> None:
+    usual = usual_lanes(table(CALM, RESTLESS, RESTLESS, RESTLESS))
+    of_kind = usual[Lane("pair", 1, 101)].noise_ns / (8 * MS)
+    assert usual[Lane("pair", 0, 100)].noise_ns > 0.5 * of_kind * 4 * MS
+    assert usual[Lane("pair", 0, 100)].mean_ns == 4 * MS
+    assert usual[Lane("pair", 0, 100)].most_ns == 4 * MS  # its kind takes 8 ms
+
+
+@pytest.mark.parametrize("sizes", [None, [1e6, 9e6, 9e6, 9e6]])
+def test_too_few_of_a_kind_and_lanes_of_other_sizes_say_nothing_of_it(sizes: list[float] | None) -> None:
+    others = [RESTLESS] * (PATH.min_peers_of_any_stage - 2 if sizes is None else 3)
+    own = usual_lanes(table(CALM, *others, sizes=sizes))[Lane("pair", 0, 100)]
+    assert own.noise_ns < 0.02 * MS
+    assert own.most_ns == pytest.approx(0.01 * MS)
