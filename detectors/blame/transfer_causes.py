@@ -150,7 +150,9 @@ def _telling_ends(
         return low
     others = [one for one in _slow_ones(is_slow) if one.kind == "collective" and topology.crosses_network(one)]
     cost_ns = {one: sum(a.path_excess_ns.get(one, 0.0) for a in attributions) for one in others}
-    asked = [lane, *(one for one in sorted(others, key=lambda one: (-cost_ns[one], one)) if one != lane)][:_MOST_ASKED]
+    asked = [lane, *(one for one in sorted(others, key=lambda one: (-cost_ns[one], one)) if one != lane)][
+        :_MOST_ASKED
+    ]
     for other in asked[1:]:
         low = telling_ends(other, attributions, topology) | low
     if not low:

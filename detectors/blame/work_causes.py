@@ -129,18 +129,19 @@ def _shared_by(rank: int, late: set[int], attributions: Sequence[Attribution], t
     for device in (topology.host(rank), topology.stage(rank)):
         if device is None or not 1 < len(device.ranks) < topology.world_size:
             continue
-        likeness = _likeness(late, device)
-        if likeness > nearest and is_late_together(device, attributions):
+        likeness = _likeness(late, device, topology)
+        if likeness > nearest and is_late_together(device, attributions, topology):
             found, nearest = device, likeness
     return found
 
 
-def _likeness(late: set[int], device: Device) -> float:
-    """Return Jaccard's index of the late ranks and a device's, 0 to 1."""
-    return len(late.intersection(device.ranks)) / len(late.union(device.ranks))
+def _likeness(late: set[int], device: Device, topology: Topology) -> float:
+    """Return Jaccard's index of the late ranks and those of a device that log anything, 0 to 1."""
+    ranks = set(device.ranks) - topology.unlogged
+    return len(late & ranks) / len(late | ranks)
 
 
-def is_late_together(device: Device, attributions: Sequence[Attribution]) -> bool:
+def is_late_together(device: Device, attributions: Sequence[Attribution], topology: Topology) -> bool:
     """Whether in the typical iteration in which some rank of a device is late its other ranks are, and few others."""
     found = []
     for attribution in attributions:
@@ -148,7 +149,7 @@ def is_late_together(device: Device, attributions: Sequence[Attribution]) -> boo
         worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
         if worst_ns > 0:
             late = _as_late_as(worst_ns, *attribution.work_columns, BLAME.late_together_share)
-            found.append(_likeness(late, device))
+            found.append(_likeness(late, device, topology))
     return bool(found) and median(found) > BLAME.min_typical_likeness
 
 
@@ -157,7 +158,9 @@ def owner(late: set[int], attributions: Sequence[Attribution], topology: Topolog
     if not late:
         return None
     device = _shared_by(min(late), late, attributions, topology)
-    return device if device.kind in ("gpu", "host") and _likeness(late, device) > BLAME.min_likeness else None
+    return (
+        device if device.kind in ("gpu", "host") and _likeness(late, device, topology) > BLAME.min_likeness else None
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------------

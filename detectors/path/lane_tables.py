@@ -106,8 +106,8 @@ def lane_excess(table: LaneTable, iteration: int, usual: Mapping[Lane, UsualLane
 def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
     """Return the usual values for each lane: the median over these iterations, which had no fault.
 
-    A handful of iterations says little of one lane's noise: it may have been calm by chance, or be in one of two modes
-    between which all of its kind change. So it has at least the noise that lanes which move as many bytes have
+    A handful of iterations says little of one lane's noise: it may have been calm by chance, or be in one of two
+    modes between which all of its kind change. So it has at least the noise that lanes which move as many bytes have
     together (the pooled variance of their times, relative to the median of each), and a time that lanes of its kind
     usually take is none that it never had.
     """
@@ -115,7 +115,9 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
     seen_in, number = np.unique(table.counts > 0, axis=0, return_inverse=True)
     for at, iterations in enumerate(seen_in):  # mostly one: all lanes in all iterations
         own = np.flatnonzero(number.reshape(-1) == at)
-        sums, counts, sizes = (column[own][:, iterations] for column in (table.sums_ns, table.counts, table.sizes_bytes))
+        sums, counts, sizes = (
+            column[own][:, iterations] for column in (table.sums_ns, table.counts, table.sizes_bytes)
+        )
         means = sums / counts
         median = np.median(means, axis=1)
         noise = MAD_TO_SIGMA * np.median(np.abs(means - median[:, None]), axis=1)

@@ -41,7 +41,7 @@ def _is_of_stage(lane: Lane, attribution: Attribution, topology: Topology) -> bo
     stage = topology.stage(lane.first) if lane.kind == "work" else None
     if stage is None or len(stage.ranks) == topology.world_size:
         return False
-    return is_late_together(stage, [attribution])
+    return is_late_together(stage, [attribution], topology)
 
 
 def _live_on_one_host(ranks: Sequence[int], topology: Topology) -> bool:

@@ -139,9 +139,12 @@ def full_disk_of_a_broker(system: System) -> str:
     return f"broker {node.number}, for 15 s{', which ended' * ended}"
 
 
+_ROOM_FOR_MERGES_BYTES: Final = 128 << 20  # of the 256 MiB below which tables take no rows
+
+
 def full_disk_of_the_database(system: System) -> str:
-    """The database can't write."""
-    system.disks["database"].fill()
+    """The database has no room for new rows, and some for its merges: it breaks parts where these meet the end."""
+    system.disks["database"].fill(_ROOM_FOR_MERGES_BYTES)
     time.sleep(30)
     system.disks["database"].mend()
     if ended := not system.database.is_running:

@@ -30,9 +30,9 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self.path: Final = path
 
-    def fill(self) -> None:
-        """Leave no room but for a few writes."""
-        self._resize(shutil.disk_usage(self.path).used + _LEFT_BYTES)
+    def fill(self, left_bytes: int = _LEFT_BYTES) -> None:
+        """Leave no room but for a few writes, or for as many bytes."""
+        self._resize(shutil.disk_usage(self.path).used + left_bytes)
 
     def mend(self) -> None:
         """Give back all room."""

@@ -9,6 +9,9 @@
 -- needs no setting; to change it: ALTER TABLE operators MODIFY TTL stored_at + INTERVAL 60 DAY. stored_at is
 -- materialized: SELECT * leaves it out, and two replays compare equal.
 --
+-- A merge that meets a full disk may leave a broken part behind, and its rows are lost (ClickHouse 26.9, with our own
+-- inserts or any others). So no table takes rows while less than 256 MiB are free: merges go on, and the sink waits.
+--
 -- Partitions follow event time, which is the same in every replay; months where rows are few, weeks where they are
 -- many, so that whole parts expire. Numbers given below are for a job of 10,000 ranks and 10 s per iteration.
 
@@ -37,6 +40,7 @@ CREATE TABLE IF NOT EXISTS jobs
 ENGINE = ReplacingMergeTree
 ORDER BY (job, attempt, rank)
 TTL stored_at + INTERVAL 2 YEAR
+SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'One row per rank and start of a job: where it lives and what it sends';
 
 -- 8,640 rows a day; kept 2 years. Of two judgements of one iteration, the one that knew more ranks stays.
@@ -58,6 +62,7 @@ ENGINE = ReplacingMergeTree(ranks_reported)
 PARTITION BY toYYYYMM(started_at)
 ORDER BY (job, attempt, iteration)
 TTL stored_at + INTERVAL 2 YEAR
+SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'One row per judged iteration of a job';
 
 -- 86 million rows a day, about 1 GB; kept 30 days.
@@ -79,7 +84,7 @@ ENGINE = ReplacingMergeTree
 PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
 ORDER BY (job, attempt, iteration, rank)
 TTL stored_at + INTERVAL 30 DAY
-SETTINGS ttl_only_drop_parts = 1
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'One row per rank and iteration';
 
 -- Only ranks and iterations that the search for a cause reached; kept 30 days.
@@ -106,7 +111,7 @@ ENGINE = ReplacingMergeTree
 PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
 ORDER BY (job, attempt, iteration, rank, communicator, operator, ifNull(toInt64(peer), -1), sequence)
 TTL stored_at + INTERVAL 30 DAY
-SETTINGS ttl_only_drop_parts = 1
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Communication operators of suspect iterations that were read, and of hangs; not those of regular ones';
 
 -- At one sample a second of one NIC per rank 864 million rows a day; kept 7 days.
@@ -126,7 +131,7 @@ ENGINE = ReplacingMergeTree
 PARTITION BY toMonday(sampled_at)
 ORDER BY (job, attempt, rank, path, device, sampled_at)
 TTL stored_at + INTERVAL 7 DAY
-SETTINGS ttl_only_drop_parts = 1
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Samples of GPU-NIC bandwidth';
 
 -- A few rows a day; kept 3 years, without partitions.
@@ -158,6 +163,7 @@ CREATE TABLE IF NOT EXISTS verdicts
 ENGINE = ReplacingMergeTree(revision)
 ORDER BY (job, verdict_id)
 TTL stored_at + INTERVAL 3 YEAR
+SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'One row per verdict, in its newest revision';
 
 -- Every revision's, so that one can see how the suspicion moved; kept 3 years.
@@ -181,6 +187,7 @@ CREATE TABLE IF NOT EXISTS suspects
 ENGINE = ReplacingMergeTree
 ORDER BY (job, verdict_id, revision, position)
 TTL stored_at + INTERVAL 3 YEAR
+SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Suspects of every revision of every verdict; for the newest read the view newest_suspects';
 
 -- Suspects of the newest revision of each verdict. A newest revision that names nobody has no rows here: the suspects of
@@ -228,7 +235,7 @@ ENGINE = ReplacingMergeTree
 PARTITION BY toMonday(sampled_at)
 ORDER BY (job, attempt, rank, device, sampled_at)
 TTL stored_at + INTERVAL 7 DAY
-SETTINGS ttl_only_drop_parts = 1
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'State of GPUs: clocks, throttling, power, errors';
 
 -- How the NICs were used while operators ran, of iterations that were looked into: see infra/docs/judgement.md#bandwidth-of-nics. Some
@@ -256,7 +263,7 @@ ENGINE = ReplacingMergeTree
 PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
 ORDER BY (job, attempt, iteration, rank, communicator, operator)
 TTL stored_at + INTERVAL 30 DAY
-SETTINGS ttl_only_drop_parts = 1
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Behaviour patterns: how steadily NICs moved while operators ran';
 
 -- Rows of operators that say how long a transfer between two ranks took, by themselves: `slowest_links` asks for all of a
@@ -284,7 +291,7 @@ ENGINE = ReplacingMergeTree(stored_at)
 PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
 ORDER BY (job, attempt, iteration, rank, peer, communicator, sequence)
 TTL stored_at + INTERVAL 30 DAY
-SETTINGS ttl_only_drop_parts = 1
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Transfers between two ranks: the recvs of operators';
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS transfers_of_operators TO transfers AS
@@ -321,6 +328,7 @@ CREATE TABLE IF NOT EXISTS verdict_revisions
 ENGINE = ReplacingMergeTree
 ORDER BY (job, verdict_id, revision)
 TTL stored_at + INTERVAL 3 YEAR
+SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'When each revision of a verdict came, and what was lost until then';
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS revisions_of_verdicts TO verdict_revisions AS
@@ -399,6 +407,7 @@ CREATE TABLE IF NOT EXISTS feedback
 ENGINE = ReplacingMergeTree(said_at)
 ORDER BY (job, verdict_id, who)
 TTL stored_at + INTERVAL 3 YEAR
+SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Feedback: right or wrong, by verdict and person';
 
 -- What each detector says of each rank, by the detector's name: see infra/docs/detectors.md. Few rows: scores from half of
@@ -419,7 +428,7 @@ ENGINE = ReplacingMergeTree
 PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
 ORDER BY (job, attempt, detector, iteration, rank)
 TTL stored_at + INTERVAL 30 DAY
-SETTINGS ttl_only_drop_parts = 1
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Notable scores by detector, rank and iteration';
 
 -- Verdicts in their newest revision, and what each costs, as sinks/advice.py has it for Python: `gpu_hours_per_hour` is the

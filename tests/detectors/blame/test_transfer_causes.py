@@ -141,7 +141,7 @@ def test_devices_between_two_ranks() -> None:
 
 
 def test_nics_of_all_slow_collectives_tell_the_switch_together() -> None:
-    """Four leaves with four NICs each; each collective has one below each leaf, so that one alone tells a NIC apart."""
+    """Four leaves with four NICs each; each collective has one below each leaf, which tells little."""
     leaves = Topology(
         16,
         {rank: Place(f"h{rank}", 0, "eth0", f"leaf{rank // 4}") for rank in range(16)},

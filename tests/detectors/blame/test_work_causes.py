@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 
 import numpy as np
@@ -100,6 +101,14 @@ def blamed(attributions: Sequence[Attribution], topology: Topology = OF_EIGHT) -
 def test_a_host_is_blamed_whose_ranks_are_mostly_the_late_ones(late: Collection[int], device: str) -> None:
     """Five of its eight ranks alone: 5 / 8. Four of them and one of another host: 4 / 9."""
     assert blamed(late_by(dict.fromkeys(late, 50.0))) == device
+
+
+def test_ranks_that_log_nothing_are_no_ranks_on_time() -> None:
+    logging_two = replace(OF_EIGHT, unlogged=frozenset({1, 2, 3, 4, 6, 7, 11, 30}))
+    both_late = {0: 50.0, 5: 50.0}
+    assert blamed(late_by(both_late), logging_two) == "host"
+    assert blamed(late_by(both_late)) == "gpu"
+    assert blamed(late_by({0: 50.0}), logging_two) == "gpu"
 
 
 def test_five_ranks_of_a_host_and_one_of_another_are_no_host() -> None:
