@@ -49,8 +49,8 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     """Find what makes all of these iterations longer than they need be.
 
     `reviewed`: some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
-    `delta`: a cause counts if the iterations take more than this times what they would take without it; a device that
-    is slow in each of them may cost half as much beyond 1, since it repeats where noise does not.
+    `delta`: a cause counts if the iterations take more than this times what they would take without it; slow
+    transfers of a device may cost half as much beyond 1: other lanes acquit noise, and some rank is always late.
     """
     if len(reviewed) < BLAME.review_iterations:
         return []
@@ -58,7 +58,7 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     found = [_as_sure_as_seen(one, len(reviewed)) if one.kind == "slow_rank" else one for one in found]
     # One device must be more probable than all others: without a healthy past a choice says too little.
     named = [one for one in found if is_sure(one) and all(p >= BLAME.min_probability for _, p in one.suspects[:1])]
-    causes = [one for one in named if _matters(one, reviewed, 1 + (delta - 1) * (0.5 if one.suspects else 1.0))]
+    causes = [one for one in named if _matters(one, reviewed, 1 + (delta - 1) * (0.5 if _is_of_network(one) else 1))]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology, 1 + BLAME.stage_excess * (delta - 1))
@@ -67,6 +67,10 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     uneven = _imbalance(reviewed)
     limit = 1 + BLAME.uneven_excess * (delta - 1)
     return [uneven] if uneven is not None and _matters(uneven, reviewed, limit) else []
+
+
+def _is_of_network(cause: Cause) -> bool:
+    return bool(cause.suspects) and cause.kind != "slow_rank"
 
 
 def _as_sure_as_seen(cause: Cause, reviewed: int) -> Cause:

@@ -83,9 +83,9 @@ def test_a_standing_fault_shows_in_four_of_five_iterations(shown: int, is_said: 
     assert (("slow_rank", shown) in found(some)) == is_said
 
 
-@pytest.mark.parametrize(("late_ms", "is_said"), [(4.0, False), (5.0, True)])
-def test_a_standing_fault_costs_more_than_half_of_what_delta_allows(late_ms: float, is_said: bool) -> None:
-    """Without 4.8 of its 100 ms an iteration takes a twentieth less."""
+@pytest.mark.parametrize(("late_ms", "is_said"), [(8.0, False), (10.0, True)])
+def test_a_standing_fault_costs_more_than_delta_allows(late_ms: float, is_said: bool) -> None:
+    """Without 9.1 of its 100 ms an iteration takes a tenth less."""
     assert bool(found([reviewed(n, {1: late_ms}) for n in range(8)])) == is_said
 
 
