@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from irregulars.detectors.blame import causes, nic_ends, observation, standing_causes, transfer_causes, work_causes
+from irregulars.detectors.blame import causes, nic_ends, observation, standing_causes, transfer_causes
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.explanation import Explanation
 from irregulars.detectors.irregular import late_rank
@@ -137,7 +137,6 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "NIC that idles is not held back": (Seam(nic_ends, "_held", _as_given),),
     "starved ranks": (Seam(transfer_causes, "_or_starved", _as_given),),
     "peers held apart": (Seam(transfer_causes, "_held_apart", lambda _own: lambda _device, told, _scene: told),),
-    "ranks of a host in turns": (Seam(work_causes, "_host_in_turns", _always(None)),),
     "accused stays accused": (
         Seam(causes, "explain_work", lambda own: lambda lane, rest, _accused: own(lane, rest, None)),
     ),
