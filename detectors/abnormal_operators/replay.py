@@ -246,7 +246,7 @@ def _healthy_transfers(graph: OperatorGraph, usual: UsualPieces, usual_ns: Float
     ratio = log_ratios(transfer_ns, usual_ns)
     slowness = huber_means(lane, ratio, usual_ns, usual.transfer_sigma)
     # The mean comes from the median, and of the members of one collective only one value is new.
-    sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(transfers), ABNORMAL.least_group_sigma)
+    sigma = np.maximum(MEDIAN_ERROR * usual.transfer_sigma / np.sqrt(transfers), ABNORMAL.least_piece_sigma / 2)
     cost_ns = np.bincount(lane, np.nan_to_num(transfer_ns)) * share_above_usual(slowness) * transfers / members
     has_few = transfers < ABNORMAL.few_transfers
     least_ns = np.where(has_few, 1.0, ABNORMAL.lane_ratio) * _least_cost_ns(graph, usual)

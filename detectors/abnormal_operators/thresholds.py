@@ -50,9 +50,6 @@ class AbnormalThresholds:
     huber_sigmas: float = threshold(2.0, "standard deviations",
         "In a mean, a value farther from the median counts as if it were so far.",
         "Huber, Robust Estimation of a Location Parameter, 1964; the value is chosen")  # fmt: skip
-    least_group_sigma: float = threshold(0.005, "logarithm of a ratio",
-        "The standard deviation of a rank's or lane's mean ratio counts as this at least.",
-        "chosen: half of least_piece_sigma, as of the mean of four pieces")  # fmt: skip
     least_piece_sigma: float = threshold(0.01, "logarithm of a ratio",
         "The standard deviation of single gaps or transfers counts as this at least.",
         "chosen: repeated work of a GPU varies by about a percent")  # fmt: skip

@@ -92,7 +92,7 @@ def _ranks_and_pace(graph: OperatorGraph, slowness: Floats) -> tuple[float, floa
     pace = [np.quantile(slowness[iteration == one], ABNORMAL.pace_quantile) for one in range(iteration.max() + 1)]
     own = slowness - np.array(pace)[iteration]
     of_ranks = medians(np.unique(graph.rank[first], return_inverse=True)[1], own)
-    sigma = max(robust_sigma(own - np.median(own)), ABNORMAL.least_group_sigma)
+    sigma = max(robust_sigma(own - np.median(own)), ABNORMAL.least_piece_sigma / 2)
     return sigma, float(np.median(of_ranks))
 
 

@@ -135,7 +135,8 @@ def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[int]:
     is_over = (lanes.excess_ns > noticed_ns) & ~is_stray
     if_expected = np.where(is_over & (lanes.excess_ns > BLAME.like_accused * expected_ns), _SLOW, _NORMAL)
     if_not = np.where(is_over & (lanes.excess_ns > _queued_ns(lanes, accused)), _SLOW, _TELLS_NOTHING)
-    would_be_noticed = expected_ns > BLAME.telling_ratio * noticed_ns
+    # One standard error more than is slow: five in six would be noticed.
+    would_be_noticed = expected_ns > (1 + 1 / BLAME.lane_sigmas) * noticed_ns
     told: list[int] = np.where(would_be_noticed, if_expected, if_not).tolist()
     return told
 

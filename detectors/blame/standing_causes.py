@@ -215,7 +215,7 @@ def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:
     for lanes in late:
         for lane, ns in lanes.items():
             totals[lane] = totals.get(lane, 0.0) + ns
-    if not totals or max(totals.values()) >= BLAME.max_uneven_share * sum(totals.values()):
+    if not totals or 2 * max(totals.values()) >= sum(totals.values()):
         return None
     explained = {one.attribution.iteration: uneven_ns(one.attribution) for one in reviewed}
     explained = {iteration: ns for iteration, ns in explained.items() if ns > 0}

@@ -46,24 +46,14 @@ class BlameThresholds:
     late_share: float = threshold(0.5, _LATENESS,
         "A rank with a smaller share does not count as late.",
         "chosen: half, halfway between on time and as late")  # fmt: skip
-    late_together_share: float = threshold(0.25, _LATENESS,
-        "The same in one iteration, turns aside, and where a host or stage is accused already.",
-        "chosen: half of late_share, since noise moves single iterations to and fro (commit f3de50c)")  # fmt: skip
     min_likeness: float = threshold(0.6, "Jaccard index of its ranks and the late ones",
         "A host or stage is accused of ranks that are late together only above this.",
         "chosen: more than half, so that half of a host's ranks is not the host")  # fmt: skip
-    min_typical_likeness: float = threshold(0.5, "Jaccard index of its ranks and the late ones",
-        "The same in the median iteration.",
-        "formula: of two ranks that take turns one half is late in each iteration")  # fmt: skip
     min_own_late: float = threshold(0.2, "share of the late ranks",
         "A device with fewer of the ranks that are late together is not blamed for them.",
         "chosen: one rank may be late with four others by chance")  # fmt: skip
-
     # --- slow work beside slow transfers (`work_causes.py`) ---------------------------------------------------------
 
-    starved_sigmas: float = threshold(6.0, "standard errors",
-        "A rank whose work is slower by less does not lack processor time.",
-        "chosen: as a late rank must stand out of an iteration's noise (`detectors.irregular`)")  # fmt: skip
     starved_times_quickest: float = threshold(2.0, "times the largest apparent speed-up of a rank",
         "A rank whose work is slower by less does not lack processor time.",
         "chosen: no fault makes work quicker; twice, since the quickest is one draw (commit 6ebf6b1)")  # fmt: skip
@@ -91,11 +81,8 @@ class BlameThresholds:
     like_accused: float = threshold(0.15, "share of what the accused lane's slow-down predicts",
         "Beside the accused lane, a lane with a smaller excess is not slow.",
         "chosen: a seventh or so; what a device carries slows by about as much as the accused lane")  # fmt: skip
-    telling_ratio: float = threshold(1.25, "ratio of what is predicted to what would be noticed",
-        "Below, a lane that is not slow tells nothing.",
-        "formula: one standard error more than lane_sigmas, at which five in six would be noticed")  # fmt: skip
     queue_ns: float = threshold(100_000.0, "ns for each transfer",
-        "Below telling_ratio, a lane with a smaller excess tells nothing.",
+        "A lane with a smaller excess tells nothing where what is predicted would hardly be noticed.",
         "chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)")  # fmt: skip
     model_error: float = threshold(0.03, "ratio to the lane's usual time",
         "Error of a lane's usual time besides its noise.",
@@ -147,8 +134,6 @@ class BlameThresholds:
     uneven_excess: float = threshold(2.2, "times what delta allows",
         "Uneven data that cost less are not told by a review.",
         "chosen: somebody is always a little late, by up to 1.85 times in two reviews (commit 23b14f7)")  # fmt: skip
-    max_uneven_share: float = threshold(0.5, "share of what is lost to late ranks",
-        "If one rank has as much, a review does not blame the data.", "formula: the majority")  # fmt: skip
 
     # --- what comes back without the device (`what_if.py`) ----------------------------------------------------------
 

@@ -16,6 +16,7 @@ from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_median
 from irregulars.detectors.arrays.row_keys import find_sorted
 from irregulars.detectors.blame.explanation import Explanation, Unexplained
 from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
@@ -70,7 +71,7 @@ def _owner_or_accused(rank: int, late: set[int], unexplained: Unexplained, accus
     device = _shared_by(rank, late, attributions, topology)
     if accused is None or device.kind != "gpu":
         return device
-    still_late = _late_as(rank, attributions, BLAME.late_together_share)
+    still_late = _late_as(rank, attributions, BLAME.late_share / 2)
     is_still = _shared_by(rank, still_late, attributions, topology) == accused
     return accused if is_still else device
 
@@ -105,9 +106,10 @@ def is_late_together(device: Device, attributions: Sequence[Attribution], topolo
         late_ns = attribution.work_excess_ns
         worst_ns = max(late_ns.get(rank, 0.0) for rank in device.ranks)
         if worst_ns > 0:
-            late = _as_late_as(worst_ns, *attribution.work_columns, BLAME.late_together_share)
+            late = _as_late_as(worst_ns, *attribution.work_columns, BLAME.late_share / 2)
             found.append(_likeness(late, device, topology))
-    return bool(found) and median(found) > BLAME.min_typical_likeness
+    # Of two ranks that take turns one half is late in each iteration.
+    return bool(found) and median(found) > 0.5
 
 
 def owner(late: set[int], attributions: Sequence[Attribution], topology: Topology) -> Device | None:
@@ -154,7 +156,7 @@ def starved_ranks(attributions: Sequence[Attribution], least_ns: float) -> set[i
     over_ns = typical_ns - np.median(typical_ns)
     deviations_ns = (table - typical_ns[:, None])[is_known]
     error_ns = MEDIAN_ERROR * robust_sigma(deviations_ns) / math.sqrt(table.shape[1])
-    wrong_by_ns = max(BLAME.starved_sigmas * error_ns, BLAME.starved_times_quickest * -float(over_ns.min()))
+    wrong_by_ns = max(IRREGULAR.late_sigmas * error_ns, BLAME.starved_times_quickest * -float(over_ns.min()))
     late = over_ns > max(wrong_by_ns, least_ns, BLAME.late_share * float(over_ns.max()))
     return set(ranks[late].tolist())
 

@@ -73,7 +73,7 @@ def estimate_clocks(columns: Mapping[str, Column], host_of: Mapping[int, str]) -
         return Clocks(ahead_ns, {}, origin_ns)
     moved_ns = {host: ns - before.offsets_ns[host] for host, ns in offsets_ns.items()}
     least_ns = max(JOB.least_drift_ns, _moved_alone_ns(newest, before))
-    most_ns = JOB.most_drift_ratio * between_ns
+    most_ns = 2 * JOB.drift_ratio * between_ns
     drifts = {host: ns / between_ns for host, ns in moved_ns.items() if least_ns < abs(ns) <= most_ns}
     return Clocks(ahead_ns, {rank: drifts[host] for rank, host in host_of.items() if host in drifts}, origin_ns)
 
@@ -105,7 +105,7 @@ def follow_clocks(clocks: Clocks, columns: Mapping[str, Column], host_of: Mappin
     part = np.unique(_connected(ends, len(hosts)), return_inverse=True)[1]
     moved_ns -= medians(part, moved_ns)[part]  # one clock that was set moves no other
     is_drift = np.abs(moved_ns) > max(JOB.least_drift_ns, JOB.drift_sigmas * noise_ns)
-    is_drift &= np.abs(moved_ns) <= JOB.most_drift_ratio * since_ns
+    is_drift &= np.abs(moved_ns) <= 2 * JOB.drift_ratio * since_ns
     moved = dict(
         zip(hosts.tolist(), np.where(is_drift, np.rint(moved_ns), 0.0).astype(np.int64).tolist(), strict=True)
     )

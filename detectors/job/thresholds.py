@@ -45,9 +45,6 @@ class JobThresholds:
     least_baseline_ns: int = threshold(1_000_000_000, "ns",
         "Two estimates that are less apart give no drift.",
         "chosen: over less, the noise of both estimates would be extrapolated too far")  # fmt: skip
-    most_drift_ratio: float = threshold(2e-4, "ns per ns",
-        "A clock that moved faster is not taken to drift.",
-        "computed: twice drift_ratio, since both clocks and both estimates may be off")  # fmt: skip
 
     # Lanes
     stray_transfers: float = threshold(1.5, "transfers (participation number)",

@@ -130,7 +130,7 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
     alone.
     """
     if device.kind in _NOT_IN_NETWORK:
-        return math.log(NICS.capped_by_chance) if any(low.values()) else 0.0
+        return math.log(NICS.low_by_chance) if any(low.values()) else 0.0
     # Ends that a device does not touch add nothing; of thousands of NICs each touches its own two.
     ends = [(device, way) for way in (0, 1) if (device, way) in low] if device.kind == "nic" else list(low)
     return sum(

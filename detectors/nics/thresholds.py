@@ -80,8 +80,6 @@ class NicThresholds:
     low_by_chance: float = threshold(0.1, "probability",
         "An end stands out though another device is slow.",
         "chosen: in a ring the neighbour of a capped NIC has the same peak, one of ten ends or so")  # fmt: skip
-    capped_by_chance: float = threshold(0.1, "probability",
-        "Some end stands out though nothing in the network is slow.", "chosen: as low_by_chance")  # fmt: skip
 
     # Who is steady
     steady_ratio: float = threshold(1 / 3, "ratio to the middle swing of all ends",

@@ -125,7 +125,7 @@ class CustomVerdicts:
         self.job = job
         self.attempt = attempt
         self._limits = limits
-        self._recent: deque[Moment] = deque(state.recent if state else (), VERDICTS.strange_recent)
+        self._recent: deque[Moment] = deque(state.recent if state else (), VERDICTS.recent)
         self._ordinals = dict(state.ordinals) if state else {}
         self._open = [_copy(one) for one in state.open] if state else []
 
@@ -185,7 +185,7 @@ class CustomVerdicts:
         if not news:
             return []
         newest = own[-1] if own else None
-        if newest is None or (newest.judged > VERDICTS.strange_recent and len(own) < VERDICTS.custom_open):
+        if newest is None or (newest.judged > VERDICTS.recent and len(own) < VERDICTS.custom_open):
             newest = self._begin(name, news)
             self._open.append(newest)
         else:

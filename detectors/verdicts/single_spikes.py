@@ -31,8 +31,11 @@ class SpikeWatch:
         self._waiting.append(replace(spike, recovers_ratio=ratio))
 
     def take_due(self, newest: int | None) -> Iterator[Observation]:
-        """Take out those that can be decided when iteration `newest` has been judged; None: all, none follows."""
-        while self._waiting and (newest is None or self._waiting[0].iteration <= newest - VERDICTS.spike_wait):
+        """Take out those that can be decided when iteration `newest` has been judged; None: all, none follows.
+
+        That is while they are of the recent ones, in which a cause that lasts is seen again.
+        """
+        while self._waiting and (newest is None or self._waiting[0].iteration <= newest - VERDICTS.recent + 1):
             yield self._waiting.popleft()
 
     def showing(self, cause: Cause) -> list[Observation]:

@@ -13,7 +13,7 @@ from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Flags, Floats, Ints
 
 STRANGE: Final = 1.0  # where strange begins on the scale that all detectors are brought to
-_MASK: Final = (1 << VERDICTS.strange_recent) - 1
+_MASK: Final = (1 << VERDICTS.recent) - 1
 _ONES: Final = np.array([mask.bit_count() for mask in range(_MASK + 1)], dtype=np.int64)
 
 
@@ -87,7 +87,7 @@ class StrangeRanksWatch:
 
         `witnesses`: detectors that are asked. `suspects`: ranks of each suspect, best first.
         """
-        often = {name: self.by_detector.get(name, NOBODY).often(VERDICTS.witness_seen) for name in sorted(witnesses)}
+        often = {name: self.by_detector.get(name, NOBODY).often(VERDICTS.seen) for name in sorted(witnesses)}
         said = [_said(name, found, suspects) for name, found in often.items() if found]
         return "".join(f"; {one}" for one in said if one)
 
@@ -99,7 +99,5 @@ def _said(name: str, found: Mapping[int, int], suspects: Sequence[Collection[int
             seen = max(found[rank].bit_count() for rank in shared)
             who = f"rank {shared[0]}" if len(shared) == 1 else f"{len(shared)} of its ranks"
             which = "" if position == 0 else f" (suspect {position + 1})"
-            return (
-                f"detector {name} finds {who}{which} strange too, in {seen} of {VERDICTS.strange_recent} iterations"
-            )
+            return f"detector {name} finds {who}{which} strange too, in {seen} of {VERDICTS.recent} iterations"
     return ""

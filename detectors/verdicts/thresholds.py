@@ -73,9 +73,6 @@ class VerdictThresholds:
         "The same where one rank is accused.",
         "chosen: healthy ranks pause for a third of one (garbage collection, data loaders); the verdict is a "
         "note")  # fmt: skip
-    spike_wait: int = threshold(5, "iterations",
-        "A single iteration waits for as many more, if they come, before it is decided on.",
-        "chosen: with them it is one of the recent ones, in which a cause that lasts is seen again")  # fmt: skip
 
     # --- what suspect iterations have in common (`suspicions.py`) ---------------------------------------------------
 
@@ -86,10 +83,6 @@ class VerdictThresholds:
         "A smaller loss to another lane does not speak against a cause.",
         "chosen: pauses of garbage collection vary threefold; same_share is about one and the same "
         "fault")  # fmt: skip
-    uneven_seen: int = threshold(6, "suspect iterations",
-        "The newest ones, which show whether data are uneven.",
-        "formula: of six fair draws among four ranks, 82 % show three ranks or more, and none of them in "
-        "most")  # fmt: skip
     host_by_chance: float = threshold(0.05, "probability",
         "If chance is larger, coming last in turn accuses no host.",
         "chosen: six of six on either of two hosts are less probable (0.03), five are not (0.22)")  # fmt: skip
@@ -112,16 +105,10 @@ class VerdictThresholds:
 
     # --- detectors with a say (`custom_verdicts.py`, `strange_ranks.py`) --------------------------------------------
 
-    strange_recent: int = threshold(6, "judged iterations",
-        "The newest ones, in which it counts how often a detector finds a rank strange.",
-        "chosen: as many as for causes of ours")  # fmt: skip
-    strange_seen: int = threshold(4, "iterations of strange_recent",
+    strange_seen: int = threshold(4, "iterations of the recent ones",
         "A detector with a say opens no verdict on a rank that it finds strange in fewer.",
         "formula: a rank that is strange in one healthy iteration of 20 reaches it once in 12,000, and 3 of 6 once "
         "in 450")  # fmt: skip
-    witness_seen: int = threshold(3, "iterations of strange_recent",
-        "Evidence names no witness that finds a suspect strange in fewer.",
-        "chosen: as many as a late rank must be seen; the suspect is accused already")  # fmt: skip
     custom_probability: float = threshold(0.5, "probability",
         "The suspect of a verdict that a detector opens.",
         "chosen: nobody has measured how often a stranger's detector is right")  # fmt: skip

@@ -30,7 +30,7 @@ from irregulars.dtypes import Flags, Floats, Ints
 from irregulars.errors import PluginError
 from irregulars.validation import first_line
 
-RECENT: Final = VERDICTS.strange_recent  # newest iterations that an alarm goes by: as where a detector opens verdicts
+RECENT: Final = VERDICTS.recent  # newest iterations that an alarm goes by: as where a detector opens verdicts
 
 # Strange ones among them that raise it: a single one is noise of networks and hosts
 SEEN: Final = VERDICTS.strange_seen

@@ -47,7 +47,7 @@ from tests.detectors.transfers import (
     touching,
 )  # fmt: skip
 
-OF_LANES: Final = ("lane_sigmas", "like_accused", "telling_ratio", "queue_ns", "model_error")
+OF_LANES: Final = ("lane_sigmas", "like_accused", "queue_ns", "model_error")
 CHANCES: Final = (
     "accused", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody", "waits_for_unlogged",
 )  # fmt: skip
