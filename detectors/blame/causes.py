@@ -72,11 +72,10 @@ def find_causes(
 def _explain(lane: Lane, unexplained: Unexplained, accused: Device | None) -> Explanation:
     """Return what may be behind the excess of a lane; nothing where one rank alone is logged, of several.
 
-    Whether the others worked as long, or came late, or waited for it: nothing tells. Nor does anything where no
-    operator has a length: then waiting looks like work.
+    Whether the others worked as long, or came late, or waited for it: nothing tells.
     """
     topology = unexplained.topology
-    if (topology.unlogged and len(topology.logged) < 2) or not unexplained.seen.has_lengths:
+    if topology.unlogged and len(topology.logged) < 2:
         return Explanation(None, (), frozenset([lane]))
     if lane.kind == "work":
         return explain_work(lane, unexplained, accused)

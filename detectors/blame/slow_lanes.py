@@ -60,12 +60,6 @@ class SeenLanes:
         return {accused: True} | told | {accused: True}
 
     @cached_property
-    def has_lengths(self) -> bool:
-        """Whether any transfer took time; true as well where none is known."""
-        own = [one.lane_columns.values[:, :2] for one in self._attributions]  # excess and usual time
-        return not any(map(len, own)) or any(bool((ns > 0).any()) for ns in own)
-
-    @cached_property
     def _typical(self) -> tuple[list[Lane], _Lanes]:
         """The lanes, in the order in which they appear, and what is typical of each."""
         parts = [one.lane_columns for one in self._attributions]

@@ -52,6 +52,10 @@ class BlameThresholds:
     min_own_late: float = threshold(0.2, "share of the late ranks",
         "A device with fewer of the ranks that are late together is not blamed for them.",
         "chosen: one rank may be late with four others by chance")  # fmt: skip
+    everybody_share: float = threshold(0.7, "share of the ranks",
+        "From here on, being late together accuses nobody.",
+        "chosen: commit ac47e0f, longer batches make nearly all ranks late")  # fmt: skip
+
     # --- slow work beside slow transfers (`work_causes.py`) ---------------------------------------------------------
 
     starved_times_quickest: float = threshold(2.0, "times the largest apparent speed-up of a rank",

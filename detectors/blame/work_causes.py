@@ -31,6 +31,10 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
     if lane == EVERYBODY:
         return Explanation(None, (), frozenset([lane]))
     late = _late_as(lane.first, unexplained.attributions, BLAME.late_share)
+    known = {rank for attribution in unexplained.attributions for rank in attribution.work_excess_ns}
+    if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
+        return Explanation(None, (), frozenset(one for path in unexplained.path_excess_ns for one in path
+                                               if one.kind == "work"))  # fmt: skip
     device = _owner_or_accused(lane.first, late, unexplained, accused)
     if len(late.intersection(device.ranks)) < BLAME.min_own_late * len(late):
         return Explanation(None, (), _works(late))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from irregulars.detectors.blame import causes, nic_ends, observation, standing_causes, transfer_causes
+from irregulars.detectors.blame import causes, nic_ends, observation, standing_causes, transfer_causes, work_causes
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.explanation import Explanation
 from irregulars.detectors.irregular import late_rank
@@ -125,6 +125,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     ),
     "veto: unsure": _everywhere("is_sure", _always(True)),
     "veto: unlogged ranks": (Seam(Topology, "hides_late_ranks", _always(False)),),
+    "veto: everybody late": (_limits(causes, "explain_work", work_causes, everybody_share=_INFINITE),),
     "veto: unconfirmed review": (
         Seam(StandingReview, "confirmed", lambda _own: lambda _self, found, **_named: found),
     ),

@@ -123,6 +123,13 @@ def test_a_rank_that_is_late_with_many_of_other_hosts_is_not_blamed(late: int, i
     assert blamed(late_by(dict.fromkeys(range(late), 50.0)), apart) == ("gpu" if is_blamed else None)
 
 
+@pytest.mark.parametrize(("known", "device"), [(9, "host"), (8, None)])
+def test_where_seven_in_ten_are_late_the_job_changed(known: int, device: str | None) -> None:
+    """The six ranks of a host are two thirds of all, or three quarters."""
+    topology = Topology(known, {rank: Place("h0" if rank < 6 else f"h{rank}", rank) for rank in range(known)}, {})
+    assert blamed(late_by(dict.fromkeys(range(6), 50.0), known), topology) == device
+
+
 @pytest.mark.parametrize(("late_ms", "device"), [(23.0, "gpu"), (27.0, "host")])
 def test_a_rank_is_as_late_from_half_of_the_latest_on(late_ms: float, device: str) -> None:
     assert blamed(always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late_ms, 3: 50.0}), TWO_EACH) == device
