@@ -34,6 +34,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from irregulars.detectors.job.thresholds import JOB
+
 LANE_KINDS: Final = ("work", "collective", "pair", "nic")
 
 
@@ -70,3 +72,8 @@ class LaneExcess(NamedTuple):
     slow_transfers: float = 1.0
     transfers: float = 1.0  # how many there were
     most_ns: float = 0.0  # the largest excess in iterations without a fault
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether one of several transfers has all of the excess: it hung, and what carries the lane is not slow."""
+        return self.transfers > 1 and self.slow_transfers < JOB.stray_transfers

@@ -15,6 +15,7 @@ from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.what_if import WhatIf, recovered_ratio
 from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 
@@ -64,8 +65,11 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
     for cause in causes:
         is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
         least_ns = (VERDICTS.spike_cost_of_one if is_one else VERDICTS.spike_cost) * spike.reference_ns
-        has_most = 2 * cause.explained_ns[spike.iteration] >= spike.excess_ns >= least_ns
-        if not has_most or _is_chore(cause) or not is_sure(cause):
+        own_ns = cause.explained_ns[spike.iteration]
+        has_most = 2 * own_ns >= spike.excess_ns - _stray_ns(
+            cause, attribution
+        )  # what hung besides is another matter
+        if spike.excess_ns < least_ns or not has_most or _is_chore(cause) or not is_sure(cause):
             continue
         if slow_transfers(cause, attribution, topology) >= VERDICTS.spike_transfers:
             return cause
@@ -75,3 +79,12 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
 def _is_chore(cause: Cause) -> bool:
     """Whether it is rank 0's own work: in most frameworks that rank saves, evaluates and logs for all."""
     return cause.kind == "slow_rank" and cause.suspects[0][0].ranks == (0,)
+
+
+def _stray_ns(cause: Cause, attribution: Attribution) -> float:
+    """Return what the path lost to single transfers that hung in other lanes, ns."""
+    known = attribution.lanes
+    return sum(
+        ns for lane, ns in attribution.path_excess_ns.items()
+        if ns > 0 and lane not in cause.lanes and lane in known and known[lane].is_stray
+    )  # fmt: skip

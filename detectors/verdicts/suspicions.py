@@ -78,6 +78,8 @@ class Suspicions:
         if not lost:
             return
         lane = max(sorted(lost), key=lambda one: lost[one])
+        if lane in attribution.lanes and attribution.lanes[lane].is_stray:
+            return  # one transfer hung, which is no device's doing
         total_ns = sum(ns for ns in attribution.path_excess_ns.values() if ns > 0)
         is_of_stage = _is_of_stage(lane, attribution, topology)
         known = Suspicion(attribution.iteration, lane, lost[lane], uneven_ns(attribution), total_ns, is_of_stage)

@@ -18,6 +18,7 @@ from irregulars.detectors.blame import causes, nic_ends, observation, standing_c
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.explanation import Explanation
 from irregulars.detectors.irregular import late_rank
+from irregulars.detectors.job.lanes import LaneExcess
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging import investigation, iteration_judge, standing_review, suspicion
 from irregulars.detectors.judging.investigation import Investigator
@@ -133,6 +134,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "spike veto: rank 0": (Seam(single_spikes, "_is_chore", _always(False)),),
     "spike veto: 8 sigmas": _spike(spike_sigmas=-_INFINITE),
     "spike veto: 3 transfers": _spike(spike_transfers=0.0),
+    "stray transfers": (Seam(LaneExcess, "is_stray", lambda _own: property(lambda _self: False)),),
     # Who is to blame
     "NIC rates": (Seam(investigation, "with_rates", _as_given), Seam(standing_review, "with_rates", _as_given)),
     "NIC that idles is not held back": (Seam(nic_ends, "_held", _as_given),),

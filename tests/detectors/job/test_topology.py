@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology, stages_from_transfers, topology_of
 from irregulars.messages.announcements import Announcement, Communicator
 
@@ -188,3 +188,13 @@ def test_who_logs_nothing_is_of_the_stage_of_those_it_works_with() -> None:
     groups = [(0, 1, 2, 3), (4, 5, 6), (2, 6, 10), tuple(range(11))]
     known = {0: 0, 1: 0, 4: 1, 5: 1, 8: 2, 9: 2}
     assert stages_from_transfers(counts, groups) == known | {2: 0, 3: 0, 6: 1}
+
+
+@pytest.mark.parametrize(
+    ("slow_transfers", "transfers", "is_stray"),
+    [(1.0, 8, True), (1.4, 8, True), (1.6, 8, False), (8.0, 8, False), (1.0, 1, False)],
+)
+def test_one_transfer_of_several_that_has_all_of_the_excess_is_stray(
+    slow_transfers: float, transfers: int, is_stray: bool
+) -> None:
+    assert LaneExcess(9.0, 9.0, 1.0, 0.0, slow_transfers, transfers).is_stray is is_stray

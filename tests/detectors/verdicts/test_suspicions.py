@@ -12,7 +12,7 @@ from irregulars.detectors.blame.causes import find_causes
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR
-from irregulars.detectors.job.lanes import EVERYBODY, Lane
+from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
 from irregulars.detectors.job.topology import Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
@@ -231,6 +231,11 @@ def test_what_is_asked_of_suspicions() -> None:
     assert suspicions.rivals([work(1)], [10], 60 * MS, kinds=("work",)) == 1
     # What ranks lost in iterations with uneven data is told
     assert set(late_in_turn([0, 2, 1, 3, 0, 2]).uneven(TOPOLOGY).values()) == {50 * MS}
+    # One transfer that hung is not noted
+    one = lost(0, pair=50.0)
+    stray = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=1.0, transfers=8.0)})
+    spread = replace(one, lanes={PAIR: LaneExcess(50 * MS, 10 * MS, MS, 1e6, slow_transfers=8.0, transfers=8.0)})
+    assert (noted(stray).lanes, noted(spread).lanes) == (set(), {PAIR})
 
 
 LATE_SIGMAS = IRREGULAR.late_sigmas
