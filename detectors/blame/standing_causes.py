@@ -193,7 +193,8 @@ def _stage_work(work_ns: Mapping[int, float], topology: Topology) -> dict[int, f
 def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
     """Whether what is taken for a stage's work is not waiting.
 
-    Unless its work on micro-batches is known, it must have most of the critical path.
+    Unless its work on micro-batches is known, it must have most of the critical path, and no stage more of the path
+    than its gaps contain: else some stage's work is within recvs that lay open, and gaps compare nothing.
     """
     if stage in _stage_work(one.microbatch_ns, topology):
         return True
@@ -202,7 +203,9 @@ def _works(one: Reviewed, stage: int, topology: Topology) -> bool:
         if rank in topology.stage_of:
             at = topology.stage_of[rank]
             path_ns[at] = path_ns.get(at, 0.0) + ns
-    return path_ns.get(stage, 0.0) >= max(path_ns.values(), default=math.inf)
+    gaps_ns = _stage_work(one.work_ns, topology)
+    hides_work = any(ns > BLAME.stage_path_of_gaps * gaps_ns.get(at, 0.0) for at, ns in path_ns.items())
+    return path_ns.get(stage, 0.0) >= max(path_ns.values(), default=math.inf) and not hides_work
 
 
 def _imbalance(reviewed: Sequence[Reviewed]) -> Cause | None:

@@ -131,6 +131,10 @@ class BlameThresholds:
     max_beside_ratio: float = threshold(0.75, "share of the recvs",
         "If ranks leave more open while they work, stages are not compared by their gaps.",
         "chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more")  # fmt: skip
+    stage_path_of_gaps: float = threshold(1.25, "times the gaps",
+        "A stage whose part of the path is longer hides work.",
+        "chosen: at most 1.11 in 56 drawn pipelines of two stages, 1.70 where recvs hid half of the work (commit "
+        "018ff29)")  # fmt: skip
     stage_excess: float = threshold(1.5, "times what delta allows",
         "A heavy stage that costs less is not told by a review.",
         "chosen: in 165 healthy drawn jobs stages differ by up to 1.2, in slow ones mostly by 1.8 and more (commit "

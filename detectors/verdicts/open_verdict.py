@@ -189,12 +189,13 @@ Name = Callable[[int], str]  # gives a verdict its id, from its first iteration
 def verdict_on_recurring(name: Name, cause: Cause, irregular: Iterable[Observation]) -> OpenVerdict:
     """Begin a verdict on a cause that was seen in some of the newest irregular iterations.
 
-    An iteration that is not long by itself belongs to it if it loses about as much to the cause as is typical.
+    An iteration that is not long by itself belongs to it if it loses about as much to the cause as is typical; the
+    newest one always does, as it may be the only one that is known of those in which data were uneven.
     """
     irregular = list(irregular)
     alike_ns = VERDICTS.same_share * median(cause.explained_ns.values())
-    is_long = {one.iteration for one in irregular if one.is_long}
-    own = {at: ns for at, ns in cause.explained_ns.items() if at in is_long or ns >= alike_ns}
+    belongs = {one.iteration for one in irregular if one.is_long} | {max(cause.explained_ns)}
+    own = {at: ns for at, ns in cause.explained_ns.items() if at in belongs or ns >= alike_ns}
     first = min(own)
     verdict = OpenVerdict(name(first), replace(cause, explained_ns=own), first)
     for observation in irregular:

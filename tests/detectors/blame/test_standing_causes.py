@@ -200,6 +200,12 @@ def test_a_heavy_stage_works_longer_before_it_is_through_with_its_messages(
     assert bool(found(some)) == is_said
 
 
+@pytest.mark.parametrize(("gaps_ms", "is_said"), [(70.0, True), (60.0, False)])
+def test_gaps_that_hold_less_than_the_path_compare_no_stages(gaps_ms: float, is_said: bool) -> None:
+    """Stage 0 has 78 ms of the path: what its gaps lack of that it worked while a recv lay open."""
+    assert bool(heavy(stage_ms=(gaps_ms, 120.0), path_ms=(78.0, 80.0))) == is_said
+
+
 @pytest.mark.parametrize(("late_ms", "is_said"), [(17.0, False), (19.0, True)])
 def test_uneven_data_cost_twice_what_delta_allows_and_more(late_ms: float, is_said: bool) -> None:
     """100 ms are more than 1.22 times the rest from 18.03 ms on."""

@@ -36,6 +36,13 @@ def recurring() -> OpenVerdict:
     return verdict_on_recurring(name, cause_of(irregular[1:]), irregular)
 
 
+def test_uneven_data_of_which_the_newest_iterations_lost_least_are_a_verdict() -> None:
+    """Those before it are known by what they lost, and no longer as observations."""
+    uneven = Cause("imbalance", (), frozenset(), None, {1: 40.0 * MS, 2: 40.0 * MS, 3: 40.0 * MS, 9: 1.0 * MS})
+    verdict = verdict_on_recurring(name, uneven, [replace(observation(9, late(1)), is_long=False)])
+    assert (verdict.first, verdict.last, verdict.seen) == (1, 9, 1)
+
+
 def standing() -> OpenVerdict:
     reviewed = [replace(observation(number, late(1)), reference_ns=150 * MS) for number in (8, 9)]
     history = [(number, {1: 50 * MS}) for number in range(5, 10)]
