@@ -20,7 +20,7 @@ from irregulars.detectors.arrays.runs import run_ends
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import uneven_ns
 from irregulars.detectors.blame.thresholds import BLAME
-from irregulars.detectors.job.lanes import Lane
+from irregulars.detectors.job.lanes import EVERYBODY, Lane
 from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.dtypes import Ints, Numbers
@@ -83,16 +83,17 @@ def _as_sure_as_seen(cause: Cause, reviewed: int) -> Cause:
 
 
 def _with_shared_time(found: Sequence[Cause], reviewed: Sequence[Reviewed]) -> list[Cause]:
-    """Let each of several slow ranks explain also the iterations in which another one came last.
+    """Let a slow rank explain also the iterations in which another one came last.
 
-    Of two ranks that are equally slow now the one comes last and now the other; the path shows the last one alone.
+    Of two ranks that are equally slow now the one comes last and now the other, and where a third one pauses both
+    wait; the path shows the last one alone.
     """
-    late = [cause for cause in found if cause.kind == "slow_rank"]
     shared = {}
-    for cause in late:
+    for cause in (one for one in found if one.kind == "slow_rank"):
         explained = dict(cause.explained_ns)
         for attribution in (one.attribution for one in reviewed if one.attribution.iteration not in explained):
-            others_ns = max(other.explained_ns.get(attribution.iteration, 0.0) for other in late)
+            path = attribution.path_excess_ns.items()
+            others_ns = max((ns for lane, ns in path if lane.kind == "work" and lane != EVERYBODY), default=0.0)
             own_ns = max(attribution.work_excess_ns.get(lane.first, 0.0) for lane in cause.lanes)
             if min(own_ns, others_ns) > 0:
                 explained[attribution.iteration] = min(own_ns, others_ns)
