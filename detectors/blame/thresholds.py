@@ -56,6 +56,22 @@ class BlameThresholds:
         "From here on, being late together accuses nobody.",
         "chosen: commit ac47e0f, longer batches make nearly all ranks late")  # fmt: skip
 
+    # --- ranks of one host that are last in turn (`work_causes.py`) -------------------------------------------------
+
+    turns_iterations: int = threshold(4, "iterations",
+        "With fewer that lost time to ranks' work, a host's ranks do not take turns.",
+        "chosen: one for each GPU of a small host")  # fmt: skip
+    turns_share: float = threshold(0.8, "share of what paths lost to ranks' work",
+        "If a host's ranks have less, they do not take turns.",
+        "chosen: on jobs of two simulators by other authors (commit f4481a5)")  # fmt: skip
+    turn_share: float = threshold(0.05, "share of what the host's ranks lost",
+        "A rank with less takes no part in the turns.",
+        "chosen: less is what a rank on time loses by noise")  # fmt: skip
+    max_turn_share: float = threshold(0.6, "share of what the host's ranks lost",
+        "If one rank has more, the host's ranks do not take turns.", "chosen: more than half")  # fmt: skip
+    taking_turns_share: float = threshold(0.75, "share of the host's ranks",
+        "If fewer take part, the host's ranks do not take turns.", "chosen: three of four GPUs")  # fmt: skip
+
     # --- slow work beside slow transfers (`work_causes.py`) ---------------------------------------------------------
 
     starved_times_quickest: float = threshold(2.0, "times the largest apparent speed-up of a rank",

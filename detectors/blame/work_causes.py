@@ -30,6 +30,9 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
     """
     if lane == EVERYBODY:
         return Explanation(None, (), frozenset([lane]))
+    host = _host_in_turns(lane.first, unexplained)
+    if host is not None:
+        return _blame(host, unexplained)
     late = _late_as(lane.first, unexplained.attributions, BLAME.late_share)
     known = {rank for attribution in unexplained.attributions for rank in attribution.work_excess_ns}
     if len(late) > 1 and len(late) >= BLAME.everybody_share * len(known):
@@ -49,6 +52,46 @@ def _blame(device: Device, unexplained: Unexplained) -> Explanation:
 
 def _works(ranks: Sequence[int] | set[int]) -> frozenset[Lane]:
     return frozenset(Lane("work", rank) for rank in ranks)
+
+
+# --- ranks of one host that are last in turn ------------------------------------------------------------------------
+
+
+def _host_in_turns(rank: int, unexplained: Unexplained) -> Device | None:
+    """Return the rank's host if paths lose their time to its ranks, now to this one and now to that; else None.
+
+    Where operators overlap, how long a rank works that is not the last is not seen: it waits for the one that is. So
+    the host is not told by ranks that are late together.
+    """
+    host = unexplained.topology.host(rank)
+    if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
+        return None
+    # Whether paths lose nearly all of the time that they lose to work to a host's ranks, and to most of these.
+    works = [
+        {lane.first: ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY}
+        for path in unexplained.path_excess_ns
+    ]
+    works = [work for work in works if work]
+    by_rank = [sum(work.get(rank, 0.0) for work in works) for rank in host.ranks]
+    own_ns, all_ns = sum(by_rank), sum(sum(work.values()) for work in works)
+    taking = sum(ns >= BLAME.turn_share * own_ns for ns in by_rank)
+    take_turns = (
+        len(works) >= BLAME.turns_iterations
+        and own_ns >= BLAME.turns_share * all_ns > 0
+        and max(by_rank) <= BLAME.max_turn_share * own_ns
+        and taking >= BLAME.taking_turns_share * len(host.ranks)
+    )
+    return host if take_turns and _are_all_late(host, unexplained.attributions) else None
+
+
+def _are_all_late(host: Device, attributions: Sequence[Attribution]) -> bool:
+    """Whether in the typical iteration nearly all ranks of a host work longer, whoever else seems to."""
+    shares = []
+    for attribution in attributions:
+        late_ns = [attribution.work_excess_ns.get(rank, 0.0) for rank in host.ranks]
+        if max(late_ns) > 0:
+            shares.append(sum(ns >= BLAME.late_share * max(late_ns) for ns in late_ns) / len(late_ns))
+    return bool(shares) and median(shares) >= BLAME.taking_turns_share
 
 
 # --- ranks that are late together -----------------------------------------------------------------------------------

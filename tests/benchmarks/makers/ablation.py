@@ -140,6 +140,7 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     "NIC that idles is not held back": (Seam(nic_ends, "_held", _as_given),),
     "starved ranks": (Seam(transfer_causes, "_or_starved", _as_given),),
     "peers held apart": (Seam(transfer_causes, "_held_apart", lambda _own: lambda _device, told, _scene: told),),
+    "ranks of a host in turns": (Seam(work_causes, "_host_in_turns", _always(None)),),
     "accused stays accused": (
         Seam(causes, "explain_work", lambda own: lambda lane, rest, _accused: own(lane, rest, None)),
     ),

@@ -19,6 +19,15 @@ from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from tests.detectors.lost_time import APART, MS, TWO_EACH, WORK, always, named, seen
 
+HOSTS_OF_FOUR = Topology(16, {rank: Place(f"h{rank // 4}", rank % 4, "eth0") for rank in range(16)}, {})
+
+
+def overlapped(last: Sequence[int], late: Sequence[int], common: float = 100.0) -> list[Attribution]:
+    """Iterations in which now this rank comes last and now that, and all seem to work longer, some 90 ms more."""
+    longer = {rank: common + 90.0 * (rank in late) for rank in range(16)}
+    return [seen(n, {Lane("work", rank): 60.0}, {}, longer) for n, rank in enumerate(last)]
+
+
 FOUR_EACH = Topology(8, {rank: Place(f"h{rank // 4}", rank % 4) for rank in range(8)}, {0: tuple(range(8))})
 
 
@@ -35,6 +44,11 @@ def test_ranks_of_a_host_that_are_late_together() -> None:
     turns = [seen(n, {WORK[2 + n % 2]: 50.0}, {}, {rank: 50.0 * (rank == 2 + n % 2) for rank in range(6)})
              for n in range(6)]  # fmt: skip
     assert "host" not in [device for _, device, _ in named(turns, TWO_EACH)]
+    # A slow host stands out where its ranks are last in turn, though all ranks seem to work longer
+    host, turns = (4, 5, 6, 7), [4, 5, 6, 7, 5, 4]
+    for common in (0.0, 100.0, 400.0):
+        assert named(overlapped(turns, host, common), HOSTS_OF_FOUR) == [("slow_rank", "host", host)]
+    assert named(overlapped([4] * 6, host, common=400.0), HOSTS_OF_FOUR) == []  # it is everybody
     # A ranks own work accuses its gpu
     (cause,) = find_causes(always(5, {WORK[2]: 50.0, WORK[3]: 1.0}), APART)
     assert (cause.kind, cause.suspects[0][0].ranks, cause.communicator) == ("slow_rank", (2,), None)
@@ -140,6 +154,52 @@ def test_an_accused_host_stays_so_to_a_quarter_of_the_latest() -> None:
     for late_ms, device in ((11.5, "gpu"), (13.5, "host")):
         some = always(5, {WORK[3]: 50.0}, {}, {0: 0.0, 1: 0.0, 2: late_ms, 3: 50.0})
         assert find_causes(some, TWO_EACH, host)[0].suspects[0][0].kind == device
+
+
+# Ranks of one host of eight take turns in being last, where all ranks seem to work longer: nothing else shows it.
+
+
+def turns(
+    last: Sequence[int], cost_ms: Mapping[int, float] | None = None, late: Collection[int] = range(8)
+) -> str | None:
+    """Whom iterations blame in which these ranks come last, each at its cost, and `late` work much longer."""
+    longer = {rank: 400.0 + 90.0 * (rank in late) for rank in range(32)}
+    costs = dict.fromkeys(range(32), 60.0) | dict(cost_ms or {})
+    return blamed([seen(n, {Lane("work", rank): costs[rank]}, {}, longer) for n, rank in enumerate(last)])
+
+
+@pytest.mark.parametrize(("iterations", "device"), [(4, "host"), (3, None)])
+def test_turns_take_four_iterations(iterations: int, device: str | None) -> None:
+    topology = Topology(16, HOSTS_OF_FOUR.places, {})
+    longer = {rank: 400.0 + 90.0 * (rank < 4) for rank in range(16)}
+    last = [0, 1, 2, 3][:iterations]
+    some = [seen(n, {Lane("work", rank): 60.0}, {}, longer) for n, rank in enumerate(last)]
+    assert blamed(some, topology) == device
+
+
+@pytest.mark.parametrize(("others", "device"), [(1, "host"), (3, None)])
+def test_nearly_all_that_is_lost_to_work_is_the_host_s(others: int, device: str | None) -> None:
+    """480 of 535 ms, or 480 of 645 ms."""
+    assert turns([*range(8), *range(20, 20 + others)], dict.fromkeys(range(20, 23), 55.0)) == device
+
+
+@pytest.mark.parametrize(("few_ms", "device"), [(18.0, "host"), (13.5, None)])
+def test_a_rank_takes_part_from_a_twentieth_on(few_ms: float, device: str | None) -> None:
+    """Five ranks lose 60 ms each, a sixth as much as is asked: three quarters of the host take part with it."""
+    assert turns([0, 1, 2, 3, 4, 5], {5: few_ms}) == device
+
+
+@pytest.mark.parametrize(("most_ms", "device"), [(560.0, "host"), (700.0, None)])
+def test_a_rank_that_has_most_of_it_is_slow_by_itself(most_ms: float, device: str | None) -> None:
+    """560 of 980 ms are 0.57, 700 of 1,120 ms 0.63."""
+    assert turns(range(8), {0: most_ms}) == device
+
+
+@pytest.mark.parametrize(("late", "device"), [(range(6), "host"), (range(5), None)])
+def test_three_quarters_of_the_host_work_longer(late: Collection[int], device: str | None) -> None:
+    longer = {rank: 90.0 * (rank in late) for rank in range(8)} | dict.fromkeys(range(8, 32), 80.0)
+    some = [seen(n, {Lane("work", rank): 60.0}, {}, longer) for n, rank in enumerate([0, 1, 2, 3, 4, 5] * 2)]
+    assert blamed(some) == device
 
 
 RANKS = range(8)
