@@ -49,8 +49,8 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     """Find what makes all of these iterations longer than they need be.
 
     `reviewed`: some regular iterations, the more the surer; fewer than `BLAME.review_iterations` give nothing.
-    `delta`: a cause counts if the iterations take more than this times what they would take without it; slow
-    transfers of a device may cost half as much beyond 1: other lanes acquit noise, and some rank is always late.
+    `delta`: a cause counts if the iterations take longer than without it by more than this ratio; slow transfers of a
+    device may cost less (`BLAME.standing_transfer_excess`).
     """
     if len(reviewed) < BLAME.review_iterations:
         return []
@@ -58,7 +58,8 @@ def review(reviewed: Sequence[Reviewed], topology: Topology, delta: float) -> li
     found = [_as_sure_as_seen(one, len(reviewed)) if one.kind == "slow_rank" else one for one in found]
     # One device must be more probable than all others: without a healthy past a choice says too little.
     named = [one for one in found if is_sure(one) and all(p >= BLAME.min_probability for _, p in one.suspects[:1])]
-    causes = [one for one in named if _matters(one, reviewed, 1 + (delta - 1) * (0.5 if _is_of_network(one) else 1))]
+    least = 1 + BLAME.standing_transfer_excess * (delta - 1)
+    causes = [one for one in named if _matters(one, reviewed, least if _is_of_network(one) else delta)]
     if causes:
         return causes
     stage = _slow_stage(reviewed, topology, 1 + BLAME.stage_excess * (delta - 1))
@@ -76,7 +77,7 @@ def _is_of_network(cause: Cause) -> bool:
 def _as_sure_as_seen(cause: Cause, reviewed: int) -> Cause:
     """Let a device be as probable as it was seen regularly: luck makes another rank late in each iteration.
 
-    How much of what is lost to late ranks it explains says something of the others, not of it.
+    Its share of the loss to late ranks depends on how late the others are.
     """
     probability = (len(cause.explained_ns) + 0.5) / (reviewed + 1)
     return replace(cause, suspects=tuple((device, probability) for device, _ in cause.suspects))
@@ -124,8 +125,8 @@ def _slow_stage(reviewed: Sequence[Reviewed], topology: Topology, delta: float) 
     """Find a pipeline stage all of whose ranks work longer than the ranks of the other stages.
 
     Its excess is the difference between the median work of its ranks and that of the ranks of the median other
-    stage: the other stages wait for it in each iteration. Of several that seem to, which is how long the first and
-    the last one work on a line through the others, the costliest is it.
+    stage: the other stages wait for it in each iteration. Where several seem heavy (that of the first and the last
+    one is extrapolated), the costliest is taken.
     """
     hides_work = median(one.beside_ratio for one in reviewed) > BLAME.max_beside_ratio
     work_ns = [_work_of_stages(one, topology, has_gaps=not hides_work) for one in reviewed]

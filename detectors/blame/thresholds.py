@@ -102,7 +102,7 @@ class BlameThresholds:
         "Beside the accused lane, a lane with a smaller excess is not slow.",
         "chosen: a seventh or so; what a device carries slows by about as much as the accused lane")  # fmt: skip
     queue_ns: float = threshold(100_000.0, "ns for each transfer",
-        "A lane with a smaller excess tells nothing where what is predicted would hardly be noticed.",
+        "A lane with a smaller excess tells nothing where the predicted slow-down would hardly be noticed.",
         "chosen: a small message waits as long behind the traffic of a busy port (commit a900fc1)")  # fmt: skip
     model_error: float = threshold(0.03, "ratio to the lane's usual time",
         "Error of a lane's usual time besides its noise.",
@@ -144,6 +144,9 @@ class BlameThresholds:
         "A cause that shows in fewer is not told by a review.",
         "chosen: four of five, since a fault that stands is there always and lost rows hide it now and "
         "then")  # fmt: skip
+    standing_transfer_excess: float = threshold(0.5, "times what delta allows",
+        "Slow transfers of a device that cost less are not told by a review.",
+        "chosen: half; lanes beside it acquit noise, while some rank is always late")  # fmt: skip
     max_beside_ratio: float = threshold(0.75, "share of the recvs",
         "If ranks leave more open while they work, stages are not compared by their gaps.",
         "chosen: 1F1B that posts the next recv early leaves two in three open, interleaving more")  # fmt: skip

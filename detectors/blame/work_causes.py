@@ -164,9 +164,8 @@ def owner(late: set[int], attributions: Sequence[Attribution], topology: Topolog
     if not late:
         return None
     device = _shared_by(min(late), late, attributions, topology)
-    return (
-        device if device.kind in ("gpu", "host") and _likeness(late, device, topology) > BLAME.min_likeness else None
-    )
+    is_one = device.kind in ("gpu", "host") and _likeness(late, device, topology) > BLAME.min_likeness
+    return device if is_one else None
 
 
 # --------------------------------------------------------------------------------------------------------------------

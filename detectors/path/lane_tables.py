@@ -108,8 +108,8 @@ def usual_lanes(table: LaneTable) -> dict[Lane, UsualLane]:
 
     A handful of iterations says little of one lane's noise: it may have been calm by chance, or be in one of two
     modes between which all of its kind change. So it has at least the noise that lanes which move as many bytes have
-    together (the pooled variance of their times, relative to the median of each), and a time that lanes of its kind
-    usually take is none that it never had.
+    together (the pooled variance of their times, relative to the median of each), and the time
+    that lanes of its kind usually take counts as one that it had.
     """
     values = np.full((4, len(table.lanes)), np.nan)
     seen_in, number = np.unique(table.counts > 0, axis=0, return_inverse=True)

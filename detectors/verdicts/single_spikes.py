@@ -66,9 +66,8 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
         is_one = bool(cause.suspects) and cause.suspects[0][0].kind == "gpu"
         least_ns = (VERDICTS.spike_cost_of_one if is_one else VERDICTS.spike_cost) * spike.reference_ns
         own_ns = cause.explained_ns[spike.iteration]
-        has_most = 2 * own_ns >= spike.excess_ns - _stray_ns(
-            cause, attribution
-        )  # what hung besides is another matter
+        longer_ns = spike.excess_ns - _stray_ns(cause, attribution)  # transfers that hung besides are another matter
+        has_most = 2 * own_ns >= longer_ns
         if spike.excess_ns < least_ns or not has_most or _is_chore(cause) or not is_sure(cause):
             continue
         if slow_transfers(cause, attribution, topology) >= VERDICTS.spike_transfers:
