@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,10 +63,15 @@ class HangWatch:
         newest = (rows for rows in self.newest if self.hung is None or rows.number > self.hung)
         return any(rows.columns["unended"].any() for rows in newest)
 
-    def look(self, reader: OperatorReader, read_back: ReadBack) -> tuple[Hang, dict[str, Column]] | None:
+    def look(
+        self, reader: OperatorReader, read_back: ReadBack, stood_since_ns: float
+    ) -> tuple[Hang, dict[str, Column]] | None:
         """Return the hang that the newest iterations show, and the operators in which it was found.
 
         None if there is none, or the same one was published.
+
+        `stood_since_ns`: a hang of which neither rank nor operator is known counts if it began before, ns since the
+        epoch: for a moment, a job that was killed at its work looks the same.
         """
         if not self.has_unended:
             return None
@@ -73,7 +79,7 @@ class HangWatch:
         lost = _lost_share_of_ranks(reader, lost_shares(columns))
         trusted = {rank for rank, share in lost.items() if share <= JUDGING.most_lost_share}
         hang = find_hang(columns, reader.topology, trusted, {rank for rank in trusted if lost[rank] > 0})
-        if hang is None:
+        if hang is None or not (hang.ranks or hang.silent or (hang.since_ns or math.inf) < stood_since_ns):
             return None
         self.hung, before = self.newest[-1].number, self.told
         self.told = self.hung, hang.ranks

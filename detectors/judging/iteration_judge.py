@@ -11,6 +11,7 @@ does it hang, and does it still? hang_watch.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -313,14 +314,15 @@ class IterationJudge:
 
         The revisions that close earlier hangs come after it, so that a host which both accuse is accused all along.
         """
-        found = self._hangs.look(self._reader, read_back)
+        until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
+        stood_since_ns = (until_ns or 0) - JUDGING.most_apart * self._window.mean_ns
+        found = self._hangs.look(self._reader, read_back, math.inf if reason == "silent" else stood_since_ns)
         if found is None:
             return []
         hang, columns = found
         self._log.add_hung(columns, self._topology.names)
         last = self._hangs.newest[-1]
         observation = Observation(last.number, last.elapsed_ns, self._window.mean_ns, last.start_ns, None)
-        until_ns = max((a.recorded_until_ns or 0 for a in self._reader.announcements.values()), default=0) or None
         if until_ns is None and hang.since_ns is not None and reason == "silent":
             until_ns = hang.since_ns + round(self._silence_s * 1e9)  # it has lasted for the silence at least
         verdict = self._tracker.hang(hang, observation, until_ns, reason, self._topology)

@@ -10,7 +10,9 @@ The first of these that is found is to blame:
 4. **silent**: where only some ranks are logged, these chains all end in one operator, and its members that log
    nothing are all that nobody saw arrive. A process that has died leaves no dump;
 5. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
-   from the other than it sent back: it posted its next recv early, and stopped at its work on the last.
+   from the other than it sent back: it posted its next recv early, and stopped at its work on the last;
+6. **nobody known**: each rank that logs stands in such an operator, and behind ranks that log nothing. The job hangs,
+   and nothing says for whom.
 
 All others wait, and are victims.
 """
@@ -35,7 +37,8 @@ _MOST_SILENT = 8  # who are named: those of a host. Of more it is only said that
 class Hang(NamedTuple):
     """What hangs."""
 
-    # Those to look at: that did not arrive, or that stopped inside. Empty: too many log nothing to name them.
+    # Those to look at: that did not arrive, or that stopped inside. Empty: too many log nothing to name them, and if
+    # `silent` is 0 not even the operator is known at which all wait.
     ranks: tuple[int, ...]
     waiting: int  # how many other ranks are inside an operator that has not ended
     # Codes of the operator in which most ranks wait for them, or in which they stopped
@@ -82,7 +85,7 @@ def find_hang(
             waiting = [row for rank, row in standing.head_rows.items() if rank in stopped - owing]
             return _hang(owing, columns, waiting, standing, has_arrived=False)
     if not stopped:
-        return _silence(columns, standing)
+        return _silence(columns, standing) or _everybody_waits(columns, standing)
     heads = [row for rank, row in standing.head_rows.items() if rank in stopped]
     return _hang(stopped, columns, heads, standing, has_arrived=True, is_shared=is_shared)
 
@@ -158,6 +161,10 @@ class _Standing:
     def have_all_entered(self, one: Operation) -> bool:
         """Whether an operation has a row of everybody who takes part."""
         return not self._absent(one)
+
+    def have_all_stopped(self) -> bool:
+        """Whether each trusted rank stands in an operation."""
+        return self._trusted <= self.head.keys()
 
     def last_in_line(self) -> set[int]:
         """Return the ranks at which all chains of waiting end; none that may wait for a rank that logs nothing."""
@@ -274,6 +281,13 @@ def _silence(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
     rows = [row for row in standing.head_rows.values() if _operation(columns, row) == one]
     named = silent if len(silent) <= _MOST_SILENT else set()
     return _hang(named, columns, rows, standing, has_arrived=False)._replace(silent=len(silent))
+
+
+def _everybody_waits(columns: Mapping[str, Column], standing: _Standing) -> Hang | None:
+    """Say that all wait, where each rank that logs does."""
+    if not standing.have_all_stopped():
+        return None
+    return _hang(set(), columns, list(standing.head_rows.values()), standing, has_arrived=False)
 
 
 def _hang(

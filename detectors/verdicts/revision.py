@@ -194,6 +194,8 @@ def hang_text(hang: Hang, topology: Topology) -> str:
     """Say who waits where, and for whom."""
     where = f"{OPERATORS[hang.operator]} on {_name(hang.communicator, topology)}"
     who = "1 rank waits" if hang.waiting == 1 else f"{hang.waiting} ranks wait"
+    if not hang.ranks and not hang.silent:
+        return f"{who} in operators that never ended, most of them in {where}, and all behind ranks that log nothing"
     if not hang.ranks:
         return f"{who} in operators that never ended; {hang.silent} ranks that belong to {where} log nothing"
     ranks = f"rank {hang.ranks[0]}" if len(hang.ranks) == 1 else f"ranks {', '.join(map(str, hang.ranks[:8]))}"

@@ -1,8 +1,8 @@
 """When a single iteration accuses: a spike that is clear, and that was not the beginning of something that lasts.
 
 It is clear where it stands out of the noise, cost enough, and one cause explains most of what took longer; transfers
-must have been slow more than once. Rank 0 has chores: being late once accuses it of nothing. It is decided some
-iterations later, when it is known that nothing followed.
+must have been slow more than once. Of a rank that lost rows it may be the loss that shows, and rank 0 has chores:
+being late once accuses it of nothing. It is decided some iterations later, when it is known that nothing followed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from irregulars.detectors.blame.causes import Cause, find_causes, is_sure, slow_transfers
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.blame.what_if import WhatIf, recovered_ratio
-from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.job.topology import Device, Topology
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
@@ -70,6 +70,8 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
         has_most = 2 * own_ns >= longer_ns
         if spike.excess_ns < least_ns or not has_most or _is_chore(cause) or not is_sure(cause):
             continue
+        if any(_may_be_loss(device, attribution) for device, _ in cause.suspects[:1]):
+            continue
         if slow_transfers(cause, attribution, topology) >= VERDICTS.spike_transfers:
             return cause
     return None
@@ -78,6 +80,12 @@ def clear_cause(spike: Observation, topology: Topology) -> Cause | None:
 def _is_chore(cause: Cause) -> bool:
     """Whether it is rank 0's own work: in most frameworks that rank saves, evaluates and logs for all."""
     return cause.kind == "slow_rank" and cause.suspects[0][0].ranks == (0,)
+
+
+def _may_be_loss(device: Device, attribution: Attribution) -> bool:
+    """Whether lost rows may be all that shows: of a host or a stage, if no majority of its ranks logged all."""
+    lost = len(attribution.incomplete.intersection(device.ranks))
+    return 2 * lost >= len(device.ranks) if device.kind in ("host", "stage") else lost > 0
 
 
 def _stray_ns(cause: Cause, attribution: Attribution) -> float:

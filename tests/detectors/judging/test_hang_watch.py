@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -54,18 +55,18 @@ def test_hangs_are_found_once() -> None:
     job = hung()
     watch = watched(job)
     assert watch.has_unended
-    found = watch.look(job.reader, job.read_back)
+    found = watch.look(job.reader, job.read_back, math.inf)
     assert found is not None
     assert found[0].ranks == (2,)
     assert np.isnan(found[1]["elapsed_ns"]).sum() == 3
     assert not watch.has_unended
-    assert watch.look(job.reader, job.read_back) is None
+    assert watch.look(job.reader, job.read_back, math.inf) is None
     # A job whose operators all ended does not hang
     job = hung()
     watch = HangWatch()
     for rows in job.rows[:-1]:
         watch.add(rows)
-    assert watch.look(job.reader, job.read_back) is None
+    assert watch.look(job.reader, job.read_back, math.inf) is None
     assert job.spans == []
 
 
@@ -96,9 +97,27 @@ def apart(iterations: int, ahead: int) -> ReadJob:
 @pytest.mark.parametrize("ahead", [1, 3, 8])
 def test_a_rank_that_stopped_is_found_although_others_went_on_for_a_while(ahead: int) -> None:
     job = apart(30, ahead)
-    found = watched(job).look(job.reader, job.read_back)
+    found = watched(job).look(job.reader, job.read_back, math.inf)
     assert found is not None
     assert found[0].ranks == (3,)
+
+
+def test_where_nobody_can_be_named_ranks_must_have_stood_for_a_while() -> None:
+    groups = {"world": ("world", [0, 1, 2, 3]), "tp0": ("tp", [0, 1]), "tp1": ("tp", [2, 3])}
+    job = LockstepJob(groups)
+    job.iterate(range(30), lambda one, _: one.collective("world", MS))
+    since_ns = job.now_ns[0]
+    for rank, communicator in ((0, "tp0"), (2, "tp1")):
+        row = {"communicator": communicator, "sequence": 30, "iteration": 29, "start_ns": since_ns}
+        job.rows[rank].append(row)
+    for rank in (1, 3):  # nothing is known of these
+        job.rows[rank].clear()
+        job.iteration_rows[rank].clear()
+    read = ReadJob(job.trace())
+    assert watched(read).look(read.reader, read.read_back, since_ns - 1) is None
+    found = watched(read).look(read.reader, read.read_back, since_ns + 1)
+    assert found is not None
+    assert (found[0].ranks, found[0].silent, found[0].waiting) == ((), 0, 2)
 
 
 def test_of_ranks_that_ended_long_ago_nothing_is_kept() -> None:
@@ -112,7 +131,7 @@ def test_of_a_rank_that_lost_two_per_cent_of_its_rows_a_missing_one_says_nothing
 ) -> None:
     """One row of 60 is 1.7 %, one of 44 is 2.3 %."""
     job = hung(iterations, lost_rows=1)
-    found = watched(job).look(job.reader, job.read_back)
+    found = watched(job).look(job.reader, job.read_back, math.inf)
     assert (found is not None and found[0].ranks == (2,)) == is_trusted
 
 
@@ -120,13 +139,13 @@ def test_late_rows_of_a_hang() -> None:
     # Rows that come late and stand too make it worth another look
     job = hung()
     watch = watched(job)
-    watch.look(job.reader, job.read_back)
+    watch.look(job.reader, job.read_back, math.inf)
     late = watch.newest[-1].only([3])
     watch.add_late(late)
     assert watch.has_unended
     # Late rows of ranks that stand nowhere change nothing
     job = hung()
     watch = watched(job)
-    watch.look(job.reader, job.read_back)
+    watch.look(job.reader, job.read_back, math.inf)
     watch.add_late(job.rows[28].only([3]))
     assert not watch.has_unended

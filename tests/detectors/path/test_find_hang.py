@@ -205,8 +205,16 @@ def test_silent_members_and_ends_of_walks() -> None:
     found = find_hang(columns_of([(rank, WORLD, 7, None) for rank in range(3)]), topology, range(3))
     assert found is not None
     assert (found.ranks, found.silent, found.waiting) == ((), 9, 3)
-    # Where chains lead to several operators with silent members nobody is told
-    assert partly_logged((0, LEFT, 7, None), (2, RIGHT, 4, None)) is None
+    # Where chains lead to several operators with silent members it is said that all wait, and nobody is named
+    found = partly_logged((0, LEFT, 7, None), (2, RIGHT, 4, None))
+    assert found is not None
+    assert (found.ranks, found.silent, found.waiting) == ((), 0, 2)
+    # While one that logs is at work the others may only wait for it
+    rows = columns_of([(0, LEFT, 7, None), (2, RIGHT, 4, None)])
+    logs_too = replace(
+        TOPOLOGY, world_size=5, places={rank: Place() for rank in range(5)}, unlogged=frozenset({1, 3})
+    )
+    assert find_hang(rows, logs_too, (0, 2, 4)) is None
     # Walks end in long chains and in circles
     chain = {at: [at + 1] for at in range(5_000)}
     assert last_groups(chain) == [{5_000}]

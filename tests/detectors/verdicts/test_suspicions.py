@@ -281,6 +281,24 @@ def test_causes_that_are_no_spike() -> None:
     # A cause that explains less than half is not clear
     shared = {work(rank): 25.0 for rank in (1, 2, 3)}
     assert clear_cause(replace(observation(7, shared), sigmas=9.0), TOPOLOGY) is None
+    # Of a rank that lost rows it may be the loss that shows
+    one = spike(7)
+    assert one.attribution is not None
+    holed = replace(one, attribution=replace(one.attribution, incomplete=frozenset({1})))
+    assert clear_cause(holed, TOPOLOGY) is None
+
+
+@pytest.mark.parametrize(("lost", "is_clear"), [((), True), ((2,), True), ((2, 3), False), ((2, 3, 4, 5), False)])
+def test_a_host_is_late_if_a_majority_of_its_ranks_that_logged_all_are(lost: tuple[int, ...], is_clear: bool) -> None:
+    ranks = (2, 3, 4, 5)
+    places = {rank: Place("node-1" if rank in ranks else f"other-{rank}", rank) for rank in range(12)}
+    topology = Topology(12, places, {0: tuple(range(12))})
+    one = spike(7, rank=2)
+    assert one.attribution is not None
+    work_excess_ns = {rank: 50.0 * MS if rank in ranks else 0.0 for rank in range(12)}
+    attribution = replace(one.attribution, work_excess_ns=work_excess_ns, incomplete=frozenset(lost))
+    cause = clear_cause(replace(one, attribution=attribution), topology)
+    assert (cause is not None) == is_clear
 
 
 def test_spikes_are_told_when_they_are_known() -> None:
