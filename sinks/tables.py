@@ -19,7 +19,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Verdict
 from irregulars.messages.opinions import Opinion
-from irregulars.messages.reasons import encode_reasons
+from irregulars.messages.reasons import Step, encode_reasons
 from irregulars.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 from irregulars.validation import LARGEST
 
@@ -64,7 +64,12 @@ TABLES: Final[Mapping[str, TableFormat]] = {
                 **_ITERATION, "started_at": _TIME, "elapsed_ns": pa.int64(), "phase": pa.string(),
                 "ranks_reported": pa.uint32(), "verdict_ids": pa.list_(pa.string()),
             },
-            {"reference_ns": pa.float64(), "is_irregular": pa.bool_()},
+            {
+                "reference_ns": pa.float64(), "is_irregular": pa.bool_(), "part": pa.string(),
+                "part_rank": pa.uint32(), "part_peer": pa.uint32(), "part_operator": pa.string(),
+                "part_communicator": pa.string(), "part_ns": pa.float64(), "part_usual_ns": pa.float64(),
+                "last_rank": pa.uint32(), "last_ns": pa.float64(),
+            },
         ),
         key=("job", "attempt", "iteration"),
         version="ranks_reported",
@@ -290,8 +295,17 @@ def _announced(announcement: Announcement) -> dict[str, Any]:
 def _judged(iteration: JudgedIteration) -> dict[str, Any]:
     return _of(
         "iterations", iteration, started_at=iteration.start_ns, reference_ns=_known(iteration.reference_ns),
-        verdict_ids=list(iteration.verdict_ids),
+        verdict_ids=list(iteration.verdict_ids), **_part(iteration.part),
     )  # fmt: skip
+
+
+def _part(step: Step | None) -> dict[str, Any]:
+    if step is None:
+        return dict.fromkeys(name for name in TABLES["iterations"].schema.names if name.startswith("part"))
+    return {
+        "part": step.what, "part_rank": step.rank, "part_peer": step.peer, "part_operator": step.operator,
+        "part_communicator": step.communicator, "part_ns": step.elapsed_ns, "part_usual_ns": step.usual_ns,
+    }  # fmt: skip
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

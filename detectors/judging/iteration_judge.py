@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late, LatenessState, LatenessWatch, latest_ranks
@@ -34,9 +35,11 @@ from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.plugins.stored_state import StoredDetector
 from irregulars.detectors.verdicts.custom_verdicts import Moment
+from irregulars.detectors.verdicts.reasons import steps_of
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.reasons import Step
 from irregulars.settings import JudgeSettings
 from irregulars.state_codec import Part
 
@@ -68,6 +71,15 @@ class JudgeState:
     detectors: tuple[StoredDetector, ...]
     say: SayState | None
     open_hangs: tuple[OpenHang, ...]
+
+
+class _Answer(NamedTuple):
+    """What is said of an iteration of training; the fields of `JudgedIteration` with these names."""
+
+    verdict_ids: tuple[str, ...] = ()
+    part: Step | None = None
+    last_rank: int | None = None
+    last_ns: float | None = None
 
 
 class IterationJudge:
@@ -141,11 +153,11 @@ class IterationJudge:
             self._reader.infer_stages(rows)
         reference_ns = self._healthy.mean_ns
         is_irregular: bool | None = None
-        verdict_ids: tuple[str, ...] = ()
+        answer = _Answer()
         scored = self._panel.score(rows, self._topology.stages(rows.columns["rank"]))
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
-            verdict_ids = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
+            answer = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
         if not is_irregular:
@@ -161,7 +173,10 @@ class IterationJudge:
                 phase=rows.phase,
                 is_irregular=is_irregular,
                 ranks_reported=len(rows),
-                verdict_ids=verdict_ids,
+                verdict_ids=answer.verdict_ids,
+                part=answer.part if is_irregular else None,
+                last_rank=answer.last_rank,
+                last_ns=answer.last_ns,
             )
         )
 
@@ -204,8 +219,8 @@ class IterationJudge:
 
     def _judge_training(
         self, rows: IterationRows, scored: Scored, read_back: ReadBack, *, is_irregular: bool | None
-    ) -> tuple[str, ...]:
-        """Judge an iteration and learn from it; return the ids of the verdicts whose cause was seen in it."""
+    ) -> _Answer:
+        """Judge an iteration and learn from it; return what is said of it."""
         lateness = lateness_of(rows, self._topology, self._investigator.regular)
         late_ns = latest_ranks(*lateness, rows.columns["rank"])
         observation, suspicion, finding = self._observe(rows, late_ns, read_back)
@@ -217,7 +232,13 @@ class IterationJudge:
         self._learn(rows, is_irregular=is_irregular, is_suspect=bool(suspicion))
         self._judged += 1
         self._review_if_due(read_back)
-        return verdict_ids
+        last_rank, last_ns = next(((rank, ns) for rank, ns in late_ns.items() if not math.isnan(ns)), (None, None))
+        return _Answer(verdict_ids, self._longest_part(observation), last_rank, last_ns)
+
+    def _longest_part(self, observation: Observation) -> Step | None:
+        if observation.attribution is None or observation.is_carried:
+            return None
+        return next(iter(steps_of(observation.attribution, (), self._topology)[-1:]), None)
 
     def _observe(
         self, rows: IterationRows, late_ns: Late, read_back: ReadBack

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 _SUSPECTS_SHOWN = 3
+_PARTS_SHOWN = 5
+_PLACES_SHOWN = 8
 
 _COLLECT_AFTER_OBJECTS = 70_000  # a hundred times Python's own
 
@@ -142,7 +144,8 @@ def show_analysis(analysis: Analysis) -> None:
     if analysis.unjudged_reason is not None:
         console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")
     elif not analysis.verdicts:
-        console.print("Nobody to blame.")
+        why = ": no cause was clear at once, or seen often enough" if analysis.parts else ""
+        console.print(f"Nobody to blame{why}.")
     # A cause that was seen in more regular iterations than irregular ones has become usual for the window.
     seen = [one for one in analysis.iterations if one.verdict_ids]
     if sum(not one.is_irregular for one in seen) > sum(one.is_irregular is True for one in seen):
@@ -152,6 +155,25 @@ def show_analysis(analysis: Analysis) -> None:
         )
     for verdict in analysis.verdicts:
         _show_verdict(console, verdict)
+    _show_irregular(console, analysis)
+
+
+def _show_irregular(console: Console, analysis: Analysis) -> None:
+    """Say what irregular iterations consist of that no verdict explains, and who was last where none is possible."""
+    from irregulars.words import duration
+
+    parts = analysis.parts
+    if parts:
+        console.print("\nIrregular without a verdict, by what took most beyond its usual time:")
+    for part in parts[:_PARTS_SHOWN]:
+        more = ", …" if len(part.iterations) > _PLACES_SHOWN else ""
+        where = ", ".join(map(str, part.iterations[:_PLACES_SHOWN])) + more
+        console.print(f"  {len(part.iterations)} ({where}): {plain(part.text())}")
+    if len(parts) > _PARTS_SHOWN:
+        console.print(f"  {sum(len(part.iterations) for part in parts[_PARTS_SHOWN:])} of other kinds: see --json")
+    if analysis.last is not None and (parts or analysis.unjudged_reason is not None):
+        rank, count, of, by_ns = analysis.last
+        console.print(f"Rank {rank} worked longest in {count} of {of} iterations, typically by {duration(by_ns)}.")
 
 
 def _range(first: int, past: int) -> str:

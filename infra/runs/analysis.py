@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from irregulars.detectors.blame.observation import Observation
@@ -19,12 +21,12 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
-from irregulars.messages.reasons import Reasons
+from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
 from irregulars.settings import JudgeSettings
-from irregulars.sinks.advice import alternatives_of, head_text, name_cause, path_texts
+from irregulars.sinks.advice import alternatives_of, head_text, name_cause, path_texts, step_text
 from irregulars.streams.local_pipeline import LocalPipeline, in_one_piece
 from irregulars.words import duration, name_ranks, percent, span
 
@@ -33,7 +35,39 @@ _BATCH_ROWS = 4_096
 
 _RANKS_AT_ONCE = 64
 
+_LAST_SHARE = 0.5  # of the iterations in which a rank must have been last for that to be told
+
 JOINED_GAP = 2  # ranges of irregular iterations join over at most so many regular ones
+
+
+@dataclass(slots=True)
+class IrregularPart:
+    """Irregular iterations in which the same part of the critical path took most beyond its usual time."""
+
+    iterations: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)  # of each iteration; none: these were not looked into
+
+    def add(self, iteration: int, step: Step | None) -> None:
+        """Add one iteration."""
+        self.iterations.append(iteration)
+        self.steps += [] if step is None else [step]
+
+    def text(self) -> str:
+        """Put it into words; of a rank that worked long, and so on, the longest time stands for the others."""
+        if not self.steps:
+            return "not looked into"
+        longest = max(self.steps, key=lambda step: step.elapsed_ns or 0.0)
+        return ("up to: " if len(self.steps) > 1 else "") + step_text(longest)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the contract's section 2 says."""
+        known = [step.elapsed_ns for step in self.steps if step.elapsed_ns is not None]
+        first = asdict(self.steps[0]) if self.steps else {}
+        return {
+            "iterations": self.iterations,
+            **{name: first.get(name) for name in ("what", "rank", "peer", "operator", "communicator", "usual_ns")},
+            "elapsed_ns": [min(known), max(known)] if known else None,
+        }
 
 
 @dataclass(slots=True)
@@ -53,6 +87,32 @@ class Analysis:
         """Half-open ranges of irregular iterations, in the job's numbering."""
         return join_ranges(self.iterations)
 
+    @property
+    def parts(self) -> list[IrregularPart]:
+        """What the irregular iterations without a verdict consist of, most of them first; without step: not known."""
+        groups: dict[tuple[object, ...], IrregularPart] = {}
+        for one in self.iterations:
+            if one.is_irregular and not one.verdict_ids:
+                step = one.part
+                is_group = step is not None and step.what == "transfer" and step.peer is None
+                key = () if step is None else (step.what, step.communicator, step.operator, step.peer,
+                                               None if is_group else step.rank)  # fmt: skip
+                groups.setdefault(key, IrregularPart()).add(one.iteration, step)
+        return sorted(groups.values(), key=lambda part: -len(part.iterations))
+
+    @property
+    def last(self) -> tuple[int, int, int, float] | None:
+        """The rank that was last in most iterations; in how many of how many, and by how much at the median, ns.
+
+        None where no rank was last in most of them.
+        """
+        known = [one for one in self.iterations if one.last_rank is not None]
+        ranks = Counter(one.last_rank for one in known)
+        rank, count = max(ranks.items(), key=lambda pair: pair[1], default=(None, 0))
+        if rank is None or count < _LAST_SHARE * len(known):
+            return None
+        return rank, count, len(known), median(one.last_ns or 0.0 for one in known if one.last_rank == rank)
+
     def to_json(self) -> dict[str, Any]:
         """As the contract's section 2 says. ``unjudged_reason`` is there only where nothing could be judged."""
         unjudged = {} if self.unjudged_reason is None else {"unjudged_reason": self.unjudged_reason}
@@ -62,6 +122,7 @@ class Analysis:
             "rejected_rows": self.rejected_rows,
             "irregular_iterations": [list(span) for span in self.irregular_ranges],
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
+            "irregular_parts": [part.to_json() for part in self.parts],
             **unjudged,
         }
 

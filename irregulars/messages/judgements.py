@@ -13,7 +13,7 @@ from msgspec import Meta
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.kinds import DEVICE_KINDS, KINDS
-from irregulars.messages.reasons import Reasons
+from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import decode_json, encode_json
 from irregulars.validation import (
     MAX_JOB_CHARACTERS,
@@ -188,6 +188,12 @@ class JudgedIteration:
     is_irregular: bool | None  # none where the iteration was not judged (warm-up, evaluation, checkpoint)
     ranks_reported: int  # how many ranks sent evidence of it
     verdict_ids: tuple[str, ...] = ()  # verdicts whose cause was seen in it
+    # Of an irregular one: the part of its critical path that took most beyond its usual time; None: not looked into,
+    # or nothing on the path did
+    part: Step | None = None
+    # The rank that worked longest beyond the others of its stage, and how much longer, ns; None: not known
+    last_rank: int | None = None
+    last_ns: float | None = None
 
 
 Columns = Mapping[str, np.ndarray]

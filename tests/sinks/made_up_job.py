@@ -8,6 +8,7 @@ import numpy as np
 
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from irregulars.messages.reasons import Step
 from irregulars.messages.records import UNKNOWN, Batch, Header
 
 JOB: Final = "made-up"
@@ -50,7 +51,8 @@ def judged(iteration: int) -> JudgedIteration:
         elapsed_ns=240_000_000 if is_slow else 100_000_000,
         reference_ns=float("nan") if iteration == 0 else 100_000_000.0, phase="train",
         is_irregular=None if iteration < 10 else is_slow, ranks_reported=RANKS,
-        verdict_ids=(VERDICT_ID,) if is_slow else (),
+        verdict_ids=(VERDICT_ID,) if is_slow else (), last_rank=1, last_ns=10e6,
+        part=Step("work", 1, "all_reduce", "world", 200e6, 60e6, False, waiting=3) if is_slow else None,
     )  # fmt: skip
 
 

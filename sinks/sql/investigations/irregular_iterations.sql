@@ -1,7 +1,8 @@
 -- title: Irregular iterations of a job
 -- theme: an iteration
 -- description: Which iterations took too long, by how much (delta: times the usual), and which verdicts explain them.
---     One without a verdict passed before its cause was seen often enough, or nobody was to blame.
+--     One without a verdict passed before its cause was seen often enough, or nobody was to blame; part is what on its
+--     critical path took most beyond its usual time.
 -- empty: No iteration of this job was irregular: none took longer than delta times the usual time, outside its noise.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
@@ -13,7 +14,15 @@ SELECT
     round(reference_ns / 1e9, 4) AS usual_s,
     round(elapsed_ns / reference_ns, 2) AS delta,
     ranks_reported,
-    verdict_ids
+    verdict_ids,
+    part,
+    part_rank,
+    part_peer,
+    part_operator,
+    part_communicator,
+    round(part_ns / 1e9, 4) AS part_s,
+    round(part_usual_ns / 1e9, 4) AS part_usual_s,
+    last_rank
 FROM iterations FINAL
 WHERE job = {job:String}
     AND attempt = ifNull(

@@ -56,6 +56,15 @@ CREATE TABLE IF NOT EXISTS iterations
     is_irregular Nullable(Bool) COMMENT 'Longer than delta times the reference, and outside its noise; NULL: not judged',
     ranks_reported UInt32 COMMENT 'Ranks that sent evidence of it',
     verdict_ids Array(String) COMMENT 'Verdicts whose cause was seen in it',
+    part LowCardinality(Nullable(String)) COMMENT 'If irregular, what on its critical path took most beyond its usual time: work or transfer; NULL: not looked into, or nothing did',
+    part_rank Nullable(UInt32) COMMENT 'The rank that worked, or that sent',
+    part_peer Nullable(UInt32) COMMENT 'The rank that it was sent to; NULL: own work, or a collective',
+    part_operator LowCardinality(Nullable(String)) COMMENT 'Operator in which the time passed, or before which the rank worked',
+    part_communicator LowCardinality(Nullable(String)) COMMENT 'Communicator of that operator',
+    part_ns Nullable(Float64) COMMENT 'How long that took, ns',
+    part_usual_ns Nullable(Float64) COMMENT 'Its usual time, ns',
+    last_rank Nullable(UInt32) COMMENT 'Rank that worked longest beyond the others of its stage; NULL: not known',
+    last_ns Nullable(Float64) COMMENT 'How much longer it worked, ns',
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
 )
 ENGINE = ReplacingMergeTree(ranks_reported)

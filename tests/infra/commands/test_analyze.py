@@ -23,7 +23,7 @@ def test_json_is_one_object_of_the_contract_and_nothing_else(run: Run) -> None:
     status, out, err = run("analyze", str(RECORDINGS / "gloo-slow-nic"), "--json")
     assert (status, err) == (0, "")
     found = json.loads(out)
-    assert set(found) == {"job", "iterations", "rejected_rows", "irregular_iterations", "verdicts"}
+    assert set(found) == {"job", "iterations", "rejected_rows", "irregular_iterations", "verdicts", "irregular_parts"}
     assert found["job"] == "gloo-slow-nic"
 
 
@@ -54,7 +54,17 @@ def test_only_irregular_iterations_count_as_irregular(run: Run) -> None:
 def test_nobody_is_blamed_in_words(run: Run) -> None:
     status, out, _ = run("analyze", str(RECORDINGS / "gloo-clean"))
     assert status == 0
-    assert "Nobody to blame." in out
+    assert "Nobody to blame: no cause was clear at once" in out
+
+
+def test_irregular_iterations_without_a_verdict_are_told_by_what_took_longest(run: Run) -> None:
+    status, out, _ = run("analyze", str(RECORDINGS / "bench" / "ddp8-pauses"))
+    assert status == 0
+    out = " ".join(out.split())
+    assert "2 (41, 57): up to: rank 1 worked 138 ms before all_reduce on world (usual 55.7 ms)" in out
+    parts = json.loads(run("analyze", str(RECORDINGS / "bench" / "ddp8-pauses"), "--json")[1])["irregular_parts"]
+    assert [one["iterations"] for one in parts] == [[41, 57], [19], [54], [62]]
+    assert (parts[0]["what"], parts[0]["rank"], parts[0]["operator"]) == ("work", 1, "all_reduce")
 
 
 def test_what_can_not_be_judged_says_why(run: Run, tmp_path: Path) -> None:

@@ -159,7 +159,9 @@ def test_the_place_of_a_suspect_is_named() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_printed_is_the_contracts(name: str) -> None:
     printed = json.loads(json.dumps(analysed(name).to_json(), allow_nan=False))
-    assert printed.keys() == {"job", "iterations", "rejected_rows", "irregular_iterations", "verdicts"}
+    assert printed.keys() == {
+        "job", "iterations", "rejected_rows", "irregular_iterations", "verdicts", "irregular_parts",
+    }  # fmt: skip
     assert (printed["iterations"], printed["rejected_rows"]) == (160, 0)
     needed = {
         "verdict_id", "revision", "state", "job", "kind", "iterations", "delta", "lost_s", "communicator", "suspects",
@@ -169,6 +171,19 @@ def test_what_is_printed_is_the_contracts(name: str) -> None:
         assert needed <= verdict.keys()
         assert sum(suspect["probability"] for suspect in verdict["suspects"]) <= 1
         assert verdict["lost_s"] <= sum(one.elapsed_ns for one in analysed(name).iterations) / 1e9
+
+
+def test_who_was_last_is_told_of_a_rank_that_was_so_in_most_iterations() -> None:
+    def last(*ranks: int | None) -> tuple[int, int, int, float] | None:
+        known = [
+            JudgedIteration("j", 0, number, number, 10, 9.0, "train", None, 4, last_rank=rank, last_ns=number * MS)
+            for number, rank in enumerate(ranks)
+        ]
+        return Analysis("j", 0, known).last
+
+    assert last(4, 2, 4, None, 4) == (4, 3, 4, 2 * MS)
+    assert last(4, 2, 3) is None
+    assert last(None, None) is None
 
 
 def test_each_revision_tells_more_of_the_same_verdict() -> None:

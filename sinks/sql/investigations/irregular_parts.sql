@@ -1,0 +1,30 @@
+-- title: What irregular iterations consist of
+-- theme: an iteration
+-- description: Irregular iterations in groups, by what on their critical path took most beyond its usual time: a rank's
+--     work, a transfer, or a collective. Without part, they were not looked into.
+-- empty: No iteration of this job was irregular: none took longer than delta times the usual time, outside its noise.
+-- parameter: job String = NEWEST | training job; default: the newest
+-- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
+-- parameter: limit UInt32 = 50 | groups at most
+SELECT
+    part,
+    if(part = 'transfer' AND part_peer IS NULL, NULL, part_rank) AS rank,
+    part_peer AS peer,
+    part_operator AS operator,
+    part_communicator AS communicator,
+    count() AS iterations,
+    countIf(empty(verdict_ids)) AS without_verdict,
+    round(min(part_ns) / 1e9, 4) AS shortest_s,
+    round(max(part_ns) / 1e9, 4) AS longest_s,
+    round(median(part_usual_ns) / 1e9, 4) AS usual_s,
+    round(sum(elapsed_ns - reference_ns) / 1e9, 3) AS lost_s
+FROM iterations FINAL
+WHERE job = {job:String}
+    AND attempt = ifNull(
+        {attempt:Nullable(Int64)},
+        (SELECT attempt FROM iterations WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
+    )
+    AND is_irregular
+GROUP BY part, rank, peer, operator, communicator
+ORDER BY lost_s DESC, iterations DESC
+LIMIT {limit:UInt32}
