@@ -120,7 +120,7 @@ def slow_transfers(cause: Cause, attribution: Attribution, topology: Topology) -
     lanes = {accused}
     if cause.suspects:
         seen, device = observe_lanes(accused, [attribution]), cause.suspects[0][0]
-        lanes |= {one for one, is_slow in seen.items() if is_slow and is_carried(device, one, accused, topology)}
+        lanes |= {one for one, times in seen.items() if times and is_carried(device, one, accused, topology)}
     found = [attribution.lanes[lane] for lane in lanes if lane in attribution.lanes]
     squares = sum(max(lane.excess_ns, 0.0) ** 2 / lane.slow_transfers for lane in found)
     return sum(max(lane.excess_ns, 0.0) for lane in found) ** 2 / squares if squares else 1.0

@@ -24,8 +24,10 @@ from irregulars.dtypes import Floats, Ints
 _USUAL_ITERATIONS: Final = 6  # at least: `detectors.path.usual_by_past` learns from as many
 
 
-def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, bool]:
-    """Return of each lane that tells something whether it was slow; the accused one always was.
+def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[Lane, float]:
+    """Return of each lane that tells something how slow it was: 0 if it was normal; the accused one has 1.
+
+    Of a slow lane it is how many times its excess is what would be noticed, to a power of two, up to `_MOST_TIMES`.
 
     A lane is held against what it would take longer if it were slowed as the accused one is. Where that would be
     noticed, it is slow or normal. Where it would not, looking normal tells nothing, and it is left out unless it is
@@ -37,7 +39,7 @@ def observe_lanes(accused: Lane, attributions: Sequence[Attribution]) -> dict[La
     >>> took = {Lane("pair", 1, 5): LaneExcess(30e6, 10e6, 1e5, 1e6)}
     >>> took[Lane("pair", 1, 3)] = LaneExcess(0.0, 10e6, 1e5, 1e6)
     >>> list(observe_lanes(Lane("pair", 1, 5), [Attribution(0, {}, {}, took, {})]).values())
-    [True, False]
+    [1.0, 0.0]
     """
     return SeenLanes(attributions).observe(accused)
 
@@ -48,16 +50,16 @@ class SeenLanes:
     def __init__(self, attributions: Sequence[Attribution]) -> None:
         self._attributions = attributions
 
-    def observe(self, accused: Lane, explained: Collection[Lane] = ()) -> dict[Lane, bool]:
+    def observe(self, accused: Lane, explained: Collection[Lane] = ()) -> dict[Lane, float]:
         """Return what `observe_lanes` does; of the explained lanes nothing, as if they had not been seen."""
         lanes, typical = self._typical
         numbers = {lane: number for number, lane in enumerate(lanes) if lane not in explained}
         if not numbers:
-            return {accused: True}
+            return {accused: 1.0}
         own = typical.one(numbers[accused]) if accused in numbers else None
-        known = _tell(typical, own)
-        told = {lane: known[at] == _SLOW for lane, at in numbers.items() if known[at] != _TELLS_NOTHING}
-        return {accused: True} | told | {accused: True}
+        times = _tell(typical, own)
+        told = {lane: times[at] for lane, at in numbers.items() if times[at] != _TELLS_NOTHING}
+        return {accused: 1.0} | told | {accused: 1.0}
 
     @cached_property
     def _typical(self) -> tuple[list[Lane], _Lanes]:
@@ -118,20 +120,22 @@ def _medians_of(number: Ints, table: Floats) -> _Lanes:
     return _Lanes._make([*column_medians(number, table).T, np.bincount(number)])
 
 
-_NORMAL, _SLOW, _TELLS_NOTHING = 0, 1, 2
+_NORMAL, _TELLS_NOTHING = 0.0, -1.0
+_MOST_TIMES: Final = 64.0  # beyond, an excess is no less by chance: what makes it so large is not noise
 
 
-def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[int]:
-    """Say of each lane whether it is slow or normal, or tells nothing."""
+def _tell(lanes: _Lanes, accused: LaneExcess | None) -> list[float]:
+    """Say of each lane how slow it is (`observe_lanes`), or that it tells nothing."""
     expected_ns = _expected_excess_ns(lanes, accused) if accused is not None else np.zeros(len(lanes.excess_ns))
     is_stray = (lanes.transfers > 1) & (lanes.slow_transfers < JOB.stray_transfers)
     noticed_ns = np.maximum(_noticed_ns(lanes), lanes.most_ns)
     is_over = (lanes.excess_ns > noticed_ns) & ~is_stray
-    if_expected = np.where(is_over & (lanes.excess_ns > BLAME.like_accused * expected_ns), _SLOW, _NORMAL)
-    if_not = np.where(is_over & (lanes.excess_ns > _queued_ns(lanes, accused)), _SLOW, _TELLS_NOTHING)
+    slow = np.exp2(np.floor(np.log2(np.clip(lanes.excess_ns / np.maximum(noticed_ns, 1.0), 1.0, _MOST_TIMES))))
+    if_expected = np.where(is_over & (lanes.excess_ns > BLAME.like_accused * expected_ns), slow, _NORMAL)
+    if_not = np.where(is_over & (lanes.excess_ns > _queued_ns(lanes, accused)), slow, _TELLS_NOTHING)
     # One standard error more than is slow: five in six would be noticed.
     would_be_noticed = expected_ns > (1 + 1 / BLAME.lane_sigmas) * noticed_ns
-    told: list[int] = np.where(would_be_noticed, if_expected, if_not).tolist()
+    told: list[float] = np.where(would_be_noticed, if_expected, if_not).tolist()
     return told
 
 

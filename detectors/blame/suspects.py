@@ -53,8 +53,8 @@ class Scene:
     """What was seen around a slow lane."""
 
     accused: Lane  # the slow lane, for which a device is sought
-    # Of each lane that tells something whether it was slow (`slow_lanes.observe_lanes`), the accused one included
-    is_slow: Mapping[Lane, bool]
+    # Of each lane that tells something how slow it was (`slow_lanes.observe_lanes`), the accused one included
+    times_slow: Mapping[Lane, float]
     topology: Topology
     # Whether samples show that the lane's bytes pass the NICs of its members, also if all live on one host
     has_moving_nics: bool = False
@@ -70,7 +70,7 @@ class Scene:
     @cached_property
     def slow_lanes(self) -> list[Lane]:
         """The accused lane, and then the other slow ones."""
-        return [self.accused, *sorted(lane for lane, is_slow in self.is_slow.items() if is_slow)]
+        return [self.accused, *sorted(lane for lane, times in self.times_slow.items() if times)]
 
     @cached_property
     def crossing(self) -> list[Lane]:
@@ -86,7 +86,7 @@ class Scene:
     def by_rank(self) -> Mapping[int, list[Lane]]:
         """For each rank the lanes that it takes part in."""
         found: defaultdict[int, list[Lane]] = defaultdict(list)
-        for lane in self.is_slow:
+        for lane in self.times_slow:
             for rank in self.topology.lane_ranks(lane):
                 found[rank].append(lane)
         return dict(found)
@@ -167,7 +167,7 @@ class _Nobody(SuspectKind):
         return [("nobody",)] * len(lanes)
 
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
-        return scene.is_slow.keys()
+        return scene.times_slow.keys()
 
 
 class _Communicator(SuspectKind):
@@ -338,7 +338,9 @@ class _Unlogged(SuspectKind):
         return "accused" if lane == accused or lane.kind == "collective" else "untouched"
 
     def telling(self, device: Device, scene: Scene) -> Collection[Lane]:
-        return [lane for lane in scene.touching(device.ranks) if scene.is_slow[lane]]  # now and then one is on time
+        return [
+            lane for lane in scene.touching(device.ranks) if scene.times_slow[lane]
+        ]  # now and then one is on time
 
 
 def _is_one_path(lane: Lane, topology: Topology) -> bool:

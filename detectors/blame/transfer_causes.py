@@ -41,7 +41,7 @@ _MOST_ASKED: Final = 16  # slow collectives whose NICs are asked
 _ANY: Final = Device("communicator", ())
 
 Ranked = list[tuple[Device, float]]  # devices with the probability of each, best first
-Look = tuple[bool, float]  # whether a lane was slow, and the chance of that whichever device is to blame
+Look = tuple[bool, float]  # whether a lane was slow, and the chance that it was so slow whoever is to blame
 
 
 def explain_transfers(lane: Lane, unexplained: Unexplained) -> Explanation:
@@ -69,9 +69,9 @@ def explain_by_bandwidth(lane: Lane, unexplained: Unexplained) -> Explanation:
 def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     """Accuse the likeliest device, or nobody where that has no name or does not stand out of a group's members."""
     topology = unexplained.topology
-    is_slow = unexplained.seen.observe(lane, unexplained.explained)
-    ranked = _ranked(lane, unexplained.attributions, topology, is_slow, unexplained.explained)
-    slow = _slow_ones(is_slow)
+    times_slow = unexplained.seen.observe(lane, unexplained.explained)
+    ranked = _ranked(lane, unexplained.attributions, topology, times_slow, unexplained.explained)
+    slow = _slow_ones(times_slow)
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = KINDS[device.kind].accusation
@@ -107,28 +107,28 @@ def rank_devices(
     Returns the devices with the probability of each, best first; and the lanes that were seen slow, the accused one
     among them.
     """
-    is_slow = observe_lanes(lane, attributions)
-    return _ranked(lane, attributions, topology, is_slow), _slow_ones(is_slow)
+    times_slow = observe_lanes(lane, attributions)
+    return _ranked(lane, attributions, topology, times_slow), _slow_ones(times_slow)
 
 
-def _slow_ones(is_slow: Mapping[Lane, bool]) -> frozenset[Lane]:
-    return frozenset(lane for lane, slow in is_slow.items() if slow)
+def _slow_ones(times_slow: Mapping[Lane, float]) -> frozenset[Lane]:
+    return frozenset(lane for lane, times in times_slow.items() if times)
 
 
 def _ranked(
     lane: Lane,
     attributions: Sequence[Attribution],
     topology: Topology,
-    is_slow: Mapping[Lane, bool],
+    times_slow: Mapping[Lane, float],
     explained: frozenset[Lane] = frozenset(),
 ) -> Ranked:
-    """Return which devices may have slowed a lane; `is_slow` is what was seen of all lanes but the explained ones."""
-    low = _telling_ends(lane, attributions, topology, is_slow)
+    """Return which devices may have slowed a lane; `times_slow`: what was seen of all but explained lanes."""
+    low = _telling_ends(lane, attributions, topology, times_slow)
     has_moving_nics = bool(low) and passes_nics(lane, attributions, topology)
     # Lanes that were held against peers, and that nothing explains yet, with the number of the role of each.
     lanes = sorted({lane for one in attributions if one.is_by_peers for lane in one.lanes if lane not in explained})
     peers = dict(zip(lanes, roles_by_peers(lanes, topology).tolist(), strict=True))
-    scene = Scene(lane, is_slow, topology, has_moving_nics, peers)
+    scene = Scene(lane, times_slow, topology, has_moving_nics, peers)
     devices = [device for kind in KINDS.values() for device in kind.candidates(scene)]
     weights = _log_weights(devices, scene, low)
     most = max(weights)
@@ -138,7 +138,7 @@ def _ranked(
 
 
 def _telling_ends(
-    lane: Lane, attributions: Sequence[Attribution], topology: Topology, is_slow: Mapping[Lane, bool]
+    lane: Lane, attributions: Sequence[Attribution], topology: Topology, times_slow: Mapping[Lane, float]
 ) -> dict[End, bool]:
     """Say which ends stand out, of the accused lane and of the other collectives that were slow as well.
 
@@ -148,7 +148,7 @@ def _telling_ends(
     low = telling_ends(lane, attributions, topology)
     if lane.kind != "collective" or not topology.crosses_network(lane):
         return low
-    others = [one for one in _slow_ones(is_slow) if one.kind == "collective" and topology.crosses_network(one)]
+    others = [one for one in _slow_ones(times_slow) if one.kind == "collective" and topology.crosses_network(one)]
     cost_ns = {one: sum(a.path_excess_ns.get(one, 0.0) for a in attributions) for one in others}
     asked = [lane, *(one for one in sorted(others, key=lambda one: (-cost_ns[one], one)) if one != lane)][
         :_MOST_ASKED
@@ -185,12 +185,21 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
 
 
 def _looks(scene: Scene) -> dict[Lane, Look]:
-    """Return how each lane looks."""
-    topology, is_slow = scene.topology, scene.is_slow
-    if topology.unlogged:
-        return {lane: (slow, _least_chance(lane, topology)) for lane, slow in is_slow.items()}
-    normal, slow_one = (False, LIKELIHOODS.untouched), (True, LIKELIHOODS.untouched)
-    return {lane: slow_one if slow else normal for lane, slow in is_slow.items()}
+    """Return how each lane looks.
+
+    The further a lane is beyond what would be noticed, the less it was chance: by the tail of a Pareto distribution
+    of index 1, as heavy as the noise of networks is.
+    """
+    least = {lane: LIKELIHOODS.untouched / max(times, 1.0) for lane, times in scene.times_slow.items()}
+    if scene.topology.unlogged:
+        least = {lane: chance if _is_told(lane, scene.topology) else LIKELIHOODS.waits_for_unlogged
+                 for lane, chance in least.items()}  # fmt: skip
+    return {lane: (times > 0, least[lane]) for lane, times in scene.times_slow.items()}
+
+
+def _is_told(lane: Lane, topology: Topology) -> bool:
+    """Whether all members of a collective are logged, one of which it may have waited for."""
+    return lane.kind != "collective" or topology.unlogged.isdisjoint(topology.lane_set(lane))
 
 
 def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:
@@ -215,15 +224,18 @@ def _log_ratio(seen: Mapping[tuple[Relations, Look], int], way: int) -> float:
         numbers[key] = numbers.get(key, 0) + number
     total = 0.0
     for (related, (is_slow, by_chance)), number in numbers.items():
-        chance = max(chance_in(related), by_chance)
+        chance = _chance(related, by_chance)
         total += number * (math.log(chance / by_chance) if is_slow else math.log((1 - chance) / (1 - by_chance)))
     return total
 
 
-def _least_chance(lane: Lane, topology: Topology) -> float:
-    """Return the chance that a lane is seen slow, whichever device is to blame."""
-    may_wait = lane.kind == "collective" and not topology.unlogged.isdisjoint(topology.lane_set(lane))
-    return LIKELIHOODS.waits_for_unlogged if may_wait else LIKELIHOODS.untouched
+def _chance(related: Relation, by_chance: float) -> float:
+    """Return how likely a lane is seen so slow if a device is to blame; bad moments slow many lanes by chance."""
+    if related == "untouched":
+        return by_chance
+    if related == "nobody":
+        return max(by_chance, LIKELIHOODS.nobody * min(by_chance / LIKELIHOODS.untouched, 1.0))
+    return max(chance_in(related), by_chance)
 
 
 # --- ranks that lack processor time ---------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def _ways(
         return Considered(what, None, rank)
     seen = observe_lanes(accused, attributions)
     own = {lane: seen[lane] for lane in _lanes_of(rank, attributions, topology) if lane in seen}
-    slow = [lane for lane, is_slow in own.items() if is_slow]
+    slow = [lane for lane, times_slow in own.items() if times_slow]
     if len(own) < 2:  # one way alone can't be told from what carries it
         return Considered(what, None, rank, slow=len(slow), known=len(own))
     is_wide = len(slow) > 1 or any(lane.kind != "pair" for lane in slow)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from irregulars.detectors.blame import causes, nic_ends, observation, standing_causes, transfer_causes, work_causes
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.explanation import Explanation
+from irregulars.detectors.blame.slow_lanes import SeenLanes
 from irregulars.detectors.irregular import late_rank
 from irregulars.detectors.job.lanes import LaneExcess
 from irregulars.detectors.job.topology import Topology
@@ -132,12 +133,16 @@ MECHANISMS: Final[Mapping[str, tuple[Seam, ...]]] = {
     ),
     "spike veto: a whole iteration, of one rank": _spike(spike_cost_of_one=0.1),
     "spike veto: rank 0": (Seam(single_spikes, "_is_chore", _always(False)),),
+    "spike veto: rows lost": (Seam(single_spikes, "_may_be_loss", _always(False)),),
     "spike veto: 8 sigmas": _spike(spike_sigmas=-_INFINITE),
     "spike veto: 3 transfers": _spike(spike_transfers=0.0),
     "stray transfers": (Seam(LaneExcess, "is_stray", lambda _own: property(lambda _self: False)),),
     # Who is to blame
     "NIC rates": (Seam(investigation, "with_rates", _as_given), Seam(standing_review, "with_rates", _as_given)),
     "NIC that idles is not held back": (Seam(nic_ends, "_held", _as_given),),
+    "how slow lanes were": (
+        Seam(SeenLanes, "observe", lambda own: lambda *args: {one: min(t, 1.0) for one, t in own(*args).items()}),
+    ),
     "starved ranks": (Seam(transfer_causes, "_or_starved", _as_given),),
     "peers held apart": (Seam(transfer_causes, "_held_apart", lambda _own: lambda _device, told, _scene: told),),
     "ranks of a host in turns": (Seam(work_causes, "_host_in_turns", _always(None)),),
