@@ -22,6 +22,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.kernel_approximation import Nystroem
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
 from irregulars.detectors.abnormal_operators.replay import abnormal_ratios
 from irregulars.detectors.abnormal_operators.thresholds import ABNORMAL
@@ -47,6 +53,7 @@ DRIFTS: Final = ((0.10, 0.0), (0.30, 0.0), (0.03, 0.30))
 """All work longer from the first iteration to the last, by so much; and longer sequences, at once."""
 
 _HEALTHY_EVERY: Final = 8
+_TRAINING_ROWS: Final = 60_000
 _LEARN_EVERY: Final = 16  # iterations for which the replay keeps the usual pieces that it has learned
 _KEY: Final = ("communicator", "operator", "peer", "sequence")
 
@@ -181,21 +188,43 @@ def _all_ranks(run: CaseRun) -> dict[str, np.ndarray]:
 
 
 def detectors(train: Rows) -> dict[str, Call]:
-    """The baseline with the best threshold on the training jobs; the others have theirs by definition."""
+    """The baseline with the best threshold on the training jobs; the others have theirs by definition.
+
+    The models that Holmes compares (its table of detectors) are trained on the same jobs and features as the forest.
+    """
     limit, ours = best_threshold(train.baseline, train.is_abnormal), load_trees(MODEL, FEATURES)
-
-    def forest(rows: Rows) -> np.ndarray:
-        called = np.zeros(len(rows.is_seen), dtype=np.bool_)
-        if rows.is_seen.any():
-            called[rows.is_seen] = ours.predict(rows.matrix[rows.is_seen]) > 0.5
-        return called
-
+    seen = np.flatnonzero(train.is_seen)
+    some = np.random.default_rng(0).permutation(seen)[:_TRAINING_ROWS]  # neighbours and kernels grow with the rows
+    models = {
+        "k nearest neighbours": make_pipeline(StandardScaler(), KNeighborsClassifier(15)),
+        "support vectors": make_pipeline(
+            StandardScaler(), Nystroem(n_components=200, random_state=0), LinearSVC(class_weight="balanced")
+        ),
+        "gradient boosting": HistGradientBoostingClassifier(random_state=0),
+    }
+    for model in models.values():
+        model.fit(np.nan_to_num(train.matrix[some]), train.is_abnormal[some])
+    trained = {name: _of_model(lambda matrix, own=model: own.predict(np.nan_to_num(matrix)))
+               for name, model in models.items()}  # fmt: skip
     return {
         "replay": lambda rows: rows.replayed > ABNORMAL.ratio,
-        "OperatorForest": forest,
+        "OperatorForest": _of_model(lambda matrix: ours.predict(matrix) > 0.5),
+        **trained,
         "RobustBaseline": lambda rows: rows.baseline > limit,
         "3-sigma of the class": lambda rows: rows.matrix[:, FEATURES.index("class_z")] > 3.0,
     }
+
+
+def _of_model(predict: Callable[[np.ndarray], np.ndarray]) -> Call:
+    """Call what a model says of the features; what was not seen before is not called."""
+
+    def call(rows: Rows) -> np.ndarray:
+        called = np.zeros(len(rows.is_seen), dtype=np.bool_)
+        if rows.is_seen.any():
+            called[rows.is_seen] = predict(rows.matrix[rows.is_seen])
+        return called
+
+    return call
 
 
 def best_threshold(scores: np.ndarray, is_abnormal: np.ndarray) -> float:

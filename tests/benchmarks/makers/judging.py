@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,9 +30,9 @@ class Reduced:
     named: frozenset[int]
 
 
-def reduce(directory: Path) -> Reduced:
-    """Read a recorded job, and let the first hop reduce it."""
-    trace = number_iterations(read_trace(directory)).trace
+def reduce(directory: Path, change: Callable[[Trace], Trace] = lambda trace: trace) -> Reduced:
+    """Read a recorded job, and let the first hop reduce it, or what `change` makes of it."""
+    trace = change(number_iterations(read_trace(directory)).trace)
     pipeline, rows = LocalPipeline(trace.job, JudgeSettings(fills_columns=False)), list[Evidence | Membership]()
     for announcement in trace.announcements:
         take_rank(pipeline, trace, announcement)
@@ -44,7 +44,7 @@ def reduce(directory: Path) -> Reduced:
     return Reduced(trace, in_one_piece([*rows, *pipeline.reduce()]), pipeline.log, named)
 
 
-def judge(job: Reduced) -> Found:
+def judge(job: Reduced, settings: JudgeSettings | None = None) -> Found:
     """Judge a job, and note in which iteration each revision was decided."""
     begun: list[tuple[int, int]] = []  # of each iteration how many revisions there were before it
 
@@ -52,7 +52,7 @@ def judge(job: Reduced) -> Found:
         # No result tells when a revision was decided: of a single spike, say, it is some iterations later.
         begun.append((observation.iteration, len(monitor._judge._log.verdicts)))
 
-    settings = replace(JudgeSettings(), fills_columns=False, watch=watch)
+    settings = replace(settings or JudgeSettings(), fills_columns=False, watch=watch)
     monitor = JobMonitor(job.trace.job, settings)
     monitor.add(job.rows)
     judgements = monitor.advance(job.log.read_back)
