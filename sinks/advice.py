@@ -311,6 +311,20 @@ def head_text(reasons: Reasons) -> str:
     return f"in iteration {reasons.iteration}{order}{others}:"
 
 
+def name_step(step: Step) -> str:
+    """Name the work or the transfer of a step, the same for each iteration.
+
+    >>> name_step(Step("work", 5, "all_reduce", "tp0", 21.2e6, 7e6, False, waiting=3))
+    'work of rank 5 before all_reduce on tp0'
+    >>> name_step(Step("transfer", 1, "recv", "pp1", 24.9e6, 411e3, False, peer=3))
+    'rank 1 to rank 3 on pp1'
+    """
+    on = "" if step.communicator is None else f" on {step.communicator}"
+    if step.what == "work":
+        return f"work of rank {step.rank} before {step.operator}{on}"
+    return f"{step.operator}{on}" if step.peer is None else f"rank {step.rank} to rank {step.peer}{on}"
+
+
 def step_text(step: Step, usual: str = "usual", name: NameRank = rank_alone) -> str:
     """Put one step into words; `usual` is the word for its standard of comparison.
 

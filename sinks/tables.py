@@ -21,6 +21,7 @@ from irregulars.messages.judgements import Columns, JudgedIteration, Judgements,
 from irregulars.messages.opinions import Opinion
 from irregulars.messages.reasons import Step, encode_reasons
 from irregulars.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
+from irregulars.sinks.advice import name_step
 from irregulars.validation import LARGEST
 
 _TIME: Final = pa.timestamp("ns", "UTC")
@@ -66,8 +67,7 @@ TABLES: Final[Mapping[str, TableFormat]] = {
             },
             {
                 "reference_ns": pa.float64(), "is_irregular": pa.bool_(), "part": pa.string(),
-                "part_rank": pa.uint32(), "part_peer": pa.uint32(), "part_operator": pa.string(),
-                "part_communicator": pa.string(), "part_ns": pa.float64(), "part_usual_ns": pa.float64(),
+                "part_rank": pa.uint32(), "part_ns": pa.float64(), "part_usual_ns": pa.float64(),
                 "last_rank": pa.uint32(), "last_ns": pa.float64(),
             },
         ),
@@ -301,10 +301,11 @@ def _judged(iteration: JudgedIteration) -> dict[str, Any]:
 
 def _part(step: Step | None) -> dict[str, Any]:
     if step is None:
-        return dict.fromkeys(name for name in TABLES["iterations"].schema.names if name.startswith("part"))
+        return dict.fromkeys(("part", "part_rank", "part_ns", "part_usual_ns"))
+    has_rank = step.what == "work" or step.peer is not None
     return {
-        "part": step.what, "part_rank": step.rank, "part_peer": step.peer, "part_operator": step.operator,
-        "part_communicator": step.communicator, "part_ns": step.elapsed_ns, "part_usual_ns": step.usual_ns,
+        "part": name_step(step), "part_rank": step.rank if has_rank else None, "part_ns": step.elapsed_ns,
+        "part_usual_ns": step.usual_ns,
     }  # fmt: skip
 
 

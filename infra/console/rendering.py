@@ -171,7 +171,8 @@ _LABELS: Final[Mapping[str, str]] = {
     "rows_lost_by_exporters": "Rows lost", "elapsed_s": "Took, s", "usual_s": "Usual, s", "verdict_ids": "Verdicts",
     "ranks_reported": "Ranks", "recovers_ratio": "Would come back", "started_at": "Began", "lost_s": "Seconds lost",
     "past_last_iteration": "Past last", "first_iteration": "First iteration", "begun_at": "Began", "seen_at": "Seen",
-    "newest_iteration_of_job": "Job is at", "last_iteration": "Last iteration",
+    "newest_iteration_of_job": "Job is at", "last_iteration": "Last iteration", "part": "Took longest",
+    "part_s": "That took, s", "part_usual_s": "That, usual, s", "last_rank": "Worked longest",
 }  # fmt: skip
 
 

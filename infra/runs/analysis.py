@@ -26,7 +26,7 @@ from irregulars.messages.records import UNKNOWN
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
 from irregulars.settings import JudgeSettings
-from irregulars.sinks.advice import alternatives_of, head_text, name_cause, path_texts, step_text
+from irregulars.sinks.advice import alternatives_of, head_text, name_cause, name_step, path_texts, step_text
 from irregulars.streams.local_pipeline import LocalPipeline, in_one_piece
 from irregulars.words import duration, name_ranks, percent, span
 
@@ -90,14 +90,12 @@ class Analysis:
     @property
     def parts(self) -> list[IrregularPart]:
         """What the irregular iterations without a verdict consist of, most of them first; without step: not known."""
-        groups: dict[tuple[object, ...], IrregularPart] = {}
+        groups: dict[str | None, IrregularPart] = {}
         for one in self.iterations:
             if one.is_irregular and not one.verdict_ids:
                 step = one.part
-                is_group = step is not None and step.what == "transfer" and step.peer is None
-                key = () if step is None else (step.what, step.communicator, step.operator, step.peer,
-                                               None if is_group else step.rank)  # fmt: skip
-                groups.setdefault(key, IrregularPart()).add(one.iteration, step)
+                name = None if step is None else name_step(step)
+                groups.setdefault(name, IrregularPart()).add(one.iteration, step)
         return sorted(groups.values(), key=lambda part: -len(part.iterations))
 
     @property

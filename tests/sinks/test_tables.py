@@ -52,7 +52,9 @@ def test_unknown_times_and_numbers_become_null_and_never_zero() -> None:
     assert [start is None for start in values("operators", "started_at")] == is_open
     assert values("iterations", "reference_ns")[0] is None
     slow, quiet = made_up_job.SLOW[0], made_up_job.SLOW[0] - 1
-    assert [values("iterations", name)[slow] for name in ("part", "part_rank", "part_peer")] == ["work", 1, None]
+    assert [values("iterations", name)[slow] for name in ("part", "part_rank", "part_ns")] == [
+        "work of rank 1 before all_reduce on world", 1, 200e6,
+    ]  # fmt: skip
     assert [values("iterations", name)[quiet] for name in ("part", "part_rank", "last_rank")] == [None, None, 1]
     assert values("rank_iterations", "score")[0] is None
     assert None in values("operators", "peer")

@@ -16,10 +16,6 @@ SELECT
     ranks_reported,
     verdict_ids,
     part,
-    part_rank,
-    part_peer,
-    part_operator,
-    part_communicator,
     round(part_ns / 1e9, 4) AS part_s,
     round(part_usual_ns / 1e9, 4) AS part_usual_s,
     last_rank

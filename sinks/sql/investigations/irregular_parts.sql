@@ -8,10 +8,6 @@
 -- parameter: limit UInt32 = 50 | groups at most
 SELECT
     part,
-    if(part = 'transfer' AND part_peer IS NULL, NULL, part_rank) AS rank,
-    part_peer AS peer,
-    part_operator AS operator,
-    part_communicator AS communicator,
     count() AS iterations,
     countIf(empty(verdict_ids)) AS without_verdict,
     round(min(part_ns) / 1e9, 4) AS shortest_s,
@@ -25,6 +21,6 @@ WHERE job = {job:String}
         (SELECT attempt FROM iterations WHERE job = {job:String} ORDER BY attempt DESC LIMIT 1)
     )
     AND is_irregular
-GROUP BY part, rank, peer, operator, communicator
+GROUP BY part
 ORDER BY lost_s DESC, iterations DESC
 LIMIT {limit:UInt32}
