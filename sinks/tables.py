@@ -302,9 +302,8 @@ def _judged(iteration: JudgedIteration) -> dict[str, Any]:
 def _part(step: Step | None) -> dict[str, Any]:
     if step is None:
         return dict.fromkeys(("part", "part_rank", "part_ns", "part_usual_ns"))
-    has_rank = step.what == "work" or step.peer is not None
     return {
-        "part": name_step(step), "part_rank": step.rank if has_rank else None, "part_ns": step.elapsed_ns,
+        "part": name_step(step), "part_rank": step.rank if step.has_rank else None, "part_ns": step.elapsed_ns,
         "part_usual_ns": step.usual_ns,
     }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """The kinds of devices that may slow a transfer: which of them come into question, and which lanes each would slow.
 
 Each kind is a class, and its rows of the table say in one word how a lane is related to a device. How likely a lane
-in that relation is seen slow is the field of the same name of `LIKELIHOODS`:
+in that relation is seen slow is the field of the same name of `LIKELIHOODS`; for `untouched` and `nobody` it is less
+the slower the lane is (`transfer_causes._chance`):
 
 | kind | a lane that | is |
 |---|---|---|

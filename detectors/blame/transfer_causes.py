@@ -187,19 +187,29 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
 def _looks(scene: Scene) -> dict[Lane, Look]:
     """Return how each lane looks.
 
-    The further a lane is beyond what would be noticed, the less it was chance: by the tail of a Pareto distribution
-    of index 1, as heavy as the noise of networks is.
+    The further a collective is beyond what would be noticed, the less it was chance: by the tail of a Pareto
+    distribution of index 1, the heaviest of those that have a mean at all. Of pairs many are slow together where two
+    NICs are, and a switch above both would gain by each of them.
     """
-    least = {lane: LIKELIHOODS.untouched / max(times, 1.0) for lane, times in scene.times_slow.items()}
-    if scene.topology.unlogged:
-        least = {lane: chance if _is_told(lane, scene.topology) else LIKELIHOODS.waits_for_unlogged
-                 for lane, chance in least.items()}  # fmt: skip
-    return {lane: (times > 0, least[lane]) for lane, times in scene.times_slow.items()}
+    topology = scene.topology
+    if topology.unlogged:
+        return {lane: (times > 0, _by_chance(lane, times, topology)) for lane, times in scene.times_slow.items()}
+    return {
+        lane: (times > 0, LIKELIHOODS.untouched / times if times > 1 and lane.kind == "collective" else _UNTOUCHED)
+        for lane, times in scene.times_slow.items()
+    }
 
 
-def _is_told(lane: Lane, topology: Topology) -> bool:
-    """Whether all members of a collective are logged, one of which it may have waited for."""
-    return lane.kind != "collective" or topology.unlogged.isdisjoint(topology.lane_set(lane))
+_UNTOUCHED: Final = LIKELIHOODS.untouched
+
+
+def _by_chance(lane: Lane, times_slow: float, topology: Topology) -> float:
+    """Return the chance that a lane is seen so slow, whichever device is to blame, where some ranks log nothing."""
+    if lane.kind != "collective":
+        return _UNTOUCHED
+    if not topology.unlogged.isdisjoint(topology.lane_set(lane)):
+        return LIKELIHOODS.waits_for_unlogged
+    return _UNTOUCHED / max(times_slow, 1.0)
 
 
 def _held_apart(device: Device, told: Collection[Lane], scene: Scene) -> Collection[Lane]:

@@ -20,6 +20,7 @@ from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Late, LatenessState, LatenessWatch, latest_ranks
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import IterationWindow, WindowState
+from irregulars.detectors.job.lanes import EVERYBODY
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.detector_panel import DetectorPanel, DetectorsSay, SayState, Scored
 from irregulars.detectors.judging.hang_watch import HangWatch, OpenHang, OpenHangs
@@ -174,7 +175,7 @@ class IterationJudge:
                 is_irregular=is_irregular,
                 ranks_reported=len(rows),
                 verdict_ids=answer.verdict_ids,
-                part=answer.part if is_irregular else None,
+                part=answer.part,
                 last_rank=answer.last_rank,
                 last_ns=answer.last_ns,
             )
@@ -232,13 +233,23 @@ class IterationJudge:
         self._learn(rows, is_irregular=is_irregular, is_suspect=bool(suspicion))
         self._judged += 1
         self._review_if_due(read_back)
-        last_rank, last_ns = next(((rank, ns) for rank, ns in late_ns.items() if not math.isnan(ns)), (None, None))
-        return _Answer(verdict_ids, self._longest_part(observation), last_rank, last_ns)
+        last_rank, last_ns = next(((rank, ns) for rank, ns in late_ns.items() if ns > 0), (None, None))
+        part = self._longest_part(observation) if is_irregular else None
+        return _Answer(verdict_ids, part, last_rank, last_ns)
 
     def _longest_part(self, observation: Observation) -> Step | None:
-        if observation.attribution is None or observation.is_carried:
+        """Return what took most beyond its usual time; None where all ranks worked longer, or one that logs nothing
+        may have been late.
+        """
+        attribution = observation.attribution
+        if attribution is None or observation.is_carried:
             return None
-        return next(iter(steps_of(observation.attribution, (), self._topology)[-1:]), None)
+        pieces = [one for one in attribution.pieces.values() if one.lane.kind != "nic"]
+        longest = max(pieces, key=lambda one: one.excess_ns, default=None)
+        least_ns = max(attribution.path_excess_ns.get(EVERYBODY, 0.0), 0.0)
+        if longest is None or longest.excess_ns <= least_ns or self._topology.hides_late_ranks(longest.lane):
+            return None
+        return next(iter(steps_of(attribution, (), self._topology)[-1:]), None)
 
     def _observe(
         self, rows: IterationRows, late_ns: Late, read_back: ReadBack

@@ -3,7 +3,8 @@
 A rank stands in its oldest operator without an end: a GPU runs in order, and never reached what was enqueued behind.
 The first of these that is found is to blame:
 
-1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself;
+1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself; where rows are
+   lost, in one that nobody else is known to hold up;
 2. **stopped**: a rank that stands in an operator that all have entered and others have left;
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
    ranks, or in an operator that all have entered and nobody has left;
@@ -71,7 +72,7 @@ def find_hang(
         return None
     standing = _Standing(columns, open_rows, topology, frozenset(trusted))
     stopped = standing.stopped()
-    missing = standing.missing_everywhere()
+    missing = standing.missing_everywhere(loses_rows=bool(lossy))
     if any(standing.have_all_entered(standing.head[rank]) for rank in stopped):
         missing -= set(lossy)
     if missing:
@@ -148,18 +149,18 @@ class _Standing:
         """Trusted ranks that take part in an operation and never entered it."""
         return self._missing[one]
 
-    def missing_everywhere(self) -> set[int]:
+    def missing_everywhere(self, *, loses_rows: bool) -> set[int]:
         """Return the ranks that are missing from an operation and wait in none.
 
         Of hundreds of ranks that lose a row in a thousand one or two lose their last one, and nothing tells that they
-        lost it. So where a rank must be missing, since nobody else holds up an operation, it explains the others in
-        which it is missing, and who stands somewhere explains those that wait for it.
+        lost it. So in a job that loses rows, who is missing only where somebody else is known to stand before the
+        operation accuses nobody, unless there is nobody else.
+
+        `loses_rows`: whether any rank of the job has lost rows.
         """
         nowhere = {one: self._missing[one] - self.head.keys() for one in self.inside}
-        held = [ranks for one, ranks in nowhere.items() if ranks and not self._has_somebody_before(one)]
-        needed = frozenset[int]().union(*(ranks for ranks in held if len(ranks) == 1))
-        unclear = (ranks for ranks in held if needed.isdisjoint(ranks))
-        return set(needed.union(*unclear) or frozenset[int]().union(*nowhere.values()))
+        needed = set[int]().union(*(ranks for one, ranks in nowhere.items() if not self._has_somebody_before(one)))
+        return needed if needed and loses_rows else set[int]().union(*nowhere.values())
 
     def _has_somebody_before(self, one: Operation) -> bool:
         """Whether somebody who takes part in an operation stands elsewhere, and has not come out of it."""

@@ -171,7 +171,8 @@ def _show_irregular(console: Console, analysis: Analysis) -> None:
         console.print(f"  {len(part.iterations)} ({where}): {plain(part.text())}")
     if len(parts) > _PARTS_SHOWN:
         console.print(f"  {sum(len(part.iterations) for part in parts[_PARTS_SHOWN:])} of other kinds: see --json")
-    if analysis.last is not None and (parts or analysis.unjudged_reason is not None):
+    is_too_short = all(one.is_irregular is None for one in analysis.iterations)
+    if analysis.last is not None and (parts or is_too_short):
         rank, count, of, by_ns = analysis.last
         console.print(f"Rank {rank} worked longest in {count} of {of} iterations, typically by {duration(by_ns)}.")
 

@@ -35,7 +35,7 @@ _BATCH_ROWS = 4_096
 
 _RANKS_AT_ONCE = 64
 
-_LAST_SHARE = 0.5  # of the iterations in which a rank must have been last for that to be told
+_LAST_SHARE = 0.8  # of the iterations in which a rank must have been last for that to be told
 
 JOINED_GAP = 2  # ranges of irregular iterations join over at most so many regular ones
 
@@ -53,20 +53,24 @@ class IrregularPart:
         self.steps += [] if step is None else [step]
 
     def text(self) -> str:
-        """Put it into words; of a rank that worked long, and so on, the longest time stands for the others."""
+        """Put it into words; of several the one that took most beyond its usual time stands for the others."""
         if not self.steps:
-            return "not looked into"
-        longest = max(self.steps, key=lambda step: step.elapsed_ns or 0.0)
+            return "no single part took longer, or none was looked into"
+        longest = max(self.steps, key=lambda step: (step.elapsed_ns or 0.0) - (step.usual_ns or 0.0))
         return ("up to: " if len(self.steps) > 1 else "") + step_text(longest)
 
     def to_json(self) -> dict[str, Any]:
         """As the contract's section 2 says."""
         known = [step.elapsed_ns for step in self.steps if step.elapsed_ns is not None]
+        usual = [step.usual_ns for step in self.steps if step.usual_ns is not None]
         first = asdict(self.steps[0]) if self.steps else {}
+        if self.steps and not self.steps[0].has_rank:
+            first["rank"] = None
         return {
             "iterations": self.iterations,
-            **{name: first.get(name) for name in ("what", "rank", "peer", "operator", "communicator", "usual_ns")},
+            **{name: first.get(name) for name in ("what", "rank", "peer", "operator", "communicator")},
             "elapsed_ns": [min(known), max(known)] if known else None,
+            "usual_ns": median(usual) if usual else None,
         }
 
 
@@ -89,7 +93,12 @@ class Analysis:
 
     @property
     def parts(self) -> list[IrregularPart]:
-        """What the irregular iterations without a verdict consist of, most of them first; without step: not known."""
+        """What the irregular iterations without a verdict consist of, most of them first; without step: not known.
+
+        Empty where the recording cannot be judged: what is not known of it is not known of its parts.
+        """
+        if self.unjudged_reason is not None:
+            return []
         groups: dict[str | None, IrregularPart] = {}
         for one in self.iterations:
             if one.is_irregular and not one.verdict_ids:
@@ -100,9 +109,9 @@ class Analysis:
 
     @property
     def last(self) -> tuple[int, int, int, float] | None:
-        """The rank that was last in most iterations; in how many of how many, and by how much at the median, ns.
+        """The rank that worked longest in nearly all iterations; in how many of how many, and by how much, median, ns.
 
-        None where no rank was last in most of them.
+        None where no rank did.
         """
         known = [one for one in self.iterations if one.last_rank is not None]
         ranks = Counter(one.last_rank for one in known)

@@ -188,8 +188,8 @@ class JudgedIteration:
     is_irregular: bool | None  # none where the iteration was not judged (warm-up, evaluation, checkpoint)
     ranks_reported: int  # how many ranks sent evidence of it
     verdict_ids: tuple[str, ...] = ()  # verdicts whose cause was seen in it
-    # Of an irregular one: the part of its critical path that took most beyond its usual time; None: not looked into,
-    # or nothing on the path did
+    # Of an irregular one: the part of its critical path that took most beyond its usual time; None: it was not looked
+    # into, all ranks worked longer, or one that logs nothing may have been late
     part: Step | None = None
     # The rank that worked longest beyond the others of its stage, and how much longer, ns; None: not known
     last_rank: int | None = None

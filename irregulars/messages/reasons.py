@@ -40,6 +40,11 @@ class Step:
     waited_rank: Rank | None = None
     waited_ns: Number | None = None
 
+    @property
+    def has_rank(self) -> bool:
+        """Whether it is of one rank or pair: in a collective the time passed in everybody's row."""
+        return self.what != "transfer" or self.peer is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Considered:

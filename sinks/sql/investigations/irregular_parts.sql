@@ -1,7 +1,7 @@
 -- title: What irregular iterations consist of
 -- theme: an iteration
 -- description: Irregular iterations in groups, by what on their critical path took most beyond its usual time: a rank's
---     work, a transfer, or a collective. Without part, they were not looked into.
+--     work, a transfer, or a collective. Without part, no single one took longer, or none was looked into.
 -- empty: No iteration of this job was irregular: none took longer than delta times the usual time, outside its noise.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest

@@ -56,7 +56,7 @@ CREATE TABLE IF NOT EXISTS iterations
     is_irregular Nullable(Bool) COMMENT 'Longer than delta times the reference, and outside its noise; NULL: not judged',
     ranks_reported UInt32 COMMENT 'Ranks that sent evidence of it',
     verdict_ids Array(String) COMMENT 'Verdicts whose cause was seen in it',
-    part Nullable(String) COMMENT 'If irregular, what on its critical path took most beyond its usual time, in words; NULL: not looked into, or nothing did',
+    part Nullable(String) COMMENT 'If irregular, what on its critical path took most beyond its usual time, in words; NULL: no single one did, or not looked into',
     part_rank Nullable(UInt32) COMMENT 'The rank that worked, or that sent; NULL: a collective',
     part_ns Nullable(Float64) COMMENT 'How long that took, ns',
     part_usual_ns Nullable(Float64) COMMENT 'Its usual time, ns',

@@ -55,10 +55,11 @@ CONDITIONS: Final[Mapping[str, Sequence[Condition]]] = {
 
 def logging_in_part(trace: Trace, share: float, *, is_by_host: bool) -> Trace:
     """Return a job of which a share of the hosts or ranks log, drawn by the job's name; at least one of them."""
-    units = {one.rank: one.host if is_by_host and one.host is not None else one.rank for one in trace.announcements}
+    logged = [one for one in trace.announcements if one.rank in trace.commops]
+    units = {one.rank: one.host if is_by_host and one.host is not None else one.rank for one in logged}
     names = sorted(set(units.values()), key=str)
     kept = set(Random(trace.job).sample(names, max(round(share * len(names)), 1)))
-    ranks = {rank for rank, unit in units.items() if unit in kept and rank in trace.commops}
+    ranks = {rank for rank, unit in units.items() if unit in kept}
     announcements = tuple(
         replace(one, is_logged=one.is_logged and one.rank in ranks, logged_ranks=len(ranks))
         for one in trace.announcements

@@ -74,11 +74,15 @@ def test_missing_ranks() -> None:
     # waits for rank 3.
     rows: list[Row] = [(0, WORLD, 7, None), (1, WORLD, 7, None), (2, RIGHT, 3, None), (3, RIGHT, 2, 1.0)]
     assert accused(*rows) == (3,)
-    # Who is missing only where another is known to stand before it may have lost its row: rank 2 waits for rank 3,
-    # and rank 0 for rank 2 at least; of rank 1 no row says where it stands.
+    # Who is missing only where another is known to stand before it may have lost its row, if rows are lost at all:
+    # rank 2 waits for rank 3, and rank 0 for rank 2 at least; of rank 1 no row says where it stands.
     rows: list[Row] = [(0, WORLD, 7, None), (1, WORLD, 6, 1.0), (2, RIGHT, 3, None), (3, RIGHT, 2, 1.0)]
-    assert accused(*rows) == (3,)
-    assert accused(*rows, trusted=range(1, 4)) == (3,)
+    assert accused(*rows) == (1, 3)
+    enqueued: list[Row] = [*rows[:3], (2, WORLD, 7, None), rows[3]]
+    for some in (rows, enqueued):
+        told = find_hang(columns_of(some), TOPOLOGY, range(4), lossy={0})
+        assert told is not None
+        assert told.ranks == (3,)
     # Operators enqueued behind the one that hangs accuse nobody else: on a GPU: all have enqueued further, but for
     # rank 3, whose process stopped.
     rows: list[Row] = [
