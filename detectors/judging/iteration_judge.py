@@ -238,8 +238,9 @@ class IterationJudge:
         return _Answer(verdict_ids, part, last_rank, last_ns)
 
     def _longest_part(self, observation: Observation) -> Step | None:
-        """Return what took most beyond its usual time; None where all ranks worked longer, or one that logs nothing
-        may have been late.
+        """Return what took most beyond its usual time.
+
+        None where all ranks worked longer, or one that logs nothing may have been late.
         """
         attribution = observation.attribution
         if attribution is None or observation.is_carried:

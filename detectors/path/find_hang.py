@@ -3,8 +3,8 @@
 A rank stands in its oldest operator without an end: a GPU runs in order, and never reached what was enqueued behind.
 The first of these that is found is to blame:
 
-1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself; where rows are
-   lost, in one that nobody else is known to hold up;
+1. **missing**: a rank that never arrived in an operator in which others wait, and waits nowhere itself; where rows
+   are lost, in one that nobody else is known to hold up;
 2. **stopped**: a rank that stands in an operator that all have entered and others have left;
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
    ranks, or in an operator that all have entered and nobody has left;

@@ -109,9 +109,9 @@ class Analysis:
 
     @property
     def last(self) -> tuple[int, int, int, float] | None:
-        """The rank that worked longest in nearly all iterations; in how many of how many, and by how much, median, ns.
+        """The rank that worked longest in nearly all iterations, or None.
 
-        None where no rank did.
+        In how many of how many it did, and by how much at the median, ns.
         """
         known = [one for one in self.iterations if one.last_rank is not None]
         ranks = Counter(one.last_rank for one in known)
