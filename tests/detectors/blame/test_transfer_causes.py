@@ -465,7 +465,7 @@ def test_switches_of_lanes_that_are_held_against_each_other() -> None:
 
 
 def test_one_switch_and_two_devices_below_it() -> None:
-    # Two of four groups below one switch, both by 16 times what would be noticed: one of their 32 NICs would slow one
+    # Two of four groups below one switch, by 16 times what would be noticed: one of their 32 NICs would slow one
     places = {rank: Place(f"h{rank}", 0, "nic0", f"leaf-{rank // 32}") for rank in range(64)}
     groups = {code: tuple(range(16 * code, 16 * code + 16)) for code in range(4)}
     lanes = [Lane("collective", code) for code in groups]
