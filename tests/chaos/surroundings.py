@@ -191,23 +191,29 @@ class Gate:
 
     async def cut(self) -> None:
         """Take none, and break those that are open."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            for one in server.sockets:
+                asyncio.get_running_loop().remove_reader(one)
+            await asyncio.sleep(0)  # asyncio loses, unclosed, what it has accepted when its server closes
+            server.close()
         for writer in self._open:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = {writer}
+        self._open |= ends  # before the far side: a cut meanwhile breaks this too
         try:
             far_reader, far_writer = await asyncio.open_connection(HOST, self.target)
+            ends.add(far_writer)
+            self._open |= ends
+            if writer.is_closing():
+                far_writer.transport.abort()
+            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
         except OSError:
             writer.transport.abort()
-            return
-        self._open |= {writer, far_writer}
-        try:
-            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
         finally:
-            self._open -= {writer, far_writer}
+            self._open -= ends
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -137,3 +137,26 @@ def test_a_silent_gate_breaks_nothing_and_lets_nothing_through(echo: int) -> Non
             gates.mend(gate)
             connection.settimeout(60)
             assert connection.recv(100) == b"hello\n"
+
+
+def test_a_gate_that_is_cut_while_many_knock_leaves_nothing_open() -> None:
+    """What asyncio has accepted when its server closes is lost, and pytest makes that a failure."""
+    is_over = threading.Event()
+
+    def knock(port: int) -> None:
+        while not is_over.is_set():
+            with suppress(OSError), socket.create_connection((HOST, port), 1.0):
+                pass
+
+    with socket.create_server((HOST, 0)) as far, Gates() as gates:
+        gate = gates.open(far.getsockname()[1])
+        knocking = [threading.Thread(target=knock, args=(gate.port,)) for _ in range(3)]
+        for thread in knocking:
+            thread.start()
+        for _ in range(100):
+            gates.cut(gate)
+            gates.mend(gate)
+            time.sleep(0.005)
+        is_over.set()
+        for thread in knocking:
+            thread.join()
