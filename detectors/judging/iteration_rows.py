@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -146,7 +146,8 @@ def parts_of(iterations: Iterable[IterationRows]) -> tuple[Part[IterationRows], 
 
 def split_by_iteration(evidence: Evidence, is_kept: Flags) -> Iterator[IterationRows]:
     """Yield the kept rows of each iteration, in ascending order."""
-    whole = IterationRows(evidence.names, evidence.columns, evidence.offsets, evidence.classes, evidence.patterns)
+    own = {field.name: getattr(evidence, field.name) for field in fields(EvidenceRows)}
+    whole = IterationRows(**own)
     kept = np.flatnonzero(is_kept)
     order = kept[stable_order(evidence.columns["iteration"][kept])]
     if len(order):

@@ -120,6 +120,8 @@ class Announcement:
     # When the rank got this place in a start that ran already (a spare took it over, or the group was resized), ns
     # since the epoch, its host's clock. It holds for younger rows. None: it has had it from the start.
     since_ns: Count | None = None
+    # Ranks that hold the same parameters as this one after each step, bit by bit, itself among them; None: not known
+    replicas: Sequence[Rank] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,10 @@ def encode_announcement(announcement: Announcement) -> bytes:
     values["communicators"] = [
         {"id": c.id, "kind": c.kind, "ranks": ranks_to_runs(c.ranks)} for c in announcement.communicators
     ]
+    if announcement.replicas is None:
+        del values["replicas"]
+    else:
+        values["replicas"] = ranks_to_runs(announcement.replicas)
     return encode_json("jobs", without_unknown_start(values))
 
 
@@ -196,8 +202,16 @@ def decode_announcement(value: bytes | None) -> Announcement:
     """Decode a message of the topic ``jobs``; raises `RecordError` as `decode_batch` does."""
     values = decode_json(value, "jobs")
     found = checked(values.get("communicators"), tuple[_Runs, ...], "communicators", "jobs message", RecordError)
+    replicas = checked(values.get("replicas"), tuple[_Run, ...] | None, "replicas", "jobs message", RecordError)
+    same = () if replicas is None else (_Runs("replicas", "unknown", replicas),)
+    *communicators, copies = (*_communicators((*found, *same)), *(() if same else (None,)))
     announcement: Announcement = checked(
-        {"sources": None, **values, "communicators": _communicators(found)},
+        {
+            "sources": None,
+            **values,
+            "communicators": tuple(communicators),
+            "replicas": None if copies is None else copies.ranks,
+        },
         Announcement,
         "",
         "jobs message",
@@ -210,13 +224,16 @@ def decode_announcement(value: bytes | None) -> Announcement:
     return announcement
 
 
+_Run = tuple[Rank, Count, Size]  # ``[first, past the last, step]``
+
+
 @dataclass(frozen=True, slots=True)
 class _Runs:
     """A communicator as it is sent: its ranks as runs ``[first, past the last, step]``."""
 
     id: Label
     kind: Name
-    ranks: tuple[tuple[Rank, Count, Size], ...]
+    ranks: tuple[_Run, ...]
 
 
 def _communicators(listed: Sequence[_Runs]) -> tuple[Communicator, ...]:

@@ -5,7 +5,7 @@ stop a worker nor, by overflowing, spoil the rows beside it: it is left out and 
 `analyze`. Evidence is our own, and is refused as a whole.
 
 Numbers in JSON have their bounds in the annotations of their types (`irregulars.validation`), codes in the
-tuples of `messages.records`. ``loss`` and ``grad_norm`` have none: training that diverges reaches infinity.
+tuples of `messages.records`. `NUMERICS` have none but their count: training that diverges reaches infinity.
 """
 
 from __future__ import annotations
@@ -62,7 +62,14 @@ BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
         "iteration": _NUMBER,
     },
     "bandwidth": {"time_ns": _TIME, "tx_bytes_per_s": _RATE, "rx_bytes_per_s": _RATE},
-    "iterations": {"iteration": _NUMBER, "start_ns": _TIME, "elapsed_ns": _COUNT, "tokens": _COUNT},
+    "iterations": {
+        "iteration": _NUMBER,
+        "start_ns": _TIME,
+        "elapsed_ns": _COUNT,
+        "tokens": _COUNT,
+        "not_finite": _COUNT,
+        "audit_of_rank": Bound(0, MAX_RANK),
+    },
     "gpu_health": {
         "time_ns": _TIME,
         "sm_clock_mhz": Bound(0.0, 1e6),

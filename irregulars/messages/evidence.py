@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from irregulars.messages.arrow_limits import require_bounded
 from irregulars.messages.bounds import BOUNDS, Bound
 from irregulars.messages.ragged import Ragged, concatenate_ragged
 from irregulars.messages.records import (
+    NUMERICS,
     OPERATORS,
     PHASE_UNKNOWN,
     PHASES,
@@ -34,7 +35,7 @@ from irregulars.messages.records import (
     encode_json,
     without_unknown_start,
 )
-from irregulars.validation import Count, JobName, Label, Name, Rank, checked, first_line, json_object
+from irregulars.validation import MAX_RANK, Count, JobName, Label, Name, Rank, checked, first_line, json_object
 
 COLUMNS: Final[Mapping[str, Any]] = {
     "attempt": pa.int64(),  # or the number that stands for the start: `announcements.code_of_start`
@@ -78,6 +79,15 @@ CLASS_COLUMNS: Final[Mapping[str, Any]] = {
 }
 """Columns of the classes (communicator, operator, peer) of each row. Only recvs and collectives of many ranks have
 classes: they tell the second hop which ranks to read, before it has read any operator."""
+
+NUMERIC_COLUMNS: Final[Mapping[str, Any]] = {
+    name: pa.int64() if name == "parameters_checksum" else pa.float64() for name in NUMERICS
+}
+"""Further flat columns: what an iteration computed on its rank, as `ITERATIONS` says. A message has those of which it
+knows any value; unknown is NaN, or `UNKNOWN`."""
+
+AUDIT_COLUMNS: Final[Mapping[str, Any]] = {"of_rank": pa.int64(), "checksum": pa.int64()}
+"""Columns of the audits of each row: whose micro-batch its rank computed again, and the checksum of the gradients."""
 
 PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
     "communicator": pa.int32(),  # index into the batch's names; -1: all operators, and the time between them
@@ -129,6 +139,7 @@ class EvidenceRows:
     offsets: Ragged  # the column ``offset``: Kafka offsets of the `commops` batches that hold each row's operators
     classes: Ragged  # columns as `CLASS_COLUMNS` says: the classes of operators of each row
     patterns: Ragged  # columns as `PATTERN_COLUMNS` says: the behaviour patterns of each row
+    audits: Ragged | None = field(default=None, kw_only=True)  # columns as `AUDIT_COLUMNS` says; None: of no row
 
     def __len__(self) -> int:
         return len(self.columns["rank"])
@@ -148,6 +159,7 @@ class EvidenceRows:
             offsets=self.offsets.take(at),
             classes=self.classes.take(at),
             patterns=self.patterns.take(at),
+            audits=None if self.audits is None else self.audits.take(at),
         )
 
 
@@ -191,7 +203,9 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
     flat = dict.fromkeys(name for part in parts for name in part.columns)
 
     def own(part: EvidenceRows, name: str) -> Column:  # columns of detectors may be in some of the parts alone
-        return part.columns[name] if name in part.columns else np.full(len(part), math.nan)
+        if name in part.columns:
+            return part.columns[name]
+        return np.full(len(part), UNKNOWN if NUMERIC_COLUMNS.get(name) == pa.int64() else math.nan)
 
     return replace(
         parts[0],
@@ -200,6 +214,9 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
         offsets=concatenate_ragged([part.offsets for part in parts]),
         classes=concatenate_ragged([_recoded(part.classes, part.names, names) for part in parts]),
         patterns=concatenate_ragged([_recoded(part.patterns, part.names, names) for part in parts]),
+        audits=concatenate_ragged([part.audits or no_entries(AUDIT_COLUMNS, len(part)) for part in parts])
+        if any(part.audits for part in parts)
+        else None,
     )
 
 
@@ -302,9 +319,14 @@ def _encode_rows(evidence: Evidence) -> bytes:
         splits = from_numpy(evidence.patterns.splits.astype(np.int32))
         arrays.append(pa.ListArray.from_arrays(splits, rows, type=pa.list_(_PATTERN)))
         schema = _SCHEMA_WITH_PATTERNS
-    for name in sorted(evidence.columns.keys() - COLUMNS.keys()):  # none, unless a detector of operators runs
-        schema = schema.append(pa.field(name, pa.float32()))
-        arrays.append(to_arrow(evidence.columns[name], pa.float32(), np.dtype(np.float32)))
+    for name in sorted(evidence.columns.keys() - COLUMNS.keys()):  # of detectors of operators, and numerics
+        kind = NUMERIC_COLUMNS.get(name, pa.float32())
+        schema = schema.append(pa.field(name, kind))
+        arrays.append(to_arrow(evidence.columns[name], kind, np.dtype(kind.to_pandas_dtype())))
+    if evidence.audits is not None and evidence.audits.has_entries:
+        for name, kind in AUDIT_COLUMNS.items():
+            schema = schema.append(pa.field(f"audit_{name}", pa.list_(kind)))
+            arrays.append(_lists(evidence.audits, name, kind, np.dtype(np.int64)))
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     # It moves on every iteration of every rank. To compress some dozen short columns takes longer than to send them,
     # and the producer compresses all messages anyway.
@@ -359,10 +381,14 @@ def _decode_rows(value: bytes) -> Evidence:
         return Evidence(
             job=own.job,
             names=own.names,
-            columns={name: _from_wire(batch.column(name), name) for name in [*COLUMNS, *_detector_scores(batch)]},
+            columns={
+                name: _from_wire(batch.column(name), name)
+                for name in [*COLUMNS, *_detector_scores(batch), *_numerics(batch)]
+            },
             offsets=_entries(batch.column("offsets"), {"offset": offsets}),
             classes=_entries(batch.column("class_count"), classes),
             patterns=patterns,
+            audits=_audits(batch),
         )
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"evidence must follow its schema; got {first_line(error)}") from error
@@ -380,6 +406,30 @@ def _detector_scores(batch: Any) -> list[str]:
         if np.isinf(to_numpy(batch.column(name), math.nan)).any():
             raise RecordError(f"column {name!r} must be finite or NaN; got infinity")
     return names
+
+
+def _numerics(batch: Any) -> list[str]:
+    """Return the names of the numerics that a message has, which may be of any size."""
+    names = [name for name in NUMERIC_COLUMNS if name in batch.schema.names]
+    for name in names:
+        if batch.column(name).type != NUMERIC_COLUMNS[name]:
+            raise RecordError(f"column {name!r} must be {NUMERIC_COLUMNS[name]}; got {batch.column(name).type}")
+    return names
+
+
+def _audits(batch: Any) -> Ragged | None:
+    names = [f"audit_{name}" for name in AUDIT_COLUMNS]
+    if not set(names) & set(batch.schema.names):
+        return None
+    lists = [batch.column(name) for name in names]
+    for name, one in zip(names, lists, strict=True):
+        if one.type != pa.list_(pa.int64()) or one.null_count or one.flatten().null_count:
+            raise RecordError(f"column {name!r} must be lists of int64, known in each row; got {one.type}")
+    if to_numpy(lists[0].offsets).tobytes() != to_numpy(lists[1].offsets).tobytes():
+        raise RecordError("columns of audits must be equally long in each row; they are not")
+    found = dict(zip(AUDIT_COLUMNS, (one.flatten() for one in lists), strict=True))
+    _require_bound(found["of_rank"], "of_rank of an audit", Bound(0, MAX_RANK))
+    return _entries(lists[0], found)
 
 
 def _require_values(batch: Any, names: int) -> None:

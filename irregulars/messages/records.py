@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -102,8 +102,23 @@ ITERATIONS: Final = pa.schema(
         pa.field("loss", pa.float64()),
         pa.field("grad_norm", pa.float64()),
         pa.field("tokens", pa.int64()),
+        pa.field("local_grad_norm", pa.float64()),  # of this rank's gradient before any reduction
+        pa.field("update_rms", pa.float64()),  # largest over the parameters
+        pa.field("not_finite", pa.int64()),  # elements of loss and gradients that are NaN or infinite
+        pa.field("parameters_checksum", pa.int64()),  # after the step; equal on all ranks of a set of replicas
+        # A row with these is no iteration's but one audit's, in it: this rank computed the gradients of the
+        # micro-batch of `audit_of_rank`, and they have `audit_checksum`
+        pa.field("audit_of_rank", pa.int32()),
+        pa.field("audit_checksum", pa.int64()),
     ]
 )
+NUMERICS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms", "not_finite", "parameters_checksum")
+"""Columns of an iteration that are about what was computed, and not when; any of them may be unknown."""
+
+_AUDIT: Final = ("audit_of_rank", "audit_checksum")
+_ADDED: Final[Mapping[str, tuple[str, ...]]] = {"iterations": (*NUMERICS[2:], *_AUDIT)}
+"""Columns that messages of older producers lack: they are unknown then."""
+
 GPU_HEALTH: Final = pa.schema(
     [
         pa.field("time_ns", pa.int64(), nullable=False),  # end of the interval that means and new errors are of
@@ -134,7 +149,7 @@ BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HE
 
 # How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
 # or a time since the epoch.
-_AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens"})
+_AS_FLOAT: Final = frozenset({"elapsed_ns", "size_bytes", "tokens", "not_finite"})
 
 
 def _field(one: pa.Field) -> Field:
@@ -208,6 +223,12 @@ def rows_of(columns: Mapping[str, np.ndarray]) -> int:
     return columns.rows if isinstance(columns, PlainColumns) else len(next(iter(columns.values())))
 
 
+def no_numerics(rows: int) -> dict[str, np.ndarray]:
+    """Return the columns of iterations whose `NUMERICS` and tokens are unknown, and that hold no audit."""
+    floats = dict.fromkeys(("tokens", *NUMERICS[:-1]), np.full(rows, math.nan))
+    return floats | dict.fromkeys((NUMERICS[-1], *_AUDIT), np.full(rows, UNKNOWN))
+
+
 def encode_batch(batch: Batch) -> bytes:
     """Encode a batch as one Arrow IPC stream, without compression (the Kafka producer compresses)."""
     header = {name: getattr(batch.header, name) for name in Header.__slots__ if name not in _NOT_SENT}
@@ -268,7 +289,7 @@ def _decode_with_arrow(
             header = read((reader.schema.metadata or {}).get(b"irregulars"), expected)
             is_ours = reader.schema.equals(BATCH_SCHEMAS[expected])
             if not is_ours:
-                _require_fields(reader.schema, BATCH_SCHEMAS[expected])
+                _require_fields(reader.schema, BATCH_SCHEMAS[expected], _ADDED.get(expected, ()))
             record_batch = reader.read_next_batch()
             record_batch.validate()
             _require_end(reader)
@@ -277,8 +298,11 @@ def _decode_with_arrow(
     columns = {
         field.name: _to_numpy(record_batch.column(place if is_ours else field.name), field)
         for place, field in enumerate(_FIELDS[expected])
+        if is_ours or field.name in record_batch.schema.names
     }
-    return header, columns
+    lacking = (field for field in _FIELDS[expected] if field.name not in columns)
+    rows = record_batch.num_rows
+    return header, columns | {one.name: np.full(rows, one.unknown, one.in_numpy) for one in lacking}
 
 
 def read_header(metadata: bytes | None, expected: str) -> Header:
@@ -316,9 +340,11 @@ def header_values(metadata: bytes | None, expected: str, newest: int = VERSION) 
     return values
 
 
-def _require_fields(found: pa.Schema, wanted: pa.Schema) -> None:
+def _require_fields(found: pa.Schema, wanted: pa.Schema, added: Collection[str]) -> None:
     for wanted_field in wanted:
         index = found.get_field_index(wanted_field.name)
+        if index < 0 and wanted_field.name in added and wanted_field.name not in found.names:
+            continue
         if index < 0:
             raise RecordError(f"batch must have a column {wanted_field.name!r}; got {found.names}")
         if found.field(index).type != wanted_field.type:

@@ -12,7 +12,7 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bounds import BOUNDS
-from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header
+from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header, no_numerics
 from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.job_file import RankLocation
 
@@ -110,7 +110,7 @@ class RankRows:
             "elapsed_ns": elapsed_ns,
             "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
         }
-        columns |= {name: np.full(len(rows), np.nan) for name in ("loss", "grad_norm", "tokens")}
+        columns |= no_numerics(len(rows))
         return _batch(header, columns, ends_ns(start_ns, elapsed_ns), ())
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNOWN, no_numerics
 from irregulars.producers.iteration_inference.anchors import Anchor, find_anchors
 from irregulars.producers.iteration_inference.operators import (
     REDUCTIONS,
@@ -164,7 +164,7 @@ class Inferred:
         assert self.spans is not None, "only what was inferred has rows"
         number, start_ns, elapsed_ns = self.spans.of_rank(rank)
         columns = {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "phase": self.phases[number]}
-        return columns | dict.fromkeys(("loss", "grad_norm", "tokens"), np.full(len(number), np.nan))
+        return columns | no_numerics(len(number))
 
 
 def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Inferred:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header
+from irregulars.messages.records import OPERATOR_CODES, PATHS, SCHEMAS, Batch, Header, no_numerics
 from irregulars.producers.simulator.engine import Contention, Engine, Run
 from irregulars.producers.simulator.network import count_up
 from irregulars.producers.simulator.noise import (
@@ -178,7 +178,6 @@ class JobRows:
         ended = [run for run in runs if not run.is_hung]
         if not ended:
             return
-        unknown = np.full(len(ended), np.nan)
         phases = np.array([run.phase for run in ended], dtype=np.uint8)
         settings = self._engine.settings
         planned = settings.micro_batches * settings.tokens_per_micro_batch
@@ -186,11 +185,11 @@ class JobRows:
         starts_ns = _whole_ns([run.start_ns for run in ended])
         ends_ns = _whole_ns([run.end_ns for run in ended])
         for rank in self._ranks:
-            columns = {
+            columns = no_numerics(len(ended)) | {
                 "iteration": np.array([run.iteration for run in ended]),
                 "start_ns": self._measured.starts_ns(self._local_ns(rank, starts_ns[:, rank])),
                 "elapsed_ns": self._measured.elapsed_ns((ends_ns - starts_ns)[:, rank].astype(np.float64), rank),
-                "phase": phases, "loss": unknown, "grad_norm": unknown, "tokens": tokens,
+                "phase": phases, "tokens": tokens,
             }  # fmt: skip
             last_ns = int(self._local_ns(rank, ends_ns[-1:, rank])[0])
             watermark_ns = self._measured.watermark_ns(last_ns, ended[-1].elapsed_ns)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.records import PHASES, UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN, no_numerics
 
 _MOST_ROWS: Final = 1 << 14
 TRAIN: Final = PHASES.index("train")
@@ -157,7 +157,7 @@ class Iterations:
             np.array([one.host_ns if (time_ns := one.time_ns()) is None else time_ns for one in ones], dtype=np.int64)
             for ones in ([row.start for row in rows], [row.end for row in rows])
         )
-        return {
+        return no_numerics(len(rows)) | {
             "iteration": np.array([row.iteration for row in rows], dtype=np.int64),
             "start_ns": starts_ns + offset_ns,
             "elapsed_ns": np.maximum(ends_ns - starts_ns, 0).astype(np.float64),

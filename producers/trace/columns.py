@@ -36,7 +36,9 @@ _KINDS: Final = {
                "size_bytes int?, iteration int?",
     "bandwidth": "rank int, time_ns time, path text, device text, tx_bytes_per_s float?, rx_bytes_per_s float?",
     "iterations": "rank int, iteration int, start_ns time, elapsed_ns int, phase text??, loss float??,"
-                  "grad_norm float??, tokens int??",
+                  "grad_norm float??, tokens int??, local_grad_norm float??, update_rms float??, not_finite int??,"
+                  "parameters_checksum time??",
+    "audits": "rank int, iteration int, of_rank int, checksum time",
 }  # fmt: skip
 COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     schema: tuple(
@@ -52,7 +54,7 @@ class TableFile:
     """Columns of one file, and the rows that could not be read."""
 
     name: str  # the file, as the errors call it
-    schema: str  # ``commops``, ``bandwidth`` or ``iterations``
+    schema: str  # ``commops``, ``bandwidth``, ``iterations`` or ``audits``
     columns: Mapping[str, pa.ChunkedArray]  # equal lengths; a column that the file lacks is absent
     # Row number in the file (the first is 1) of each row; `None`: they are 1, 2, 3 ..
     row_numbers: np.ndarray | None = None

@@ -21,6 +21,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
+from irregulars.producers.trace.audits import check_audits, with_audits
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.files import find_file, read_file, read_parts
 from irregulars.producers.trace.foreign_files import how_to_import
@@ -35,6 +36,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "commops": check_commops,
     "bandwidth": check_bandwidth,
     "iterations": check_iterations,
+    "audits": check_audits,
 }
 _NEVER_NS: Final = np.iinfo(np.int64).max
 
@@ -112,12 +114,13 @@ def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) ->
 
 def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
     """Make a trace of a job and the parts of its tables, of which one is in memory at a time."""
-    read = {schema: _check_rows(schema, job, tables_of(schema)) for schema in SCHEMAS}
+    audits, bad_audits = _gathered("audits", job, tables_of("audits"))
+    read = {schema: _check_rows(schema, job, tables_of(schema), audits) for schema in SCHEMAS}
     batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
     return Trace(
         job=job.job, attempt=job.attempt, world_size=job.world_size, clock=job.clock,
         recorded_until_ns=job.recorded_until_ns, announcements=tuple(_announcements(job, batches)),
-        rejected=sum((rejected for _, rejected, _ in read.values()), Rejected()),
+        rejected=sum((rejected for _, rejected, _ in read.values()), bad_audits),
         copies=sum(copies for _, _, copies in read.values()), **batches,
     )  # fmt: skip
 
@@ -132,14 +135,23 @@ def _read_tables(directory: Path, schema: str) -> Iterable[TableFile]:
     return (read_file(path, schema),) if schema == "bandwidth" else read_parts(path, schema)
 
 
-def _check_rows(schema: str, job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Batch], Rejected, int]:
+def _gathered(schema: str, job: JobFile, tables: Iterable[TableFile]) -> tuple[Rows | None, Rejected]:
     gatherer, rejected = RowsGatherer(), Rejected()
     for table in tables:
         rows, left_out = _CHECKS[schema](table, job)
         gatherer.add(rows, table.rows_in_file)
         rejected += left_out
         del table, rows  # before the next part is read
-    whole = gatherer.take()
+    return gatherer.take(), rejected
+
+
+def _check_rows(
+    schema: str, job: JobFile, tables: Iterable[TableFile], audits: Rows | None
+) -> tuple[dict[int, Batch], Rejected, int]:
+    whole, rejected = _gathered(schema, job, tables)
+    if schema == "iterations" and audits is not None:
+        whole, left_out = with_audits(whole, audits)
+        rejected += left_out
     if whole is None:
         return {}, rejected, 0
     order = arrange(whole)
@@ -182,6 +194,7 @@ def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> 
             communicators=tuple(job.communicators[i] for i in job.membership.of_rank(rank)), sources=sources,
             is_logged=rank in logged, clock=job.clock, host=place.host, gpu=place.gpu, nic=place.nic,
             switch=place.switch, lost_rows=place.lost_rows, recorded_until_ns=job.recorded_until_ns,
+            replicas=job.replicas.get(rank),
         )  # fmt: skip
 
 

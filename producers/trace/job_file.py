@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -46,6 +47,7 @@ class JobFile:
     places: Mapping[int, RankLocation] = field(default_factory=dict)
     logged_ranks: tuple[int, ...] | None = None  # as the file gives them; `None` where it does not
     recorded_until_ns: int | None = None
+    replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by rank, those that have its parameters
 
     @cached_property
     def membership(self) -> Membership:
@@ -96,7 +98,7 @@ def read_job(directory: Path) -> JobFile:
             job=keys.job, attempt=keys.attempt, world_size=keys.world_size, clock=keys.clock,
             communicators=communicators, places=places,
             logged_ranks=None if keys.logged_ranks is None else tuple(sorted(keys.logged_ranks)),
-            recorded_until_ns=keys.recorded_until_ns,
+            recorded_until_ns=keys.recorded_until_ns, replicas=_replicas(keys),
         )  # fmt: skip
         counts = np.diff(job.membership.first_of_rank)
         if counts.size and counts.max() > MOST_COMMUNICATORS:
@@ -152,6 +154,14 @@ class _Keys:
     ranks: dict[str, RankLocation] | None = None
     logged_ranks: tuple[int, ...] | None = None
     recorded_until_ns: Count | None = None
+    replicas: tuple[tuple[int, ...], ...] | None = None
+
+
+def _replicas(keys: _Keys) -> dict[int, tuple[int, ...]]:
+    """Return by rank the set that it is in: a rank is in one."""
+    sets = keys.replicas or ()
+    _require_ranks(tuple(chain.from_iterable(sets)), keys.world_size, "replicas")
+    return {rank: one for one in map(tuple, map(sorted, sets)) for rank in one}
 
 
 def _communicators(keys: _Keys) -> tuple[Communicator, ...]:

@@ -13,7 +13,17 @@ from pyarrow._compute import CastOptions, SetLookupOptions, call_function  # pya
 
 from irregulars.arrow_numpy import from_numpy, to_numpy
 from irregulars.messages.bounds import BOUNDS, LATEST_NS, Bound
-from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, RECV, SEND, UNKNOWN
+from irregulars.messages.records import (
+    NUMERICS,
+    OPERATORS,
+    PATHS,
+    PHASE_UNKNOWN,
+    PHASES,
+    RECV,
+    SEND,
+    UNKNOWN,
+    no_numerics,
+)
 from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
@@ -21,6 +31,7 @@ from irregulars.producers.trace.order import Keys, Rows
 from irregulars.validation import shown
 
 MOST_REASONS: Final = 10
+ANY_INTEGER: Final = Bound(UNKNOWN + 1, -(UNKNOWN + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +47,7 @@ class Rejected:
 
 def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``commops`` against the job."""
-    check = _Check(table)
+    check = Check(table)
     ids = [communicator.id for communicator in job.communicators]
     rank, ordinal, operator = _rank(check, job), check.codes("communicator", ids), check.codes("operator", OPERATORS)
     sequence, start_ns = check.integers("sequence"), check.integers("start_ns")
@@ -75,27 +86,31 @@ def _commops_keys(columns: Mapping[str, np.ndarray]) -> Keys:
 
 def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``iterations`` against the job."""
-    check = _Check(table)
+    check = Check(table)
     rank = _rank(check, job)
     iteration = check.integers("iteration")
     start_ns, elapsed_ns = check.integers("start_ns"), check.counts("elapsed_ns")
     phase = check.codes("phase", PHASES)
-    columns = {
+    columns = no_numerics(len(rank)) | {
         "iteration": iteration, "start_ns": start_ns, "elapsed_ns": elapsed_ns,
-        "phase": np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8), "loss": check.floats("loss"),
-        "grad_norm": check.floats("grad_norm"), "tokens": check.counts("tokens"),
+        "phase": np.where(phase < 0, PHASE_UNKNOWN, phase).astype(np.uint8), "tokens": check.counts("tokens"),
+        "not_finite": check.counts("not_finite"),
+        "parameters_checksum": check.integers("parameters_checksum", ANY_INTEGER),
     }  # fmt: skip
-    return check.rows(rank, columns, _iterations_keys, names=lambda _: ())
+    columns |= {name: check.numbers(name) for name in NUMERICS[:4]}
+    return check.rows(rank, columns, iterations_keys, names=lambda _: ())
 
 
-def _iterations_keys(columns: Mapping[str, np.ndarray]) -> Keys:
-    identity = tuple(columns[name] for name in ("iteration", "phase", "start_ns", "elapsed_ns"))
+def iterations_keys(columns: Mapping[str, np.ndarray]) -> Keys:
+    """Return the keys of rows of ``iterations``, audits among them."""
+    names = ("iteration", "phase", "start_ns", "elapsed_ns", "audit_of_rank", "audit_checksum")
+    identity = tuple(columns[name] for name in names)
     return Keys(ends_ns(columns["start_ns"], columns["elapsed_ns"]), identity)
 
 
 def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``bandwidth`` against the job."""
-    check = _Check(table)
+    check = Check(table)
     rank = _rank(check, job)
     time_ns, path = check.integers("time_ns"), check.codes("path", PATHS)
     device, device_names = check.texts("device")
@@ -120,12 +135,12 @@ def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-class _Check:
+class Check:
     """Reads the columns of one file and remembers which rows broke a rule, and why the first ones did."""
 
     def __init__(self, table: TableFile) -> None:
         self._table = table
-        self._bounds = BOUNDS[table.schema]
+        self._bounds = BOUNDS.get(table.schema, {})
         self._reasons = list(table.unreadable[:MOST_REASONS])
         self.is_good = np.ones(len(table), dtype=bool)
 
@@ -159,6 +174,15 @@ class _Check:
         if name not in self._table.columns:
             return np.full(len(self._table), np.nan)
         return _with_nans(self._table.columns[name])
+
+    def numbers(self, name: str) -> np.ndarray:
+        """Read a column of numbers that a trainer computed: NaN where null, and infinity where one is not finite."""
+        values = self.floats(name)
+        is_nan = np.isnan(values)
+        column = self._table.columns.get(name)
+        if column is None or column.null_count == is_nan.sum():
+            return values
+        return np.where(is_nan & ~to_numpy(call_function("is_null", [column])), np.inf, values)
 
     def rates(self, name: str) -> np.ndarray:
         """Read a column of rates as float64, NaN where null: rates that no device can have are rejected."""
@@ -217,7 +241,7 @@ class _Check:
         return Rows(rank[keep].astype(np.int32), good, keys, names), Rejected(count, texts)
 
 
-def _rank(check: _Check, job: JobFile) -> np.ndarray:
+def _rank(check: Check, job: JobFile) -> np.ndarray:
     return check.integers("rank", Bound(0, job.world_size - 1))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch
+from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 from irregulars.producers.trace.columns import COLUMNS
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
@@ -32,10 +32,11 @@ def write_trace(directory: Path | str, announcements: Iterable[Announcement], ba
     directory.mkdir(parents=True, exist_ok=True)
     job = _job_object(list(announcements))
     (directory / "job.json").write_text(json.dumps(job, indent=1) + "\n", encoding="utf-8")
-    writers = {schema: _TableWriter(directory / f"{schema}.parquet", schema) for schema in SCHEMAS}
+    writers = {schema: _TableWriter(directory / f"{schema}.parquet", schema) for schema in COLUMNS}
     try:
         for batch in batches:
-            writers[batch.header.schema].add(batch)
+            for schema, part in _parts_of(batch):
+                writers[schema].add(part)
     finally:
         for writer in writers.values():
             writer.close()
@@ -52,6 +53,8 @@ def _job_object(announcements: Sequence[Announcement]) -> dict[str, Any]:
             raise InputError(f"{name} must be the same in all announcements; got {sorted(values, key=str)[:3]}")
     job: dict[str, Any] = {name: getattr(first, name) for name in common}
     job["communicators"] = _communicators(announcements)
+    replicas = sorted({tuple(sorted(a.replicas)) for a in announcements if a.replicas is not None})
+    job["replicas"] = [list(one) for one in replicas] or None
     places = {a.rank: {k: getattr(a, k) for k in _PLACE_KEYS if getattr(a, k) is not None} for a in announcements}
     # An announced rank that does not log is known by its place alone, even by an empty one.
     job["ranks"] = {str(a.rank): places[a.rank] for a in announcements if places[a.rank] or not a.is_logged}
@@ -68,6 +71,19 @@ def _communicators(announcements: Sequence[Announcement]) -> dict[str, dict[str,
                 rule = "the same in all announcements"
                 raise InputError(f"communicator {known.id!r} must be {rule}; got {known} and {communicator}")
     return {c.id: {"kind": c.kind, "ranks": list(c.ranks)} for c in found.values()}
+
+
+def _parts_of(batch: Batch) -> Iterator[tuple[str, Batch]]:
+    """Yield the rows of a batch for each file: audits travel among iterations, and have one of their own."""
+    is_audit = batch.columns["audit_of_rank"] != UNKNOWN if batch.header.schema == "iterations" else np.False_
+    if not is_audit.any():
+        yield batch.header.schema, batch
+        return
+    for schema, is_own in (("iterations", ~is_audit), ("audits", is_audit)):
+        yield schema, Batch(batch.header, {name: column[is_own] for name, column in batch.columns.items()})
+
+
+_AUDITS: Final = {"audit_of_rank": "of_rank", "audit_checksum": "checksum"}  # columns of the message and the file
 
 
 class _TableWriter:
@@ -105,7 +121,7 @@ class _TableWriter:
 def _contract_columns(batch: Batch) -> Mapping[str, pa.Array]:
     names = {"communicator": batch.header.names, "device": batch.header.names}
     names |= {"operator": OPERATORS, "path": PATHS, "phase": PHASES}
-    columns = {name: _array(column, names.get(name)) for name, column in batch.columns.items()}
+    columns = {_AUDITS.get(name, name): _array(column, names.get(name)) for name, column in batch.columns.items()}
     columns["rank"] = pa.array(np.full(len(batch), batch.header.rank, dtype=np.int64))
     return columns
 

@@ -5,18 +5,21 @@ Those of many ranks are reduced at once, since numpy's cost is per call and not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from irregulars.compiled import KERNEL
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.bounds import known_peers
-from irregulars.messages.evidence import COLUMNS, Evidence, Membership, no_patterns
+from irregulars.messages.evidence import COLUMNS, NUMERIC_COLUMNS, Evidence, Membership, no_patterns
+from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import RECV, UNKNOWN
 from irregulars.streams.rank_hop.message_rows import Cut, MessageRows, shared_codes
 from irregulars.streams.rank_hop.nic_patterns import Placed, place_in_blocks, reduce_patterns, sampled_blocks
@@ -54,6 +57,8 @@ class Closing(NamedTuple):
     elapsed_ns: Sequence[int]
     phase: Sequence[int]
     tokens: Sequence[float]
+    numerics: Sequence[tuple[float, ...] | None]  # as `NUMERICS`
+    audits: Sequence[Sequence[tuple[int, int]]]  # whose micro-batches were computed in it, with their checksums
     # late_rows, lost_rows: Rows that came too late since the closing before, and rows lost so far
     late_rows: int
     lost_rows: int
@@ -237,10 +242,11 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
     return Evidence(
         job=job,
         names=work.names,
-        columns=_columns(work.blocks, reduction, times, placed),
+        columns=_columns(work.blocks, reduction, times, placed) | _numerics(work.blocks.closings),
         offsets=reduction.offsets,
         classes=reduction.classes,
         patterns=patterns,
+        audits=_audits(work.blocks.closings),
     )
 
 
@@ -358,6 +364,32 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
     }
     assert columns.keys() == COLUMNS.keys()
     return columns | scores
+
+
+def _numerics(closings: Sequence[Closing]) -> dict[str, Column]:
+    """Return what iterations computed, as far as any of them says it."""
+    rows = list(chain.from_iterable(one.numerics for one in closings))
+    if not any(rows):
+        return {}
+    nothing = tuple(UNKNOWN if kind == pa.int64() else math.nan for kind in NUMERIC_COLUMNS.values())
+    columns = zip(*(row or nothing for row in rows), strict=True)
+    made: dict[str, Column] = {
+        name: np.array(column, dtype=kind.to_pandas_dtype())
+        for (name, kind), column in zip(NUMERIC_COLUMNS.items(), columns, strict=True)
+    }
+    return {
+        name: one
+        for name, one in made.items()
+        if not (np.isnan(one) if one.dtype.kind == "f" else one == UNKNOWN).all()
+    }
+
+
+def _audits(closings: Sequence[Closing]) -> Ragged | None:
+    rows = list(chain.from_iterable(one.audits for one in closings))
+    if not any(rows):
+        return None
+    entries = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
+    return Ragged(np.array(list(map(len, rows))), {"of_rank": entries[:, 0], "checksum": entries[:, 1]})
 
 
 # --- scores of the first hop's detectors ----------------------------------------------------------------------------

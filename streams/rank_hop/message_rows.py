@@ -6,9 +6,9 @@ more than reducing the rows does; a cut of two numbers costs nothing, and column
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.bundles import Bundle
 from irregulars.messages.plain_messages import PlainColumns
-from irregulars.messages.records import PATHS, UNKNOWN, Batch, Header
+from irregulars.messages.records import NUMERICS, PATHS, UNKNOWN, Batch, Header
 
 _LOOK_VALUES: Final = 6
 _RUN_VALUES: Final = 4
@@ -154,6 +154,8 @@ class IterationTimes(NamedTuple):
     elapsed_ns: int
     phase: int
     tokens: float
+    numerics: tuple[float, ...] | None = None  # as `NUMERICS`; None: none of them is known
+    audit: tuple[int, int] | None = None  # whose micro-batch it is, and its checksum: the row is of an audit alone
 
     @property
     def end_ns(self) -> int:
@@ -186,10 +188,25 @@ class MessageRows:
         known_ns = columns["elapsed_ns"] if is_usable is None else np.where(is_usable, columns["elapsed_ns"], 0.0)
         start_ns, elapsed_ns = columns["start_ns"], known_ns.astype(np.int64)
         own = (column.tolist() for column in (start_ns, elapsed_ns, columns["phase"], columns["tokens"]))
-        times: list[IterationTimes | None] = list(map(IterationTimes, *own))
+        times: list[IterationTimes | None] = list(map(IterationTimes, *own, self._numerics(), self._audits()))
         if is_usable is not None:
             times = [one if is_own else None for one, is_own in zip(times, is_usable.tolist(), strict=True)]
         return list(zip(columns["iteration"].tolist(), times, strict=True))
+
+    def _numerics(self) -> Iterable[tuple[float, ...] | None]:
+        columns = [self.columns[name] for name in NUMERICS]
+        is_known = np.any([~np.isnan(one) if one.dtype.kind == "f" else one != UNKNOWN for one in columns], axis=0)
+        if not is_known.any():
+            return repeat(None, len(is_known))
+        rows = zip(*(one.tolist() for one in columns), strict=True)
+        return [row if is_own else None for row, is_own in zip(rows, is_known.tolist(), strict=True)]
+
+    def _audits(self) -> Iterable[tuple[int, int] | None]:
+        of_rank = self.columns["audit_of_rank"]
+        if (of_rank == UNKNOWN).all():
+            return repeat(None, len(of_rank))
+        rows = zip(of_rank.tolist(), self.columns["audit_checksum"].tolist(), strict=True)
+        return [None if row[0] == UNKNOWN else row for row in rows]
 
     @cached_property
     def times_ns(self) -> list[int]:

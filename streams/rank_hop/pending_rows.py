@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -46,6 +46,7 @@ class PendingState:
     operators: Mapping[str, Column]
     names: tuple[str, ...]
     late_rows: int
+    audits: Mapping[int, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 class Taken(NamedTuple):
@@ -103,6 +104,7 @@ class PendingRows:
 
     def __init__(self) -> None:
         self.iterations: dict[int, IterationTimes] = {}  # open ones, as rows of `iterations` told them
+        self.audits: dict[int, list[tuple[int, int]]] = {}  # of open ones: whose micro-batch, and its checksum
         self.starts_ns: dict[int, int] = {}  # first start of each open iteration, by the operators that name it
         self.closed_through: int | None = None
         self.has_unended = False  # some operator had not ended when it was sent
@@ -213,6 +215,8 @@ class PendingRows:
                 unusable += 1
             elif self.closed_through is not None and number <= self.closed_through:
                 self._late_rows += 1
+            elif times.audit is not None:
+                self.audits.setdefault(number, []).append(times.audit)
             else:
                 self.iterations[number] = times
                 self.closes_ns[number] = closing_time_ns(times)
@@ -299,6 +303,7 @@ class PendingRows:
         self._recount()
         for number in numbers:
             self.starts_ns.pop(number, None)
+            self.audits.pop(number, None)
             if number in self.iterations:
                 del self.iterations[number], self.closes_ns[number]
         self._find_first_closes()
@@ -427,6 +432,7 @@ class PendingRows:
             operators=_joined([self._rows(part) for part in self._parts]),
             names=self.names,
             late_rows=self._late_rows,
+            audits={number: list(own) for number, own in self.audits.items()},
         )
 
     @classmethod
@@ -437,6 +443,7 @@ class PendingRows:
         pending.closes_ns = {number: closing_time_ns(row) for number, row in pending.iterations.items()}
         pending._told_until_ns = max((row.end_ns for row in pending.iterations.values()), default=UNKNOWN)
         pending.starts_ns = dict(state.starts_ns)
+        pending.audits = {number: list(own) for number, own in state.audits.items()}
         pending._find_first_closes()
         pending.closed_through = state.closed_through
         if len(state.operators["iteration"]):

@@ -67,7 +67,7 @@ def test_a_worker_and_analyze_leave_out_the_same_rows() -> None:
         if case.value != UNKNOWN:  # where null is allowed, that is read as unknown
             wanted = case.is_within is not False and (case.column, case.value) != ("peer", None)
             assert is_usable == wanted, case
-        if case.schema in SCHEMAS:
+        if case.schema in SCHEMAS and case.column != "audit_of_rank":  # in a trace audits have a file of their own
             peer_of_nobody = case.column == "peer" and case.value not in (0, 1)  # analyze knows the communicator
             assert read_by_analyze(case) == (is_usable and not peer_of_nobody), case
 
