@@ -1,0 +1,45 @@
+"""Train small models with faults of arithmetic: ``python -m tests.benchmarks.numerics --seed 1 --trials 40 --out DIR``.
+
+Four processes (torch, gloo) train a small transformer, as replicas of each other. A trial leaves the run that it shares
+with others at the step of its fault, and goes on for 40 steps, or 90 where the fault recurs. Each becomes a trace
+directory with its truth in ``label.json``; clean runs follow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+RANKS = 4
+
+
+def main() -> int:
+    """Start the processes and wait for them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--clean", type=int, default=500, help="steps of each clean run; 0: none")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        own = {"WORLD_SIZE": str(RANKS), "NUMERICS_STORE": f"{scratch}/store", "OMP_NUM_THREADS": "1"}
+        what = [str(given.out.resolve()), str(given.seed), str(given.trials), str(given.clean)]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.numerics.worker", *what]
+        ranks = [
+            subprocess.Popen(command, cwd=ROOT, env=os.environ | own | {"RANK": str(rank)}) for rank in range(RANKS)
+        ]
+        try:
+            return max(one.wait() for one in ranks)
+        finally:
+            for one in ranks:
+                one.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
