@@ -97,7 +97,7 @@ def plan_of(verdict: Verdict) -> NextStep:
     """Return the next step. Without a suspect, or below `SURE`, no host is to be taken out of service."""
     if verdict.state == "closed":
         return _plan_closed(verdict)
-    if verdict.severity == "note":
+    if verdict.severity == "note" and verdict.kind not in _OF_NUMBERS:
         return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = verdict.suspects[0] if verdict.suspects else None
     sentence, actions = _act_on(verdict.kind, suspect), _actions(verdict.kind, suspect)
@@ -108,6 +108,7 @@ def plan_of(verdict: Verdict) -> NextStep:
 
 _DRAINING: Final = frozenset(name for name, one in KINDS.items() if one.drains)
 _TEST: Final = ("test_device",)
+_OF_NUMBERS: Final = ("corruption", "loss_spike")  # kinds that cost no time, and spoil what the time is for
 
 
 def _actions(kind: str, suspect: Suspect | None) -> tuple[str, ...]:
@@ -154,6 +155,19 @@ def _act_on(kind: str, suspect: Suspect | None) -> str:
                 return "dump the stacks of all ranks, then restart from the last checkpoint"
             dump = f"dump the stack of rank {suspect.rank} (py-spy dump)"
             return f"{dump}, cordon {host}, and restart from the last checkpoint"
+        case "corruption":
+            trusted = "go back to the last trusted checkpoint (irregulars sql trusted_checkpoints)"
+            if suspect is None:
+                return f"overwrite no trusted checkpoint; {trusted}, and turn audits on to learn which rank it is"
+            good = f"write no checkpoint; copy a good replica's parameters to rank {suspect.rank}, or {trusted}"
+            return f"{good}; then cordon {host} and test its GPU"
+        case "loss_spike":
+            if suspect is None:
+                return (
+                    "drain nothing: skip the batch, or clip the gradient, or lower the rate if it does not fall back"
+                )
+            again = f"compute that step again on rank {suspect.rank}"
+            return f"{again}: if it comes out otherwise cordon {host} and test its GPU, if alike skip the batch"
         case "custom":
             who = "the ranks" if suspect is None else name_ranks(suspect.ranks)
             return (
@@ -233,6 +247,8 @@ def command_to_run(verdict: Verdict) -> str:
         return _command("bandwidth_of_rank", **job, rank=rank)
     if verdict.kind == "custom" and rank is not None:
         return _command("strange_ranks", **job, rank=rank)
+    if verdict.kind in _OF_NUMBERS:
+        return _command("numerics_of_job", **job)
     if verdict.kind == "hang":
         return _command("hang_positions", job=verdict.job, verdict_id=verdict.verdict_id)
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
@@ -245,6 +261,7 @@ _CHECKS: Final[dict[tuple[str, str], str]] = {
     "errors (dmesg), CPU load, data loader",
     ("slow_rank", "host"): "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
     ("slow_nic", "nic"): "port state and counters (ibstat, ethtool -S), pause frames, PCIe width (lspci -vv)",
+    ("corruption", "gpu"): "ECC and Xid errors (nvidia-smi -q -d ECC, dmesg), then dcgmi diag -r 4 while it is free",
     ("hang", "gpu"): "Xid errors (dmesg), whether the process lives, what its stack waits for",
 }
 

@@ -203,14 +203,14 @@ def decode_announcement(value: bytes | None) -> Announcement:
     values = decode_json(value, "jobs")
     found = checked(values.get("communicators"), tuple[_Runs, ...], "communicators", "jobs message", RecordError)
     replicas = checked(values.get("replicas"), tuple[_Run, ...] | None, "replicas", "jobs message", RecordError)
-    same = () if replicas is None else (_Runs("replicas", "unknown", replicas),)
-    *communicators, copies = (*_communicators((*found, *same)), *(() if same else (None,)))
+    same = [_Runs("replicas", "unknown", replicas)] if replicas is not None else []
+    communicators = _communicators((*found, *same))
     announcement: Announcement = checked(
         {
             "sources": None,
             **values,
-            "communicators": tuple(communicators),
-            "replicas": None if copies is None else copies.ranks,
+            "communicators": communicators[: len(found)],
+            "replicas": communicators[-1].ranks if same else None,
         },
         Announcement,
         "",
