@@ -164,7 +164,7 @@ def _act_on(kind: str, suspect: Suspect | None) -> str:
         case "loss_spike":
             if suspect is None:
                 return (
-                    "drain nothing: skip the batch, or clip the gradient, or lower the rate if it does not fall back"
+                    "drain nothing: skip the batch, clip the gradient or lower the rate if it does not fall back"
                 )
             again = f"compute that step again on rank {suspect.rank}"
             return f"{again}: if it comes out otherwise cordon {host} and test its GPU, if alike skip the batch"

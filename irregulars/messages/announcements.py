@@ -206,17 +206,13 @@ def decode_announcement(value: bytes | None) -> Announcement:
     same = [_Runs("replicas", "unknown", replicas)] if replicas is not None else []
     communicators = _communicators((*found, *same))
     announcement: Announcement = checked(
-        {
-            "sources": None,
-            **values,
-            "communicators": communicators[: len(found)],
-            "replicas": communicators[-1].ranks if same else None,
-        },
+        {"sources": None, **values, "communicators": communicators[: len(found)], "replicas": None},
         Announcement,
         "",
         "jobs message",
         RecordError,
     )
+    announcement = replace(announcement, replicas=communicators[-1].ranks) if same else announcement
     if len(value or b"") > MAX_ANNOUNCEMENT_BYTES // 3:  # a letter grows at most from two bytes to six
         size_bytes = len(encode_announcement(announcement))
         if size_bytes > MAX_ANNOUNCEMENT_BYTES:

@@ -154,7 +154,7 @@ class IterationTimes(NamedTuple):
     elapsed_ns: int
     phase: int
     tokens: float
-    numerics: tuple[float, ...] | None = None  # as `NUMERICS`; None: none of them is known
+    numerics: tuple[float | int, ...] | None = None  # as `NUMERICS`; None: none of them is known
     audit: tuple[int, int] | None = None  # whose micro-batch it is, and its checksum: the row is of an audit alone
 
     @property
@@ -193,7 +193,7 @@ class MessageRows:
             times = [one if is_own else None for one, is_own in zip(times, is_usable.tolist(), strict=True)]
         return list(zip(columns["iteration"].tolist(), times, strict=True))
 
-    def _numerics(self) -> Iterable[tuple[float, ...] | None]:
+    def _numerics(self) -> Iterable[tuple[float | int, ...] | None]:
         columns = [self.columns[name] for name in NUMERICS if name in self.columns]
         if len(columns) < len(NUMERICS):  # of a source that knows nothing of them
             return repeat(None)
