@@ -56,7 +56,8 @@ KINDS: Final[Mapping[str, VerdictKind]] = {
     ),
     "corruption": VerdictKind(
         "corruption", "a rank's numbers differ from those of its replicas, or of a replay",
-        "`gpu`; none where no majority says who is right", drains=True, actions=("cordon", "test_device"),
+        "`gpu`; none where no majority says who is right", drains=True,
+        actions=("roll_back", "cordon", "test_device"),
     ),
     "loss_spike": VerdictKind(
         "loss spike", "the loss or a gradient norm jumped, or is not finite",
