@@ -162,6 +162,10 @@ class Findings:
 
     def _jumps(self, columns: Mapping[str, Column]) -> Iterator[Finding]:
         loss, norm = (self._trend(name) for name in ("loss", "grad_norm"))
+        if (growth := loss.growth()) is not None:
+            text = f"loss has grown for {loss.state.risen} iterations, to {growth:.3g} times its lowest"
+            yield Finding("loss_spike", "loss", (), f"{text}: data or optimizer, not a device")
+            return
         loss_jump, norm_jump = loss.look(_job_value(columns, "loss")), norm.look(_job_value(columns, "grad_norm"))
         for name, trend, jump, times in (
             ("loss", loss, loss_jump, NUMERIC.loss_times),

@@ -14,6 +14,7 @@ from irregulars.detectors.numerics.thresholds import NUMERIC
 
 _TO_SIGMA = 1.2533  # from a mean absolute deviation, of a normal distribution
 _LEAST_SIGMA = 1e-3
+_GROWTH = math.log(1.1)  # a tenth: a loss that trains on falls, or stays
 _BOUND = 3.0  # sigmas that one value moves a level by, at most
 
 
@@ -26,6 +27,10 @@ class TrendState:
     sigma: float = 0.0
     seen: int = 0
     furthest: list[float] = field(default_factory=list)  # of the newest values, in sigmas
+    mean: float = math.nan  # over about `NUMERIC.memory` values
+    # The lowest that the mean was since the level jumped, and how many values ago
+    lowest: float = math.nan
+    risen: int = 0
     beyond: int = 0  # newest values in a row that lie beyond what moves the level, on one side (the sign)
 
 
@@ -60,6 +65,12 @@ class JobTrend:
         furthest = NUMERIC.peer_times * max(self.state.furthest, default=0.0)
         return jump.sigmas > max(deviations, furthest) and jump.times > times
 
+    def growth(self) -> float | None:
+        """Return by which factor the series has grown since it was lowest; None: not for long, or by little."""
+        own = self.state
+        is_long = own.risen >= 2 * NUMERIC.memory
+        return math.exp(own.mean - own.lowest) if is_long and own.mean - own.lowest > _GROWTH else None
+
     def learn(self, value: float) -> None:
         """Take in a value, also one that jumped."""
         if not (math.isfinite(value) and value > 0):
@@ -76,7 +87,12 @@ class JobTrend:
             own.beyond = side * (abs(own.beyond) * (own.beyond * side > 0) + 1) if is_beyond else 0
             if abs(own.beyond) >= NUMERIC.quiet:  # it has another level from here on
                 own.level, own.slope, own.beyond, left = log, 0.0, 0, 0.0
+                own.mean, own.lowest, own.risen = log, log, 0
             left = max(-_BOUND * sigma, min(_BOUND * sigma, left))
+        own.mean = log if not own.seen else own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory)
+        own.risen += 1
+        if not own.mean >= own.lowest:
+            own.lowest, own.risen = own.mean, 0
         weight = 1 / min(own.seen + 1, NUMERIC.warm_up)
         before = own.level
         own.level += own.slope + weight * left

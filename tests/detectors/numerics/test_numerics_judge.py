@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from irregulars.detectors.numerics.job_trend import JobTrend
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
@@ -194,3 +195,17 @@ def test_another_level_is_told_once_at_most() -> None:
     for factor in (1.2, 3.0):
         found = told(trained(everywhere({"loss": times(factor)}, ITERATIONS)))
         assert len({one.verdict_id for one in found}) == (factor > NUMERIC.loss_times)
+
+
+def test_a_loss_that_grows_for_long_is_told_early_and_once() -> None:
+    trend, told_at = JobTrend(), []
+    random = np.random.default_rng(3)
+    for step in range(1000):
+        loss = 2.0 * math.exp(random.normal(0, 0.02) + max(step - 300, 0) / 2000)
+        trend.learn(loss)
+        told_at += [step] if trend.growth() is not None else []
+    assert 500 < told_at[0] < 650
+    falling = JobTrend()
+    for step in range(1000):
+        falling.learn(2.0 * math.exp(random.normal(0, 0.05) - step / 2000))
+        assert falling.growth() is None
