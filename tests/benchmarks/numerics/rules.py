@@ -1,7 +1,7 @@
 """Published rules for loss spikes, each as its source has it, on the series of one run.
 
-Each takes ``loss``, ``norm`` (gradient norm before clipping) and ``rms`` (largest RMS of an update), float64, NaN where
-not known and infinite where the value is not finite, and returns in which steps it raises an alarm.
+Each takes ``loss``, ``norm`` (gradient norm before clipping) and ``rms`` (largest RMS of an update), float64, NaN
+where not known and infinite where the value is not finite, and returns in which steps it raises an alarm.
 """
 
 from __future__ import annotations
