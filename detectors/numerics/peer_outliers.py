@@ -7,6 +7,7 @@ the median of all, and that against its own mean so far.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,7 @@ _MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _LEAST_SIGMA = 1e-3
 """In logarithms: 0.1 %. Values of ranks that differ less are alike, and the last digits say nothing."""
 
+_GROSS = math.log(4.0)
 _LEAST_RANKS = 3  # of two that part, nobody knows which one left
 
 
@@ -64,7 +66,9 @@ class PeerOutliers:
         sigma = max(own.sigma, _LEAST_SIGMA)
         sigmas = np.abs(left) / sigma
         limit = max(NUMERIC.peer_deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
-        is_out: Flags = (sigmas > limit) & (own.seen >= NUMERIC.warm_up)
+        # How far tails reach is learned after the usual places are; until then only what is gross stands out.
+        is_gross = (np.abs(left) > _GROSS) & (own.seen >= NUMERIC.warm_up)
+        is_out: Flags = (sigmas > limit) & (is_gross | (own.seen >= 2 * NUMERIC.warm_up))
         if 2 * int(is_out.sum()) > len(rank):  # then they are not the ones that stand out
             is_out = np.zeros(len(rank), dtype=np.bool_)
         self._learn(left, sigmas, is_out)

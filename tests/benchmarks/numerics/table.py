@@ -3,8 +3,8 @@
     python -m tests.benchmarks.numerics.table DIRECTORY
 
 `DIRECTORY` holds runs that ``python -m tests.benchmarks.numerics`` recorded, each with its label. A rule has seen a
-flip if it raises an alarm in its step or one of the two after it. It raises a false one in any step before it, or of a
-clean run. Ours has seen it if a verdict begins there or later, and named it if the first suspect is the rank.
+flip if it raises an alarm in its step or one of the two after it. One in any step before it, or of a clean run, is a
+false one. Ours has seen it if a verdict begins there or later, and named it if the first suspect is the rank.
 """
 
 from __future__ import annotations
