@@ -17,8 +17,8 @@ class Fault:
     """What a trial does wrong, and where.
 
     `kind`: ``corruption``, ``loss_spike`` or ``none``. `rank`: None: all alike. `iteration`: the first with it.
-    `mask`: bits that are turned over, of each element hit. `lane`: None: one element. `rate`: share of the lane's
-    elements that are hit. `repeats`: whether each later iteration has it as well.
+    `mask`: bits of each element hit: turned over, or, of a lane, stuck at one. `lane`: None: one element is hit. `rate`:
+    share of the elements that are hit. `repeats`: whether each later iteration has it as well.
     """
 
     kind: str
@@ -56,7 +56,7 @@ def draw_corruption(random: np.random.Generator, iteration: int, ranks: int, bit
         mask = 1 << int(random.choice(list(among)))
     repeats = flip == "lane" or (place in BEFORE and random.random() < 0.3)
     lane = int(random.integers(LANES)) if flip == "lane" else None
-    rate = float(random.choice([0.1, 1.0])) if lane is not None else 1.0
+    rate = float(random.choice([0.1, 1.0])) if repeats else 1.0
     return Fault(**own, flip=flip, mask=mask, lane=lane, rate=rate, repeats=repeats)
 
 
@@ -73,25 +73,24 @@ class Injector:
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
-        self.changed = 0  # elements whose bits were turned over
+        self.changed = 0  # elements whose bits were changed
         self._random = np.random.default_rng(fault.seed)
         self.choice = int(self._random.integers(1 << 31))  # which tensor: modulo their number
 
     def hit(self, tensor: Any) -> None:
-        """Turn bits of a tensor over, in place."""
+        """Change bits of a tensor, in place."""
         import torch
 
         fault, flat = self.fault, tensor.detach().reshape(-1)
         assert flat.data_ptr() == tensor.data_ptr(), "a fault must hit the tensor itself, not a copy"
         count = flat.numel()
-        if fault.lane is None:
-            places = np.array([self._random.integers(count)])
-        else:
-            places = np.arange(fault.lane, count, LANES)
-            places = places[self._random.random(len(places)) < fault.rate]
+        is_one = fault.lane is None
+        places = np.array([self._random.integers(count)]) if is_one else np.arange(fault.lane or 0, count, LANES)
+        places = places[self._random.random(len(places)) < fault.rate]
         kind, bits = (torch.int32, 32) if flat.element_size() == 4 else (torch.int16, 16)
         mask = fault.mask - (1 << bits) if fault.mask >> (bits - 1) else fault.mask
         at = torch.from_numpy(places)
         own = flat.view(kind)
-        own[at] = own[at] ^ mask
-        self.changed += len(places)
+        before = own[at]
+        own[at] = before ^ mask if is_one else before | mask
+        self.changed += int((own[at] != before).sum())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from irregulars.producers.torch_hook.checksums import checksum
+from irregulars import torch_comms
 from tests.benchmarks.numerics.faults import Injector
 
 VOCABULARY, BATCH, TOKENS = 64, 4, 32
@@ -92,9 +91,9 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 class Replica:
-    """One rank's model and optimizer; `train` does a step and returns its row."""
+    """One rank's model and optimizer; `train` does a step, watched and audited by `torch_comms`."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, checksum_steps: int) -> None:
         self.setting = setting
         self.rank, self.ranks = distributed.get_rank(), distributed.get_world_size()
         torch.manual_seed(setting.seed)
@@ -105,14 +104,14 @@ class Replica:
         self.optimizer = self._optimizer()
         self.step = 0
         self.injector: Injector | None = None
-        self.norms: dict[int, float] = {}
-        self.not_finite = 0
-        self.reduced_ns: tuple[int, int] = (0, 0)
+        # Before the sensors': they must see what a faulty device computed.
         for number, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._local_gradient(number))
         self.linears = [one for one in self.model.modules() if isinstance(one, nn.Linear)]
         for number, linear in enumerate(self.linears):
             linear.register_forward_hook(self._output(number))
+        torch_comms.watch_numerics(self.parallel, self.optimizer, checksum_steps=checksum_steps)
+        self.audit = torch_comms.audit(self.parallel, _compute, every=setting.audit_every)
 
     def _optimizer(self) -> torch.optim.Optimizer:
         if self.setting.optimizer == "sgd":
@@ -133,28 +132,32 @@ class Replica:
 
     # --- places of faults ---------------------------------------------------------------------------------------
 
-    def _is_due(self, place: str) -> bool:
+    def _due(self, place: str) -> Injector | None:
+        """Return the injector, if this rank is at fault at this place in this step."""
         one = self.injector
-        return one is not None and one.fault.place == place and one.fault.rank == self.rank and one.fault.is_due(self.step)
+        is_due = one is not None and one.fault.place == place and one.fault.is_due(self.step)
+        return one if is_due and one is not None and one.fault.rank == self.rank else None
 
     def _output(self, number: int) -> Callable[..., None]:
         def change(_: nn.Module, __: Any, output: torch.Tensor) -> None:
-            if self._is_due("forward") and self.injector.choice % len(self.linears) == number:
-                self.injector.hit(output.data)
+            one = self._due("forward")
+            if one is not None and one.choice % len(self.linears) == number:
+                one.hit(output.data)
 
         return change
 
     def _local_gradient(self, number: int) -> Callable[[torch.Tensor], None]:
-        def look(parameter: torch.Tensor) -> None:
-            gradient = parameter.grad
-            assert gradient is not None
-            if self._is_due("local_gradient") and self.injector.choice % len(self.parameters) == number:
-                self.injector.hit(gradient)
-            self.norms[number] = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
-            if not math.isfinite(self.norms[number]):
-                self.not_finite += int((~torch.isfinite(gradient)).sum())
+        def change(parameter: torch.Tensor) -> None:
+            one = self._due("local_gradient")
+            if one is not None and one.choice % len(self.parameters) == number and parameter.grad is not None:
+                one.hit(parameter.grad)
 
-        return look
+        return change
+
+    def _hit(self, place: str, tensors: Sequence[torch.Tensor]) -> None:
+        one = self._due(place)
+        if one is not None:
+            one.hit(tensors[one.choice % len(tensors)].data)
 
     # --- one step -----------------------------------------------------------------------------------------------
 
@@ -165,92 +168,59 @@ class Replica:
         share = min(1.0, (step - WARM_UP) / DECAY)
         return self.setting.rate * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
 
-    def audit(self, batch: torch.Tensor) -> tuple[int, int]:
-        """Compute one rank's gradients as all other ranks do; return the rank and their checksum."""
-        of_rank = (self.step // self.setting.audit_every) % self.ranks
-        batch, state = batch.clone(), torch.get_rng_state()
-        random = state.clone()
-        distributed.broadcast(batch, of_rank)
-        distributed.broadcast(random, of_rank)
-        kept, self_norms, counted = [one.grad for one in self.parameters], self.norms, self.not_finite
-        for one in self.parameters:
-            one.grad = None
-        torch.set_rng_state(random)
-        self.norms = {}
-        loss_of(self.model, batch).backward()
-        found = checksum([one.grad for one in self.parameters if one.grad is not None])
-        for one, gradient in zip(self.parameters, kept, strict=True):
-            one.grad = gradient
-        torch.set_rng_state(state)
-        self.norms, self.not_finite = self_norms, counted
-        return of_rank, found
-
-    def train(self, *, world: str = "", evaluates: bool = False) -> dict[str, Any]:
-        """Do one step; return what a rank knows of it."""
-        start_ns = time.time_ns()
-        batch = batch_of(self.setting, self.rank, self.step, world=world)
+    def _batch_and_rate(self, world: str) -> tuple[torch.Tensor, float]:
+        batch, rate = batch_of(self.setting, self.rank, self.step, world=world), self.rate_of(self.step)
         fault = self.injector.fault if self.injector is not None else None
-        rate = self.rate_of(self.step)
-        if fault is not None and fault.kind == "loss_spike" and fault.is_due(self.step):
-            if fault.place == "learning_rate":
-                rate *= fault.size
-            elif fault.rank in (None, self.rank):
-                own = np.random.default_rng([fault.seed, self.rank])
-                noise = own.integers(VOCABULARY, size=tuple(batch.shape))
-                batch = torch.where(torch.from_numpy(own.random(tuple(batch.shape)) < fault.size), torch.from_numpy(noise), batch)
-        audit = None
-        if self.setting.audit_every and self.step % self.setting.audit_every == 0:
-            audit = self.audit(batch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad()
-        self.norms, self.not_finite = {}, 0
-        loss = loss_of(self.parallel, batch)
-        loss.backward()
-        gradients = [one.grad for one in self.parameters]
-        if self._is_due("reduced_gradient"):
-            self.injector.hit(gradients[self.injector.choice % len(gradients)])
-        limit = self.setting.clip or math.inf
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, limit))
-        if self._is_due("optimizer_state"):
+        if fault is None or fault.kind != "loss_spike" or not fault.is_due(self.step):
+            return batch, rate
+        if fault.place == "learning_rate":
+            return batch, rate * fault.size
+        if fault.rank in (None, self.rank):
+            own, shape = np.random.default_rng([fault.seed, self.rank]), tuple(batch.shape)
+            noise, is_bad = own.integers(VOCABULARY, size=shape), own.random(shape) < fault.size
+            batch = torch.where(torch.from_numpy(is_bad), torch.from_numpy(noise), batch)
+        return batch, rate
+
+    def train(self, number: int, *, world: str = "", evaluates: bool = False) -> float:
+        """Do one step as iteration `number` of the recording; return this rank's loss."""
+        with torch_comms.iteration(number):
+            batch, rate = self._batch_and_rate(world)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.zero_grad()
+            self.audit(batch)
+            loss = _compute(self.parallel, batch)
+            gradients = [one.grad for one in self.parameters if one.grad is not None]
+            self._hit("reduced_gradient", gradients)
+            norm = nn.utils.clip_grad_norm_(self.parameters, self.setting.clip or math.inf)
+            torch_comms.report(loss=loss, grad_norm=norm, tokens=batch[:, 1:].numel())
             states = [one for state in self.optimizer.state.values() for one in state.values() if one.numel() > 1]
-            self.injector.hit(states[self.injector.choice % len(states)])
-        before = [one.detach().clone() for one in self.parameters]
-        self.optimizer.step()
-        if self._is_due("weight"):
-            self.injector.hit(self.parameters[self.injector.choice % len(self.parameters)].data)
-        update = max(
-            float(torch.linalg.vector_norm((one.detach() - old).double()) / math.sqrt(old.numel()))
-            for one, old in zip(self.parameters, before, strict=True)
-        )
-        states = [state[name] for state in self.optimizer.state.values() for name in sorted(state) if state[name].numel() > 1]
-        row = {
-            "iteration": self.step, "start_ns": start_ns, "loss": float(loss), "grad_norm": norm,
-            "local_grad_norm": math.sqrt(sum(one * one for one in self.norms.values())), "update_rms": update,
-            "not_finite": self.not_finite + int(not math.isfinite(float(loss))),
-            "parameters_checksum": checksum([*self.parameters, *states]), "audit": audit, "phase": "train",
-            "reduced_ns": self.reduced_ns,
-        }  # fmt: skip
-        if evaluates:
-            row["phase"] = "eval"
-            with torch.no_grad():
-                for number in range(4):
-                    loss_of(self.model, batch_of(self.setting, self.rank, 1_000_000 + number))
-        row["elapsed_ns"] = time.time_ns() - start_ns
+            if states:
+                self._hit("optimizer_state", states)
+            self.optimizer.step()
+            self._hit("weight", self.parameters)
+            if evaluates:
+                with torch_comms.phase("eval"), torch.no_grad():
+                    for other in range(4):
+                        loss_of(self.model, batch_of(self.setting, self.rank, 1_000_000 + other))
         self.step += 1
-        return row
+        return float(loss)
+
+
+def _compute(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss = loss_of(model, batch)
+    loss.backward()
+    return loss.detach()
 
 
 def _reduce(replica: Replica, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average the ranks' gradients; where a receive buffer is at fault, by a ring that we can reach into."""
     flat = bucket.buffer().div_(replica.ranks)
-    start_ns = time.time_ns()
     one = replica.injector
     if one is not None and one.fault.place == "receive_buffer" and one.fault.is_due(replica.step):
         reduce_in_ring(flat, replica.rank, replica.ranks, one if one.fault.rank == replica.rank else None)
     else:
         distributed.all_reduce(flat)
-    replica.reduced_ns = start_ns, time.time_ns() - start_ns
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(flat)
     return done
