@@ -1,4 +1,4 @@
-"""Audits: each rank of a set of replicas computes one rank's micro-batch, and readers compare the gradients' checksums.
+"""Audits: each rank of a set of replicas computes one rank's micro-batch, and readers compare the checksums.
 
 Before gradients are reduced, replicas differ by their data, so that a small error hides. Here all have the same
 parameters and data, and must get the same bits.
@@ -36,7 +36,7 @@ class _Place:
 
 
 class Audit:
-    """Called with this rank's micro-batch before each step; each `every`-th call audits one rank of the group, in turn.
+    """Called with this rank's micro-batch before each step; each `every`-th call audits one rank, in turn.
 
     `compute(model, batch)` computes a loss and calls `backward`. It is given the model inside DDP, which reduces
     nothing. Gradients, random numbers and the model's buffers are as before when a call returns.
@@ -111,7 +111,7 @@ class Audit:
         distributed.all_reduce(differs, group=self._group)
         return 2 * int(differs) < distributed.get_world_size(self._group)
 
-    # --- what all ranks compute from ----------------------------------------------------------------------------------
+    # --- what all ranks compute from ------------------------------------------------------------------------------
 
     def _device(self) -> Any:
         """Return the device whose tensors the group sends."""
@@ -207,7 +207,7 @@ def _random_states() -> tuple[Any, ...]:
     import torch
 
     on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call, unused-ignore]
-    return torch.get_rng_state(), on_device, random.getstate(), np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state(), on_device, random.getstate(), np.random.get_state()
 
 
 def _set_random_states(states: tuple[Any, ...]) -> None:
@@ -218,7 +218,7 @@ def _set_random_states(states: tuple[Any, ...]) -> None:
     if on_device is not None:
         torch.cuda.set_rng_state(on_device)
     random.setstate(of_python)
-    np.random.set_state(of_numpy)  # noqa: NPY002
+    np.random.set_state(of_numpy)
 
 
 def _replaced(value: Any, replace: Callable[[Any], Any], kind: Any = None) -> Any:

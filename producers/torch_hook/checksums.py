@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-_ROW: Final = 1 << 13  # words of 8 bytes that share a table of weights; 64 KiB of it stay in a core's cache
+_ROW: Final = 1 << 13  # words of 4 bytes that share a table of weights; 64 KiB of it stay in a core's cache
 _PRIME: Final = 1099511628211  # FNV's, by which the sums of rows and tensors are chained
 CHECKSUM_MASK: Final = (1 << 62) - 1
 _CARRY: Final = 1 << 64
@@ -20,9 +20,9 @@ def checksum(tensors: Sequence[Any]) -> int:
 def sum_of(tensors: Sequence[Any]) -> Any:
     """Return a tensor of one int64 on the first tensor's device; its low 62 bits are the checksum.
 
-    Each word of 8 bytes, as an integer, times an odd weight of its place, modulo 2^64: an odd factor maps different
-    words to different ones, so that one changed word always shows. A plain sum would miss swapped elements and opposite
-    flips. The sums of rows and tensors are weighted in the same way.
+    Each word of 4 bytes, as an integer, times a weight of its place, modulo 2^64: weights are odd, so that one
+    changed word always shows, and of 8 bytes, so that two flips of the highest bit do not cancel. A plain sum would
+    miss swapped elements. The sums of rows and tensors are weighted in the same way.
     """
     import torch
 
@@ -34,13 +34,15 @@ def sum_of(tensors: Sequence[Any]) -> Any:
 
 
 def _sum_of_one(tensor: Any) -> Any:
+    import torch
+
     words, rest = _words(tensor)
     weights, chain = _tables(words.device)
-    own = _weighted(rest.view(1, -1), weights)[0]
-    while words.numel():  # the chain is as long as a row: a tensor of up to 512 MiB takes one turn
+    own = _weighted(rest.view(1, -1).to(torch.int64), weights)[0]
+    while words.numel():  # the chain is as long as a row: a tensor of up to 256 MiB takes one turn
         rows = min(words.numel() // _ROW, _ROW)
         part = words[: rows * _ROW] if rows else words
-        sums = _weighted(part.view(max(rows, 1), -1), weights)
+        sums = _weighted(part.to(torch.int64).view(max(rows, 1), -1), weights)
         own = own * _PRIME + _weighted(sums.view(1, -1), chain)[0]
         words = words[part.numel() :]
     return own
@@ -54,7 +56,7 @@ def _weighted(rows: Any, weights: Any) -> Any:
 
 
 def _words(tensor: Any) -> tuple[Any, Any]:
-    """Return a tensor's bits as words of 8 bytes, and those that are left as fewer than 8 elements, both int64.
+    """Return a tensor's bits as words of 4 bytes, and the elements that are left.
 
     Where it begins between two words, each element is a word.
     """
@@ -64,10 +66,10 @@ def _words(tensor: Any) -> tuple[Any, Any]:
     flat = tensor.detach().reshape(-1)
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     bits, size = flat.view(kinds[flat.element_size()]), flat.element_size()
-    if bits.storage_offset() * size % 8:
-        return bits.to(torch.int64), bits[:0].to(torch.int64)
-    whole = bits.numel() * size // 8 * 8 // size
-    return bits[:whole].view(torch.int64), bits[whole:].to(torch.int64)
+    if bits.storage_offset() * size % 4:
+        return bits, bits[:0]
+    whole = bits.numel() if size >= 4 else bits.numel() * size // 4 * 4 // size
+    return bits[:whole].view(torch.int32), bits[whole:]
 
 
 def _tables(device: Any) -> tuple[Any, Any]:

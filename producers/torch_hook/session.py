@@ -141,7 +141,9 @@ class Session:
         except Exception as error:
             self.troubles.add(error, "numerics")
 
-    def audit(self, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any) -> Callable[[Any], None]:
+    def audit(
+        self, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any
+    ) -> Callable[[Any], None]:
         """Return what audits the model."""
         try:
             self._share(model, group)

@@ -1,9 +1,9 @@
-"""What the sensors of numbers cost a step: ``python -m tests.benchmarks.bench_numerics``. Markdown on standard output.
+"""What the sensors of numbers cost a step: ``python -m tests.benchmarks.bench_numerics``. Markdown on output.
 
-Three processes (gloo, one thread each) train two like transformers in turn, one step each: one is watched, the other is
-not. So whatever else runs on the machine hits both alike. Audits are timed by themselves, each second call being one.
-The figures are medians of rank 0: of processor time (all threads, what training pays even on a busy machine) and of wall
-time.
+Three processes (gloo, one thread each) train two like transformers in turn, one step each: one is watched, the other
+is not. So whatever else runs on the machine hits both alike. Audits are timed by themselves, each second call being
+one. The figures are medians of rank 0: of processor time (all threads, what training pays even on a busy machine) and
+of wall time.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def work(directory: Path, rank: int, steps: int, batch_size: int) -> None:
                 times["audit"].append((*spent, math.nan))
     if rank == 0:
         parameters = sum(one.numel() for one in watched[0].parameters())
-        print(_table({name: np.array(one) for name, one in times.items()}, parameters, batch_size * TOKENS), flush=True)
+        print(
+            _table({name: np.array(one) for name, one in times.items()}, parameters, batch_size * TOKENS), flush=True
+        )
     distributed.destroy_process_group()
     torch_comms.stop()
 
@@ -134,8 +136,8 @@ def _table(times: dict[str, np.ndarray], parameters: int, tokens: int) -> str:
     inside = float(np.median(times["watched"][:, 2]))
     lines = [
         f"{RANKS} processes on gloo, {parameters:,} parameters in float32, {tokens:,} tokens a step, AdamW, clipped;",
-        f"{len(added)} pairs of steps. Medians, ms. Inside: processor time in the sensors' hooks. Added: of the pairs'",
-        "differences, with 95 % interval.", "",
+        f"{len(added)} pairs of steps. Medians, ms. Inside: processor time in the sensors' hooks. Added: of the",
+        "pairs' differences, with 95 % interval.", "",
         "| time | plain step | inside `watch_numerics` | of a step | added | of a step | an audit | at 1 of 50 |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
@@ -144,7 +146,10 @@ def _table(times: dict[str, np.ndarray], parameters: int, tokens: int) -> str:
         own = float(np.median(added[:, column]))
         low, high = np.percentile(np.median(added[:, column][draws], axis=1), [2.5, 97.5])
         cells = [name, f"{plain:.1f}", *((f"{inside:.2f}", f"{inside / plain:.2%}") if column == 0 else ("", ""))]
-        cells += [f"{own:.2f} ({low:.2f} to {high:.2f})", f"{own / plain:.2%} ({low / plain:.2%} to {high / plain:.2%})"]
+        cells += [
+            f"{own:.2f} ({low:.2f} to {high:.2f})",
+            f"{own / plain:.2%} ({low / plain:.2%} to {high / plain:.2%})",
+        ]
         cells += [f"{audit:.1f}", f"{audit / plain / AUDIT_EVERY:.2%}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

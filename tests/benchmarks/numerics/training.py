@@ -242,8 +242,8 @@ _reduce.__annotations__ = {"bucket": distributed.GradBucket, "return": torch.fut
 def reduce_in_ring(flat: torch.Tensor, rank: int, ranks: int, injector: Injector | None) -> None:
     """Sum over the ranks by sends and receives; the injector hits one buffer after it was received.
 
-    In the first ``ranks - 1`` turns partial sums go round, so that a hit alters the sum that all ranks get. In the rest
-    whole sums go round: a hit alters what this rank has and hands on.
+    In the first ``ranks - 1`` turns partial sums go round, so that a hit alters the sum that all ranks get. In the
+    rest whole sums go round: a hit alters what this rank has and hands on.
     """
     chunks = list(flat.chunk(ranks))
     chunks += [flat[:0]] * (ranks - len(chunks))

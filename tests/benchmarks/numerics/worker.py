@@ -99,8 +99,8 @@ class Runs:
         distributed.all_reduce(elements)
         off = float((both[0] - both[1]).abs().max() / replica.ranks)
         label = fault.label() | {
-            "dtype": replica.setting.dtype, "loss_off": off if np.isfinite(off) else None, "is_harmful": not off <= HARMFUL,
-            "elements_changed": int(elements), "setting": asdict(replica.setting),
+            "dtype": replica.setting.dtype, "setting": asdict(replica.setting), "elements_changed": int(elements),
+            "loss_off": off if np.isfinite(off) else None, "is_harmful": not off <= HARMFUL,
         }  # fmt: skip
         stretches = (base_first, base_first + fault.iteration), (first, self._iterations)
         self.trials.append(Trial(f"trial-{len(self.trials):03d}", stretches, label))

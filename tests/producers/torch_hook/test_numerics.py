@@ -182,10 +182,13 @@ for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int8):
         own = checksum([one])
         assert 0 <= own < 1 << 62
         assert own == checksum([one.clone()])
-        for place in (0, size // 2, size - 1):
-            other = one.clone()
-            other.view(kinds[other.element_size()])[place] ^= 1
-            assert checksum([other]) != own, (dtype, size, place)
+        bits = 8 * one.element_size()
+        for bit in range(bits):
+            mask = -(1 << bit) if bit == bits - 1 else 1 << bit
+            for places in ([0], [size // 2], [size - 1], [0, size - 1], list(range(0, size, 32))):
+                other = one.clone()
+                other.view(kinds[other.element_size()])[sorted(set(places))] ^= mask
+                assert checksum([other]) != own, (dtype, size, places, bit)
         other = one.clone()
         other[0], other[-1] = one[-1], one[0]
         assert torch.equal(one, other) or checksum([other]) != own, (dtype, size)
