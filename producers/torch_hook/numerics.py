@@ -257,7 +257,7 @@ def _norms(gradients: Sequence[Any]) -> tuple[list[Any], Any]:
     import torch
 
     is_short = gradients[0].element_size() < 4
-    norms = torch._foreach_norm(gradients, dtype=torch.float32 if is_short else None)
+    norms = torch._foreach_norm(list(gradients), dtype=torch.float32 if is_short else None)
     if norms[0].is_cuda:
         return list(norms), (~torch.isfinite(torch.stack(norms))).sum()
     numbers, not_finite = [norm.item() for norm in norms], 0

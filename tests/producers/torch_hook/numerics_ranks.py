@@ -28,6 +28,7 @@ RANK, RANKS = int(os.environ["RANK"]), 4
 STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
 SAME, MEASURED, FLIPPED, HASTY = 100, 200, 300, 400  # first iterations of the parts of this script
 CULPRIT = 2
+UNSENDABLE = 5  # step of the third audit, whose batch no rank can send
 INFINITE = 3  # elements
 
 
@@ -67,7 +68,8 @@ def train(first: int | None, *, fails: bool = False, **how: Any) -> list[Any]:
     for step in range(STEPS):
         with torch_comms.iteration(None if first is None else first + step):
             optimizer.zero_grad()
-            audit(batch_of(step, dtype))
+            batch = batch_of(step, dtype)
+            audit(batch | {"names": lambda: 0} if fails and step == UNSENDABLE else batch)
             loss = compute(model, batch_of(step, dtype))
             torch_comms.report(loss=loss, grad_norm=nn.utils.clip_grad_norm_(model.parameters(), 0.5))
             optimizer.step()

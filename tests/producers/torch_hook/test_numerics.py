@@ -147,8 +147,13 @@ def test_audits_agree_with_dropout_and_take_ranks_in_turn(job: Job) -> None:
 
 def test_an_audit_that_fails_on_one_rank_is_missing_there_alone(job: Job) -> None:
     found = audits(job, SAME, SAME + STEPS)
-    assert [sorted(checksums) for checksums in found.values()] == [[1, 2, 3]] * (STEPS // AUDIT_EVERY)
+    assert [sorted(checksums) for checksums in found.values()] == [[1, 2, 3]] * (STEPS // AUDIT_EVERY - 1)
     assert "the audit fails on rank 0" in job.log
+
+
+def test_a_batch_that_cannot_be_sent_is_not_audited(job: Job) -> None:
+    assert [number - SAME for number, _ in audits(job, SAME, SAME + STEPS)] == [1, 3, 7]
+    assert "pickle" in job.log
 
 
 def test_iterations_with_audits_are_not_judged_by_their_time(job: Job) -> None:
