@@ -702,7 +702,16 @@ def ttl_of(settings: DatabaseSettings, table: str) -> str:
 
 @pytest.mark.parametrize(
     "table",
-    ["operators", "transfers", "behaviour_patterns", "rank_iterations", "detector_scores", "bandwidth", "gpu_health"],
+    [
+        "operators",
+        "transfers",
+        "behaviour_patterns",
+        "rank_iterations",
+        "audits",
+        "detector_scores",
+        "bandwidth",
+        "gpu_health",
+    ],
 )
 def test_what_is_set_to_be_kept_for_longer_is_kept_for_longer(settings: DatabaseSettings, table: str) -> None:
     store(settings, {})
