@@ -465,9 +465,8 @@ def test_a_checkpoint_is_trusted_if_it_was_written_before_the_doubt_and_checked_
     assert trusted(client) == {(0, 5): yes, (0, 30): yes, (0, 35): no, (0, 45): no}
     assert {row["checked_by"] for row in answer(client, "trusted_checkpoints")} == {"norms, checksums"}
     # With audits as well, the earlier of the last checks counts: an audit saw it not, and so did no other.
-    store(
-        own, numeric_job(audits=audited([5, 40], {40: [5]}), parameters_checksum=each_tenth, checkpoints=[5, 30, 35])
-    )
+    audits = audited([5, 40], {40: [5]})
+    store(own, numeric_job(audits=audits, parameters_checksum=each_tenth, checkpoints=[5, 30, 35, 45]))
     assert trusted(client) == {(0, 5): yes, (0, 30): no, (0, 35): no, (0, 45): no}
     assert {row["checked_by"] for row in answer(client, "trusted_checkpoints")} == {"audits, norms, checksums"}
 

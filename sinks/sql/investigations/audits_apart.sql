@@ -23,7 +23,7 @@ SELECT
     places.gpu AS gpu,
     odd.voters AS voters,
     odd.most AS agreed,
-    odd.is_decided AS is_decided
+    toBool(odd.is_decided) AS is_decided
 FROM
 (
     SELECT iteration, of_rank, voters, most, is_decided, arrayJoin(arrayFlatten(apart)) AS rank

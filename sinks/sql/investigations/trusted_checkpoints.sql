@@ -67,7 +67,7 @@ SELECT
     known.attempt AS attempt,
     known.iteration AS iteration,
     known.started_at AS started_at,
-    if(empty(checked_by), NULL, empty(against)) AS is_trusted,
+    if(empty(checked_by), NULL, toBool(empty(against))) AS is_trusted,
     nullIf(against[1].3, '') AS verdict_id,
     nullIf(toString(against[1].4), '') AS kind,
     if(empty(against), NULL, against[1].1) AS doubtful_attempt,
