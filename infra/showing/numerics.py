@@ -34,13 +34,13 @@ SELECT quantity, iteration, arrayMin(own.1), middle, arrayMax(own.1),
     far.2, far.1
 FROM
 (
-    SELECT quantity.1 AS quantity, iteration, groupArray((assumeNotNull(quantity.2), rank)) AS own,
-        quantileExactLow(0.5)(assumeNotNull(quantity.2)) AS middle,
+    SELECT value.1 AS quantity, iteration, groupArray((assumeNotNull(value.2), rank)) AS own,
+        quantileExactLow(0.5)(assumeNotNull(value.2)) AS middle,
         arraySort(one -> (if(one.1 = middle, 0, -abs(one.1 - middle)), one.2), own)[1] AS far
     FROM rank_iterations FINAL
-    ARRAY JOIN [('loss', loss), ('grad_norm', grad_norm), ('local_grad_norm', local_grad_norm)] AS quantity
+    ARRAY JOIN [('loss', loss), ('grad_norm', grad_norm), ('local_grad_norm', local_grad_norm)] AS value
     WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
-        AND quantity.2 IS NOT NULL
+        AND value.2 IS NOT NULL
     GROUP BY quantity, iteration
 )
 ORDER BY quantity, iteration"""
