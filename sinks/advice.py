@@ -84,8 +84,8 @@ class NextStep:
 
 
 # What an orchestrator may be told to do: let no new work onto the host; move the job off it at its next checkpoint;
-# write that checkpoint now; test the device; give the pipeline stage fewer layers
-ACTION_NAMES: Final = ("cordon", "drain", "checkpoint_now", "test_device", "replan_stages")
+# write that checkpoint now; test the device; give the pipeline stage fewer layers; go back to a trusted checkpoint
+ACTION_NAMES: Final = ("cordon", "drain", "checkpoint_now", "test_device", "replan_stages", "roll_back")
 
 
 def advise(verdict: Verdict) -> str:
@@ -97,10 +97,10 @@ def plan_of(verdict: Verdict) -> NextStep:
     """Return the next step. Without a suspect, or below `SURE`, no host is to be taken out of service."""
     if verdict.state == "closed":
         return _plan_closed(verdict)
-    if verdict.severity == "note":
+    if verdict.severity == "note" and verdict.kind not in _OF_NUMBERS:
         return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
-    suspect = verdict.suspects[0] if verdict.suspects else None
-    sentence, actions = _act_on(verdict.kind, suspect), _actions(verdict.kind, suspect)
+    suspect = _first(verdict)
+    sentence, actions = _act_on(verdict, suspect), _actions(verdict.kind, suspect)
     if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
         return NextStep(f"confirm before you drain anything, then {sentence}", actions)
     return NextStep(sentence, actions)
@@ -108,6 +108,7 @@ def plan_of(verdict: Verdict) -> NextStep:
 
 _DRAINING: Final = frozenset(name for name, one in KINDS.items() if one.drains)
 _TEST: Final = ("test_device",)
+_OF_NUMBERS: Final = ("corruption", "loss_spike")  # kinds that cost no time, and spoil what the time is for
 
 
 def _actions(kind: str, suspect: Suspect | None) -> tuple[str, ...]:
@@ -125,9 +126,18 @@ def _host(suspect: Suspect | None) -> str:
     return suspect.host or f"the host of {name_ranks(suspect.ranks)}"
 
 
-def _act_on(kind: str, suspect: Suspect | None) -> str:
+def trusted_before(verdict: Verdict) -> int | None:
+    """Return the first doubtful iteration: checkpoints that were written before it can be trusted; None: all can."""
+    return verdict.iterations[0] if "roll_back" in _actions(verdict.kind, _first(verdict)) else None
+
+
+def _first(verdict: Verdict) -> Suspect | None:
+    return verdict.suspects[0] if verdict.suspects else None
+
+
+def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
     host = _host(suspect)
-    match kind:
+    match verdict.kind:
         case "slow_rank":
             if suspect is None:
                 return "compare the ranks' own work; no device is named yet"
@@ -154,6 +164,17 @@ def _act_on(kind: str, suspect: Suspect | None) -> str:
                 return "dump the stacks of all ranks, then restart from the last checkpoint"
             dump = f"dump the stack of rank {suspect.rank} (py-spy dump)"
             return f"{dump}, cordon {host}, and restart from the last checkpoint"
+        case "corruption":
+            trusted = f"go back to the last checkpoint from before iteration {verdict.iterations[0]}"
+            if suspect is None:
+                return f"write no checkpoint; {trusted}, and turn audits on to learn which rank it is"
+            good = f"write no checkpoint; copy a good replica's parameters to rank {suspect.rank}, or {trusted}"
+            return f"{good}; then cordon {host} and test its GPU"
+        case "loss_spike":
+            if suspect is None:
+                return "drain nothing: skip the batch, clip the gradient or lower the rate if it does not fall back"
+            again = f"compute that step again on rank {suspect.rank}"
+            return f"{again}: if it comes out otherwise test the GPU on {host}, if alike skip the batch"
         case "custom":
             who = "the ranks" if suspect is None else name_ranks(suspect.ranks)
             return (
@@ -163,7 +184,7 @@ def _act_on(kind: str, suspect: Suspect | None) -> str:
 
 
 def _plan_closed(verdict: Verdict) -> NextStep:
-    suspect = verdict.suspects[0] if verdict.suspects else None
+    suspect = _first(verdict)
     about = _plan_of_host(verdict, suspect)
     if verdict.close_reason == "silent":
         sentence = "see whether the job still runs: its ranks have fallen silent"
@@ -211,7 +232,7 @@ def runbook_of(kind: str, url: str | None = None) -> str:
 
 def what_to_check(verdict: Verdict) -> str:
     """Return the checks on the machine, and how to cordon it; empty where neither is to be done."""
-    suspect = verdict.suspects[0] if verdict.suspects else None
+    suspect = _first(verdict)
     if suspect is None:
         return ""
     checks = _CHECKS.get((verdict.kind, suspect.device))
@@ -233,6 +254,8 @@ def command_to_run(verdict: Verdict) -> str:
         return _command("bandwidth_of_rank", **job, rank=rank)
     if verdict.kind == "custom" and rank is not None:
         return _command("strange_ranks", **job, rank=rank)
+    if verdict.kind in _OF_NUMBERS:
+        return _command("numerics_of_job", **job)
     if verdict.kind == "hang":
         return _command("hang_positions", job=verdict.job, verdict_id=verdict.verdict_id)
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
@@ -245,6 +268,7 @@ _CHECKS: Final[dict[tuple[str, str], str]] = {
     "errors (dmesg), CPU load, data loader",
     ("slow_rank", "host"): "CPU load and frequency, memory pressure, storage of the data loader, other tenants",
     ("slow_nic", "nic"): "port state and counters (ibstat, ethtool -S), pause frames, PCIe width (lspci -vv)",
+    ("corruption", "gpu"): "ECC and Xid errors (nvidia-smi -q -d ECC, dmesg), then dcgmi diag -r 4 while it is free",
     ("hang", "gpu"): "Xid errors (dmesg), whether the process lives, what its stack waits for",
 }
 

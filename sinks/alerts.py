@@ -100,6 +100,7 @@ def _who(verdict: Verdict) -> str:
     if not verdict.suspects:
         reasons = {
             "imbalance": "who is late changes from iteration to iteration, no device is at fault",
+            "loss_spike": "no rank stands out, data or optimizer",
             "slow_communicator": f"{where or 'a group of ranks'} is slow as a whole, no member stands out",
         }
         return reasons.get(verdict.kind, f"no device is named{f', {where}' if where else ''}")

@@ -99,7 +99,7 @@ def random_batch(random: Random, schema: str) -> Batch:
         if kind.itemsize <= 2:
             columns[field.name] = np.array([random.randrange(2) for _ in range(rows)], kind)
             continue
-        is_float = kind.kind == "f" or field.name in ("elapsed_ns", "size_bytes", "tokens")
+        is_float = kind.kind == "f" or field.name in ("elapsed_ns", "size_bytes", "tokens", "not_finite")
         unknown = np.nan if is_float else UNKNOWN
         most = 2**31 if kind.itemsize == 4 else 2**40
         values = [
@@ -231,7 +231,8 @@ def closings(random: Random, odd: float) -> Iterator[Closing]:
             cuts=list(cuts_of(random, columns, rank)),
             free_ns=[random.choice((UNKNOWN, T0 - 100, T0 + 500_000)) for _ in numbers],
             entry_ns=UNKNOWN, start_ns=[T0 + number for number in numbers], elapsed_ns=[10**6] * len(numbers),
-            phase=[0] * len(numbers), tokens=[np.nan] * len(numbers), late_rows=0, lost_rows=0,
+            phase=[0] * len(numbers), tokens=[np.nan] * len(numbers),
+                numerics=[None] * len(numbers), audits=[()] * len(numbers), late_rows=0, lost_rows=0,
         )  # fmt: skip
 
 
@@ -305,7 +306,8 @@ def closings_of(cuts: list[Cut]) -> list[Closing]:
     return [
         Closing(
             attempt=1, rank=0, partition=0, wide=frozenset(), numbers=[0], cuts=cuts, free_ns=[UNKNOWN],
-            entry_ns=UNKNOWN, start_ns=[T0], elapsed_ns=[100], phase=[0], tokens=[np.nan], late_rows=0, lost_rows=0,
+            entry_ns=UNKNOWN, start_ns=[T0], elapsed_ns=[100], phase=[0], tokens=[np.nan], numerics=[None],
+                audits=[()], late_rows=0, lost_rows=0,
         )
     ]  # fmt: skip
 

@@ -46,6 +46,8 @@ class Topology:
     kinds: Mapping[int, str] = field(default_factory=dict)  # kind of each communicator, by code
     # Ranks that log no operators: those that said so, and members of communicators that nobody announced
     unlogged: frozenset[int] = frozenset()
+    # By rank, the first of the ranks that hold the same parameters, as far as that was announced
+    replica_set: Mapping[int, int] = field(default_factory=dict)
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
@@ -266,6 +268,7 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
         stage_of=_stages(announcements),
         kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
         unlogged=_unlogged(announcements),
+        replica_set={a.rank: min(a.replicas) for a in announcements if a.replicas},
     )
 
 

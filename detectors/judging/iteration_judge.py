@@ -33,6 +33,7 @@ from irregulars.detectors.judging.review_candidates import lateness_of
 from irregulars.detectors.judging.standing_review import Plan, StandingReview, review_regular
 from irregulars.detectors.judging.suspicion import Suspicion, suspicion_of
 from irregulars.detectors.judging.thresholds import JUDGING
+from irregulars.detectors.numerics.numerics_judge import NumericsJudge, NumericsState
 from irregulars.detectors.path.critical_path import Attribution
 from irregulars.detectors.plugins.stored_state import StoredDetector
 from irregulars.detectors.verdicts.custom_verdicts import Moment
@@ -72,6 +73,7 @@ class JudgeState:
     detectors: tuple[StoredDetector, ...]
     say: SayState | None
     open_hangs: tuple[OpenHang, ...]
+    numerics: NumericsState | None = None
 
 
 class _Answer(NamedTuple):
@@ -97,6 +99,7 @@ class IterationJudge:
         self._tracker = VerdictTracker(job, attempt, settings.severity)
         self._panel = DetectorPanel(settings)
         self._say = DetectorsSay(job, attempt, settings.severity, self._panel)
+        self._numerics = NumericsJudge(job, attempt)
         self._watch = settings.watch
         self._reader = OperatorReader()
         self._log = JudgementLog(job, attempt, fills_columns=settings.fills_columns)
@@ -159,6 +162,9 @@ class IterationJudge:
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             answer = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
+            revisions, seen_in = self._numerics.observe(rows, rows.start_ns, self._topology)
+            self._log.verdicts += revisions
+            answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
         if not is_irregular:
@@ -191,6 +197,7 @@ class IterationJudge:
         self._log.verdicts += self._open_hangs.close(reason) if reason != "silent" else []
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
+        self._log.verdicts += self._numerics.close(reason, self._topology)
 
     def close_hangs(self, reason: str) -> None:
         """Close the verdicts on hangs, and no others."""
@@ -399,6 +406,7 @@ class IterationJudge:
             detectors=self._panel.states(),
             say=self._say.state(),
             open_hangs=self._open_hangs.open,
+            numerics=self._numerics.state(),
         )
 
     @classmethod
@@ -423,4 +431,5 @@ class IterationJudge:
         judge._open_hangs = OpenHangs(state.open_hangs)
         judge._panel.restore(state.detectors)
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
+        judge._numerics = NumericsJudge(state.job, state.attempt, state.numerics)
         return judge

@@ -203,20 +203,16 @@ def decode_announcement(value: bytes | None) -> Announcement:
     values = decode_json(value, "jobs")
     found = checked(values.get("communicators"), tuple[_Runs, ...], "communicators", "jobs message", RecordError)
     replicas = checked(values.get("replicas"), tuple[_Run, ...] | None, "replicas", "jobs message", RecordError)
-    same = () if replicas is None else (_Runs("replicas", "unknown", replicas),)
-    *communicators, copies = (*_communicators((*found, *same)), *(() if same else (None,)))
+    same = [_Runs("replicas", "unknown", replicas)] if replicas is not None else []
+    communicators = _communicators((*found, *same))
     announcement: Announcement = checked(
-        {
-            "sources": None,
-            **values,
-            "communicators": tuple(communicators),
-            "replicas": None if copies is None else copies.ranks,
-        },
+        {"sources": None, **values, "communicators": communicators[: len(found)], "replicas": None},
         Announcement,
         "",
         "jobs message",
         RecordError,
     )
+    announcement = replace(announcement, replicas=communicators[-1].ranks) if same else announcement
     if len(value or b"") > MAX_ANNOUNCEMENT_BYTES // 3:  # a letter grows at most from two bytes to six
         size_bytes = len(encode_announcement(announcement))
         if size_bytes > MAX_ANNOUNCEMENT_BYTES:

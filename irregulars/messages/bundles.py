@@ -32,9 +32,11 @@ from irregulars.errors import RecordError
 from irregulars.messages.records import (
     BATCH_HEADERS,
     CODED,
+    FIELDS,
     VERSION,
     Batch,
     Header,
+    column_of,
     decode_table,
     encode_arrow,
     header_of,
@@ -131,8 +133,8 @@ def bundle_of(batches: Sequence[Batch]) -> Bundle:
     )
     codes = {one: code for code, one in enumerate(names)}
     columns: dict[str, np.ndarray] = {}
-    for name in batches[0].columns:
-        own = [batch.columns[name] for batch in batches]
+    for name in max((batch.columns for batch in batches), key=len):
+        own = [column_of(batch.columns, FIELDS[first.schema][name], len(batch)) for batch in batches]
         if name in CODED:  # indices into the names of each batch become indices into those of all
             for place, batch in enumerate(batches):
                 if batch.header.names != names:

@@ -54,6 +54,15 @@ KINDS: Final[Mapping[str, VerdictKind]] = {
         "`gpu`, with the ranks to look at. None where more than eight ranks that log nothing come into question",
         drains=True, actions=("cordon",),  # it reaches no checkpoint any more: it is restarted from the last one
     ),
+    "corruption": VerdictKind(
+        "corruption", "a rank's numbers differ from those of its replicas, or of a replay",
+        "`gpu`; none where no majority says who is right", drains=True,
+        actions=("roll_back", "cordon", "test_device"),
+    ),
+    "loss_spike": VerdictKind(
+        "loss spike", "the loss or a gradient norm jumped, or is not finite",
+        "`gpu` where one rank's own values stand out; else none", actions=("test_device",),
+    ),
     "custom": VerdictKind(
         "custom",
         "a [detector with a say](detectors.md#a-detector-with-a-say) finds ranks strange; `detector` is its name",

@@ -175,6 +175,7 @@ _CODES: Final[Mapping[str, tuple[tuple[str, int | None], ...]]] = {
 """Columns of codes, and their limits; None: as many as the header has names."""
 
 _FIELDS: Final = {name: tuple(_field(one) for one in schema) for name, schema in BATCH_SCHEMAS.items()}
+FIELDS: Final = {name: {field.name: field for field in fields} for name, fields in _FIELDS.items()}
 _LAYOUTS: Final = {name: layout_of(fields) for name, fields in _FIELDS.items()}
 
 
@@ -239,7 +240,8 @@ def encode_batch(batch: Batch) -> bytes:
 
 def to_record_batch(schema: str, columns: Mapping[str, np.ndarray]) -> pa.RecordBatch:
     """Turn the columns of a batch into Arrow."""
-    arrays = [_to_arrow(columns[field.name], field) for field in _FIELDS[schema]]
+    rows = rows_of(columns)
+    arrays = [_to_arrow(column_of(columns, field, rows), field) for field in _FIELDS[schema]]
     return pa.RecordBatch.from_arrays(arrays, schema=BATCH_SCHEMAS[schema])
 
 
@@ -300,9 +302,15 @@ def _decode_with_arrow(
         for place, field in enumerate(_FIELDS[expected])
         if is_ours or field.name in record_batch.schema.names
     }
-    lacking = (field for field in _FIELDS[expected] if field.name not in columns)
-    rows = record_batch.num_rows
-    return header, columns | {one.name: np.full(rows, one.unknown, one.in_numpy) for one in lacking}
+    return header, {one.name: column_of(columns, one, record_batch.num_rows) for one in _FIELDS[expected]}
+
+
+def column_of(columns: Mapping[str, np.ndarray], field: Field, rows: int) -> np.ndarray:
+    """Return a column, or unknown values where a source does not know of it yet."""
+    found = columns.get(field.name)
+    if found is None and field.name in (*NUMERICS, *_AUDIT):
+        return np.full(rows, field.unknown, field.in_numpy)
+    return columns[field.name] if found is None else found
 
 
 def read_header(metadata: bytes | None, expected: str) -> Header:

@@ -75,7 +75,7 @@ def _communicators(announcements: Sequence[Announcement]) -> dict[str, dict[str,
 
 def _parts_of(batch: Batch) -> Iterator[tuple[str, Batch]]:
     """Yield the rows of a batch for each file: audits travel among iterations, and have one of their own."""
-    is_audit = batch.columns["audit_of_rank"] != UNKNOWN if batch.header.schema == "iterations" else np.False_
+    is_audit = batch.columns.get("audit_of_rank", np.array(UNKNOWN)) != UNKNOWN
     if not is_audit.any():
         yield batch.header.schema, batch
         return
@@ -99,7 +99,10 @@ class _TableWriter:
 
     def add(self, batch: Batch) -> None:
         columns = _contract_columns(batch)
-        arrays = [columns[field.name].cast(field.type) for field in self._arrow]
+        arrays = [
+            columns[field.name].cast(field.type) if field.name in columns else pa.nulls(len(batch), field.type)
+            for field in self._arrow
+        ]
         self._waiting.append(pa.RecordBatch.from_arrays(arrays, schema=self._arrow))
         self._waiting_rows += len(batch)
         if self._waiting_rows >= _GROUP_ROWS:

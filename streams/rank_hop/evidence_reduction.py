@@ -57,7 +57,7 @@ class Closing(NamedTuple):
     elapsed_ns: Sequence[int]
     phase: Sequence[int]
     tokens: Sequence[float]
-    numerics: Sequence[tuple[float, ...] | None]  # as `NUMERICS`
+    numerics: Sequence[tuple[float | int, ...] | None]  # as `NUMERICS`
     audits: Sequence[Sequence[tuple[int, int]]]  # whose micro-batches were computed in it, with their checksums
     # late_rows, lost_rows: Rows that came too late since the closing before, and rows lost so far
     late_rows: int

@@ -154,7 +154,7 @@ class IterationTimes(NamedTuple):
     elapsed_ns: int
     phase: int
     tokens: float
-    numerics: tuple[float, ...] | None = None  # as `NUMERICS`; None: none of them is known
+    numerics: tuple[float | int, ...] | None = None  # as `NUMERICS`; None: none of them is known
     audit: tuple[int, int] | None = None  # whose micro-batch it is, and its checksum: the row is of an audit alone
 
     @property
@@ -193,18 +193,20 @@ class MessageRows:
             times = [one if is_own else None for one, is_own in zip(times, is_usable.tolist(), strict=True)]
         return list(zip(columns["iteration"].tolist(), times, strict=True))
 
-    def _numerics(self) -> Iterable[tuple[float, ...] | None]:
-        columns = [self.columns[name] for name in NUMERICS]
+    def _numerics(self) -> Iterable[tuple[float | int, ...] | None]:
+        columns = [self.columns[name] for name in NUMERICS if name in self.columns]
+        if len(columns) < len(NUMERICS):  # of a source that knows nothing of them
+            return repeat(None)
         is_known = np.any([~np.isnan(one) if one.dtype.kind == "f" else one != UNKNOWN for one in columns], axis=0)
         if not is_known.any():
-            return repeat(None, len(is_known))
+            return repeat(None)
         rows = zip(*(one.tolist() for one in columns), strict=True)
         return [row if is_own else None for row, is_own in zip(rows, is_known.tolist(), strict=True)]
 
     def _audits(self) -> Iterable[tuple[int, int] | None]:
-        of_rank = self.columns["audit_of_rank"]
-        if (of_rank == UNKNOWN).all():
-            return repeat(None, len(of_rank))
+        of_rank = self.columns.get("audit_of_rank")
+        if of_rank is None or (of_rank == UNKNOWN).all():
+            return repeat(None)
         rows = zip(of_rank.tolist(), self.columns["audit_checksum"].tolist(), strict=True)
         return [None if row[0] == UNKNOWN else row for row in rows]
 

@@ -67,7 +67,7 @@ def batch_of(schema: str) -> Batch:
     columns: dict[str, Any] = {}
     for field in BATCH_SCHEMAS[schema]:
         kind = np.dtype(field.type.to_pandas_dtype())
-        is_float = kind.kind == "f" or field.name in ("elapsed_ns", "size_bytes", "tokens")
+        is_float = kind.kind == "f" or field.name in ("elapsed_ns", "size_bytes", "tokens", "not_finite")
         columns[field.name] = np.arange(3, dtype=np.float64 if is_float else kind if kind.itemsize < 4 else np.int64)
     for name, value in {"communicator": 0, "device": 0, "path": 0, "operator": 1, "phase": PHASE_UNKNOWN}.items():
         if name in columns:

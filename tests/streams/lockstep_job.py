@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.records import OPERATOR_CODES, PHASE_UNKNOWN, PHASES, SCHEMAS, UNKNOWN, Batch, Header
+from irregulars.messages.records import (
+    NUMERICS,
+    OPERATOR_CODES,
+    PHASE_UNKNOWN,
+    PHASES,
+    SCHEMAS,
+    UNKNOWN,
+    Batch,
+    Header,
+    no_numerics,
+)
 from irregulars.producers.trace.directory import Trace
 
 START_NS = 1_800_000_000_000_000_000
@@ -163,7 +173,7 @@ def operator_batch(rank: int, rows: Sequence[Mapping[str, Any]], *, sort: bool =
 
 
 def iteration_batch(rank: int, rows: Sequence[Mapping[str, Any]], **header: Any) -> Batch:
-    unknown = {"phase": PHASE_UNKNOWN, "loss": np.nan, "grad_norm": np.nan, "tokens": np.nan}
+    unknown = {name: column[0] for name, column in no_numerics(1).items()} | {"phase": PHASE_UNKNOWN}
     full = [{**unknown, **row} for row in rows]
     return _batch("iterations", rank, full, [int(row["start_ns"] + row["elapsed_ns"]) for row in full], header)
 
@@ -174,7 +184,7 @@ def _end_ns(row: Mapping[str, Any]) -> int:
 
 
 _DTYPES = {"operator": np.uint8, "communicator": np.uint16, "phase": np.uint8}
-_FLOATS = frozenset({"elapsed_ns", "size_bytes", "tokens", "loss", "grad_norm"})
+_FLOATS = frozenset({"elapsed_ns", "size_bytes", "tokens", *NUMERICS[:-1]})
 
 
 def _batch(

@@ -1,0 +1,231 @@
+"""What the numbers of one iteration show: ranks that differ from their replicas, and losses and norms that jump."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from irregulars.detectors.numerics.agreement import Agreement, compare, count_votes, refine
+from irregulars.detectors.numerics.job_trend import JobTrend, TrendState
+from irregulars.detectors.numerics.peer_outliers import PeerOutliers, PeerState
+from irregulars.detectors.numerics.thresholds import NUMERIC
+from irregulars.dtypes import Column, Flags, Floats, Ints
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import UNKNOWN
+from irregulars.words import name_ranks
+
+MOST_NAMED: Final = 8
+"""Ranks of one finding at most: of more that differ nobody could say which one is broken."""
+
+EQUAL: Final = ("parameters_checksum", "grad_norm", "loss")
+"""Columns that may be equal by nature: of replicas, after a reduction."""
+
+OWN: Final = ("local_grad_norm", "loss")  # columns that show a rank's own work, before any reduction
+_FLOATS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms")
+_NAMES: Final = {"loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong in an iteration."""
+
+    kind: str  # ``corruption`` or ``loss_spike``
+    sensor: str  # by which it was found: ``checksum``, ``audit``, ``grad_norm``, ``loss``, ``local_grad_norm``, ..
+    ranks: tuple[int, ...]  # alternatives: one of them; empty: no rank stands out
+    text: str
+    is_grave: bool = False  # whether the run is wrong from here on: it computes with other parameters, or with NaN
+
+
+@dataclass(slots=True)
+class EqualState:
+    """Ranks whose values in one column were equal so far."""
+
+    ranks: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # ascending
+    sets: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    seen: int = 0  # iterations in which the sets were learned
+
+
+@dataclass(slots=True)
+class FindingsState:
+    """What `Findings` keep, by column."""
+
+    equal: dict[str, EqualState] = field(default_factory=dict)
+    agreed: set[int] = field(default_factory=set)  # announced sets whose checksums were equal once
+    peers: dict[str, PeerState] = field(default_factory=dict)
+    trends: dict[str, TrendState] = field(default_factory=dict)
+    was_finite: bool = False
+
+
+class Findings:
+    """Looks at the numbers of one iteration after the other.
+
+    All methods take ``columns`` as `messages.evidence.NUMERIC_COLUMNS` names them, one row for each rank, and
+    ``rank``, ascending.
+    """
+
+    def __init__(self, state: FindingsState | None = None) -> None:
+        self.state = state or FindingsState()
+
+    def observe(
+        self, rank: Ints, columns: Mapping[str, Column], audits: Ragged | None, replicas: Ints
+    ) -> list[Finding]:
+        """Take in one iteration of training; return what is wrong, the surest first.
+
+        `replicas`: for each rank, the first rank of its set of replicas, as it was announced; -1: none was.
+        """
+        corrupt = [*self._apart(rank, columns, replicas), *_by_audits(rank, audits)]
+        infinite = list(self._not_finite(rank, columns))
+        standing_out = list(self._peers(rank, columns))
+        jumps = list(self._jumps(columns)) if not infinite else []
+        self._learn_trends(columns)
+        return [*corrupt, *infinite, *standing_out, *jumps]
+
+    # --- values that must be equal ----------------------------------------------------------------------------------
+
+    def _apart(self, rank: Ints, columns: Mapping[str, Column], replicas: Ints) -> Iterator[Finding]:
+        for name in EQUAL:
+            if name not in columns:
+                continue
+            values = columns[name]
+            is_known = values != UNKNOWN if values.dtype.kind == "i" else np.isfinite(values) | np.isinf(values)
+            if not is_known.any():
+                continue
+            sets, is_announced = self._sets(name, rank, values, is_known, replicas)
+            is_asked = is_known & (sets >= 0)
+            ranks, own = rank[is_asked], sets[is_asked]
+            found = compare(own, values[is_asked])
+            if name == EQUAL[0] and is_announced:
+                found = self._with_history(own, found)
+            yield from _differing(name, ranks, own, found, values[is_asked])
+
+    def _sets(self, name: str, rank: Ints, values: Column, is_known: Flags, replicas: Ints) -> tuple[Ints, bool]:
+        """Return for each rank the set whose values should be equal, -1 for none; and whether it was announced."""
+        if name == EQUAL[0] and (replicas >= 0).any():
+            return replicas, True
+        own = self.state.equal.setdefault(name, EqualState())
+        if not np.array_equal(own.ranks, rank):
+            own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
+        if own.seen >= NUMERIC.equal_iterations:
+            return own.sets, False
+        if is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
+            own.sets, own.seen = refine(own.sets, values, is_known), own.seen + 1
+        return np.full(len(rank), -1), False
+
+    def _with_history(self, sets: Ints, found: Agreement) -> Agreement:
+        """Leave out sets without a majority that never agreed: they are no replicas, whatever was announced."""
+        is_bad = found.is_odd | found.is_split
+        good = np.unique(sets[found.is_compared & ~np.isin(sets, sets[is_bad])])
+        self.state.agreed.update(good.tolist())
+        is_believed = np.isin(sets, list(self.state.agreed))
+        return found._replace(is_split=found.is_split & is_believed)
+
+    # --- values that are not finite ---------------------------------------------------------------------------------
+
+    def _not_finite(self, rank: Ints, columns: Mapping[str, Column]) -> Iterator[Finding]:
+        bad = {name: np.isinf(columns[name]) for name in _FLOATS if name in columns}
+        if "not_finite" in columns:
+            bad["not_finite"] = np.nan_to_num(columns["not_finite"]) > 0
+        if not any(one.any() for one in bad.values()):
+            self.state.was_finite = self.state.was_finite or any(np.isfinite(columns[name]).any() for name in bad)
+            return
+        if not self.state.was_finite:  # a loss that is never known may be written as NaN
+            return
+        is_grave = "loss" in bad and bool(bad["loss"].any())
+        for name in (*OWN, "not_finite", "grad_norm"):  # what is nearest to one rank's own work names it
+            count = int(bad[name].sum()) if name in bad else 0
+            if count and 2 * count <= len(rank) and count <= MOST_NAMED:
+                named = tuple(rank[bad[name]].tolist())
+                what = _NAMES.get(name, "part of loss and gradients")
+                text = f"{what} of {name_ranks(named)} is not finite, that of the other {len(rank) - count} ranks is"
+                yield Finding("loss_spike", name, named, text, is_grave)
+                return
+        where = next(name for name in bad if bad[name].any())
+        text = f"{_NAMES.get(where, where)} is not finite on {int(bad[where].sum())} of {len(rank)} ranks"
+        yield Finding("loss_spike", where, (), f"{text}: data or optimizer, no rank stands out", is_grave)
+
+    # --- values that stand out --------------------------------------------------------------------------------------
+
+    def _peers(self, rank: Ints, columns: Mapping[str, Column]) -> Iterator[Finding]:
+        for name in OWN:
+            if name not in columns:
+                continue
+            watch = PeerOutliers(self.state.peers.setdefault(name, PeerState()))
+            found = watch.observe(rank, columns[name])
+            for one in found[:MOST_NAMED]:
+                what = f"{_NAMES[name]} of rank {one.rank} is {one.times:.3g} times what its peers' say"
+                text = f"{what}, {one.sigmas:.0f} of its usual deviations away"
+                yield Finding("loss_spike", name, (one.rank,), text)
+
+    def _jumps(self, columns: Mapping[str, Column]) -> Iterator[Finding]:
+        loss, norm = (self._trend(name) for name in ("loss", "grad_norm"))
+        if (growth := loss.growth()) is not None:
+            text = f"loss has grown for {loss.state.risen} iterations, to {growth:.3g} times its lowest"
+            yield Finding("loss_spike", "loss", (), f"{text}: data or optimizer, not a device")
+            return
+        loss_jump, norm_jump = loss.look(_job_value(columns, "loss")), norm.look(_job_value(columns, "grad_norm"))
+        for name, trend, jump, times in (
+            ("loss", loss, loss_jump, NUMERIC.loss_times),
+            ("grad_norm", norm, norm_jump, NUMERIC.norm_times),
+        ):
+            if jump is not None and trend.is_beyond(jump, NUMERIC.job_deviations, times):
+                course = f"{jump.expected * jump.times:.4g} where its course says {jump.expected:.4g}"
+                text = f"{_NAMES[name]} jumped to {course}, on all ranks alike: data or optimizer, not a device"
+                yield Finding("loss_spike", f"{name} of the job", (), text)
+                return
+
+    def _learn_trends(self, columns: Mapping[str, Column]) -> None:
+        for name in ("loss", "grad_norm"):
+            self._trend(name).learn(_job_value(columns, name))
+
+    def _trend(self, name: str) -> JobTrend:
+        return JobTrend(self.state.trends.setdefault(name, TrendState()))
+
+
+def _job_value(columns: Mapping[str, Column], name: str) -> float:
+    """Return the value of the job: the median of its ranks'; NaN where none is known."""
+    values: Floats = columns.get(name, np.empty(0))
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Column) -> Iterator[Finding]:
+    sensor, is_checksum = ("checksum", True) if name == EQUAL[0] else (name, False)
+    for own in np.unique(sets[found.is_odd]).tolist():
+        in_set = sets == own
+        odd = rank[in_set & found.is_odd].tolist()
+        right = rank[in_set & ~found.is_odd].tolist()
+        for one in odd[:MOST_NAMED]:
+            yield Finding("corruption", sensor, (one,), _differs_text(name, one, right, values[rank == one],
+                          values[rank == right[0]]), is_checksum)  # fmt: skip
+    for own in np.unique(sets[found.is_split]).tolist():
+        members = rank[(sets == own) & found.is_split].tolist()
+        named = tuple(members) if len(members) <= MOST_NAMED else ()
+        what = "parameters" if is_checksum else f"values of {_NAMES[name]} after the reduction"
+        text = f"{what} of {name_ranks(members)} differ, which should be equal; no majority says which are right"
+        yield Finding("corruption", sensor, named, text, is_checksum)
+
+
+def _differs_text(name: str, one: int, right: Sequence[int], value: Column, other: Column) -> str:
+    if name == EQUAL[0]:
+        return f"parameters of rank {one} differ from those of its replicas, {name_ranks(right)}, which agree"
+    return (
+        f"{_NAMES[name]} of rank {one} is {float(value[0]):.9g} where {name_ranks(right)}, whose values were always "
+        f"equal to it, have {float(other[0]):.9g}"
+    )
+
+
+def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:
+    if audits is None or not audits.has_entries:
+        return
+    vote = count_votes(audits.of_entries(rank), audits["of_rank"], audits["checksum"])
+    if not vote.apart:
+        return
+    named, others = tuple(vote.suspects.tolist()), f"{vote.voters} ranks that did it again"
+    text = f"{name_ranks(named)} computed other gradients than the others for the same data, of {others}"
+    if len(named) > 1:
+        text = f"one of {name_ranks(named)} computed other gradients for the same data, no majority says which"
+    yield Finding("corruption", "audit", named if len(named) <= MOST_NAMED else (), text, is_grave=True)

@@ -1,0 +1,197 @@
+"""Verdicts on numbers: kinds ``corruption`` and ``loss_spike``.
+
+==========  ========================================================================================================
+opens       with the first finding (`findings`): numbers that are wrong are wrong at once
+goes on     its sensor finds the same rank again, or any sensor does
+changes     what began as a spike of one rank's loss or norm becomes a corruption when its replicas or a replay say so
+closes      its sensors did not find it in 10 observations (`NUMERIC.quiet`), audits in 3, or the job ended
+takes in    what no rank stands out in, while a verdict is open that names a rank: the job feels the same thing
+severity    a page where the run is wrong from there on, a ticket for one rank's spike, a note for the job's
+==========  ========================================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.numerics.findings import Finding, Findings, FindingsState
+from irregulars.detectors.numerics.thresholds import NUMERIC
+from irregulars.detectors.verdicts.revision import suspect_of
+from irregulars.detectors.verdicts.severity import worse
+from irregulars.detectors.verdicts.thresholds import VERDICTS
+from irregulars.dtypes import Column, Ints
+from irregulars.messages.evidence import NUMERIC_COLUMNS, EvidenceRows
+from irregulars.messages.judgements import Verdict
+
+_SENSORS: Final = {"checksum": "parameters_checksum"}
+"""Columns of sensors that are not called like them; without its column a sensor observed nothing."""
+
+_SURE: Final = {"checksum": 0.98, "audit": 0.95, "grad_norm": 0.95}
+_ELSE: Final = 0.9
+"""Probability that a rank is the right one, by its first sensor; shared among alternatives."""
+
+
+@dataclass(slots=True)
+class OpenNumeric:
+    """One open verdict."""
+
+    verdict_id: str
+    kind: str
+    ranks: tuple[int, ...]  # alternatives
+    sensors: tuple[str, ...]  # that found it, the first one first
+    # First and newest iteration in which it was found, and the event time of the newest
+    first: int
+    last: int
+    time_ns: int
+    text: str  # of the finding that opened or changed it
+    seen: int = 0
+    quiet: int = 0  # observations since the newest finding
+    severity: str = "note"
+    revision: int = 0
+    said_seen: int = 0
+    said: tuple[str, tuple[int, ...], str] = ("", (), "")  # kind, ranks and severity of the newest revision
+
+    def see(self, finding: Finding, iteration: int, time_ns: int) -> None:
+        """Take in a finding."""
+        self.seen += self.last != iteration or not self.seen
+        self.last, self.time_ns, self.quiet = iteration, time_ns, 0
+        if finding.sensor not in self.sensors:
+            self.sensors = (*self.sensors, finding.sensor)
+        is_surer = finding.kind == "corruption" and self.kind != "corruption"
+        if is_surer or (finding.ranks and (not self.ranks or len(finding.ranks) < len(self.ranks))):
+            self.kind, self.ranks, self.text = finding.kind, finding.ranks, finding.text
+            self.sensors = (finding.sensor, *(one for one in self.sensors if one != finding.sensor))
+        self.severity = worse(self.severity, _severity(finding))
+
+
+@dataclass(slots=True)
+class NumericsState:
+    """What `NumericsJudge` keeps."""
+
+    findings: FindingsState = field(default_factory=FindingsState)
+    open: list[OpenNumeric] = field(default_factory=list)
+    ordinals: dict[str, int] = field(default_factory=dict)
+    has_numbers: bool = False
+
+
+class NumericsJudge:
+    """Judges the numbers of one attempt of a job."""
+
+    def __init__(self, job: str, attempt: int, state: NumericsState | None = None) -> None:
+        self.job = job
+        self.attempt = attempt
+        self._state = state or NumericsState()
+
+    def observe(self, rows: EvidenceRows, time_ns: int, topology: Topology) -> tuple[list[Verdict], tuple[str, ...]]:
+        """Take in the rows of an iteration of training, by rank.
+
+        Returns revisions, and the ids of verdicts whose cause was seen in it.
+        """
+        columns = {name: rows.columns[name] for name in NUMERIC_COLUMNS if name in rows.columns}
+        if not columns and rows.audits is None:
+            return [], ()
+        rank = rows.columns["rank"]
+        sets: Ints = np.array([topology.replica_set.get(one, -1) for one in rank.tolist()], dtype=np.int64)
+        self._state.has_numbers = True
+        found = Findings(self._state.findings).observe(rank, columns, rows.audits, sets)
+        iteration = int(rows.columns["iteration"][0])
+        seen = [self._of(one, iteration, time_ns) for one in found]
+        self._count_quiet(columns, has_audits=rows.audits is not None and rows.audits.has_entries, seen=seen)
+        told = [(one, event) for one in self._state.open if (event := _event_of(one))]
+        revisions = [self._revise(one, event, topology) for one, event in told]
+        over = [one for one in self._state.open if one.quiet >= _quiet_enough(one)]
+        return [*revisions, *self._close(over, "recovered", topology)], tuple(
+            dict.fromkeys(one.verdict_id for one in seen)
+        )
+
+    def close(self, reason: str, topology: Topology) -> list[Verdict]:
+        """Close what is open, because the job ended, restarted or fell silent."""
+        return self._close(list(self._state.open), reason, topology)
+
+    def _of(self, finding: Finding, iteration: int, time_ns: int) -> OpenNumeric:
+        """Give a finding to the verdict that it is of, a new one if there is none."""
+        for one in self._state.open:
+            is_same = bool(set(finding.ranks) & set(one.ranks)) or not finding.ranks
+            if is_same or (not one.ranks and one.first == iteration):
+                one.see(finding, iteration, time_ns)
+                return one
+        key = f"{iteration}:{finding.kind}"
+        ordinal = self._state.ordinals.get(key, 0)
+        self._state.ordinals[key] = ordinal + 1
+        verdict_id = f"{self.job}:{self.attempt}:{key}.{ordinal}"
+        one = OpenNumeric(
+            verdict_id, finding.kind, finding.ranks, (finding.sensor,), iteration, iteration, time_ns, finding.text
+        )
+        one.see(finding, iteration, time_ns)
+        self._state.open.append(one)
+        return one
+
+    def _count_quiet(self, columns: Mapping[str, Column], *, has_audits: bool, seen: Sequence[OpenNumeric]) -> None:
+        for one in self._state.open:
+            if one in seen:
+                continue
+            is_observed = any(
+                has_audits if sensor == "audit" else _SENSORS.get(sensor, sensor.split()[0]) in columns
+                for sensor in one.sensors
+            )
+            one.quiet += is_observed
+
+    def _close(self, over: Sequence[OpenNumeric], reason: str, topology: Topology) -> list[Verdict]:
+        self._state.open = [one for one in self._state.open if one not in over]
+        return [self._revise(one, "closed", topology, reason) for one in over]
+
+    def _revise(self, one: OpenNumeric, event: str, topology: Topology, close_reason: str | None = None) -> Verdict:
+        one.revision, one.said_seen, one.said = one.revision + 1, one.seen, (one.kind, one.ranks, one.severity)
+        probability = _SURE.get(one.sensors[0], _ELSE) / max(len(one.ranks), 1)
+        times = "" if one.seen == 1 else f", in {one.seen} iterations since {one.first}"
+        return Verdict(
+            verdict_id=one.verdict_id,
+            revision=one.revision,
+            state="closed" if event == "closed" else "open",
+            job=self.job,
+            kind=one.kind,
+            iterations=(one.first, one.last + 1),
+            delta=math.nan,
+            lost_s=0.0,
+            communicator=None,
+            suspects=tuple(suspect_of(Device("gpu", (rank,)), probability, topology) for rank in one.ranks),
+            evidence=f"{one.text}{times}; first in iteration {one.first}" if not times else f"{one.text}{times}",
+            attempt=self.attempt,
+            world_size=topology.world_size,
+            time_ns=one.time_ns,
+            close_reason=close_reason,
+            event=event,
+            severity=one.severity,
+        )
+
+    def state(self) -> NumericsState | None:
+        """Everything that a new object needs to go on; None: no number has come."""
+        return deepcopy(self._state) if self._state.has_numbers else None
+
+
+def _severity(finding: Finding) -> str:
+    if finding.is_grave:
+        return "page"
+    return "ticket" if finding.ranks else "note"
+
+
+def _quiet_enough(one: OpenNumeric) -> int:
+    return NUMERIC.clean_audits if one.sensors == ("audit",) else NUMERIC.quiet
+
+
+def _event_of(one: OpenNumeric) -> str | None:
+    """Return the event that is worth a revision, if there is one."""
+    if not one.revision:
+        return "opened"
+    if one.said[:2] != (one.kind, one.ranks):
+        return "changed"
+    if one.said[2] != one.severity:
+        return "raised"
+    return "continued" if one.seen >= VERDICTS.loss_step * one.said_seen else None

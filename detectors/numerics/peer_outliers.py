@@ -1,0 +1,98 @@
+"""A rank whose loss or gradient norm leaves its usual place among its peers.
+
+Before gradients are reduced, ranks hold different data, so that their norms and losses differ, each by its own share:
+one works on longer sequences, another on another part of the model. So a rank's value is held, in logarithms, against
+the median of all, and that against its own mean so far.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from irregulars.detectors.numerics.thresholds import NUMERIC
+from irregulars.dtypes import Flags, Floats, Ints
+
+_MAD_TO_SIGMA = 1.4826  # of a normal distribution
+_LEAST_SIGMA = 1e-3
+"""In logarithms: 0.1 %. Values of ranks that differ less are alike, and the last digits say nothing."""
+
+_GROSS = math.log(4.0)
+_LEAST_RANKS = 3  # of two that part, nobody knows which one left
+
+
+@dataclass(slots=True)
+class PeerState:
+    """What was learned of one column."""
+
+    ranks: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # ascending
+    usual: np.ndarray = field(default_factory=lambda: np.empty(0))  # mean of each rank's distance from the median
+    sigma: float = 0.0
+    seen: int = 0
+    furthest: list[float] = field(default_factory=list)  # of the newest iterations, in sigmas
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """One rank that stands out."""
+
+    rank: int
+    times: float  # its value over what its peers' say it should be
+    sigmas: float
+
+
+class PeerOutliers:
+    """Learns where ranks stand among each other in one column, and finds those that leave their place."""
+
+    def __init__(self, state: PeerState | None = None) -> None:
+        self.state = state or PeerState()
+
+    def observe(self, rank: Ints, values: Floats) -> list[Outlier]:
+        """Take in one iteration; return the ranks that stand out, most first.
+
+        `rank`: ascending. `values`: positive and finite ones are compared; the others say nothing here.
+        """
+        is_comparable: Flags = np.isfinite(values) & (values > 0)
+        rank, logs = rank[is_comparable], np.log(values[is_comparable])
+        if len(rank) < _LEAST_RANKS:
+            return []
+        own = self.state
+        if not np.array_equal(rank, own.ranks):
+            self._follow_ranks(rank)
+        distance = logs - np.median(logs)
+        left = distance - own.usual
+        sigma = max(own.sigma, _LEAST_SIGMA)
+        sigmas = np.abs(left) / sigma
+        limit = max(NUMERIC.peer_deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
+        # How far tails reach is learned after the usual places are; until then only what is gross stands out.
+        is_gross = (np.abs(left) > _GROSS) & (own.seen >= NUMERIC.warm_up)
+        is_out: Flags = (sigmas > limit) & (is_gross | (own.seen >= 2 * NUMERIC.warm_up))
+        if 2 * int(is_out.sum()) > len(rank):  # then they are not the ones that stand out
+            is_out = np.zeros(len(rank), dtype=np.bool_)
+        self._learn(left, sigmas, is_out)
+        order = np.argsort(-sigmas[is_out], kind="stable")
+        found = np.flatnonzero(is_out)[order]
+        return [Outlier(int(rank[i]), float(np.exp(left[i])), float(sigmas[i])) for i in found.tolist()]
+
+    def _follow_ranks(self, rank: Ints) -> None:
+        """Take over what is known of ranks that go on; new ones begin at the median."""
+        own, known = self.state, np.zeros(len(rank))
+        if len(own.ranks):
+            at = np.clip(np.searchsorted(own.ranks, rank), 0, len(own.ranks) - 1)
+            known = np.where(own.ranks[at] == rank, own.usual[at], 0.0)
+        own.ranks, own.usual = rank.astype(np.int64), known
+
+    def _learn(self, left: Floats, sigmas: Floats, is_out: Flags) -> None:
+        own = self.state
+        weight = 1 / min(own.seen + 1, NUMERIC.memory)
+        bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.peer_deviations * max(own.sigma, _LEAST_SIGMA)))
+        step = left if own.seen < NUMERIC.warm_up else bounded
+        own.usual = own.usual + weight * np.where(is_out, 0.0, step)
+        scale = _MAD_TO_SIGMA * float(np.median(np.abs(left)))
+        own.sigma += weight * (scale - own.sigma)
+        own.seen += 1
+        if own.seen > NUMERIC.warm_up:
+            furthest = float(np.max(sigmas[~is_out], initial=0.0))
+            own.furthest = [*own.furthest, furthest][-4 * NUMERIC.memory :]

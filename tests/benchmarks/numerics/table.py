@@ -1,0 +1,124 @@
+"""What is found of injected flips, by place: ours beside the published rules, on the same runs.
+
+    python -m tests.benchmarks.numerics.table DIRECTORY
+
+`DIRECTORY` holds runs that ``python -m tests.benchmarks.numerics`` recorded, each with its label. A rule has seen a
+flip if it raises an alarm in its step or one of the two after it. One in any step before it, or of a clean run, is a
+false one. Ours has seen it if a verdict begins there or later, and named it if the first suspect is the rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.dtypes import Floats
+from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import PHASE_UNKNOWN
+from irregulars.producers.trace.directory import Trace, read_trace
+from tests.benchmarks.numerics.rules import RULES
+
+OURS: Final = ("corruption", "loss_spike")
+_WATCHED: Final = 3  # steps in which a rule of scalars may see a flip
+_WARM_UP: Final = 10
+
+
+@dataclass
+class Row:
+    """What one rule made of all runs."""
+
+    runs: Counter[str] = field(default_factory=Counter)  # by group of runs
+    seen: Counter[str] = field(default_factory=Counter)
+    named: Counter[str] = field(default_factory=Counter)
+    false: int = 0
+    clean: int = 0  # steps in which nothing was wrong
+
+
+def groups_of(label: Mapping[str, Any]) -> list[str]:
+    """Return the columns of the table to which a run counts."""
+    if label["kind"] == "none":
+        return []
+    repeats = "recurring " if label.get("repeats") else ""
+    harmful = ["harmful"] if label.get("is_harmful") else []
+    return [f"{repeats}{label['place']}", *harmful]
+
+
+def series_of(trace: Trace) -> tuple[list[int], Floats, Floats, Floats]:
+    """Return the steps of training, and of each the mean loss, and median norm and RMS, over ranks."""
+    values: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
+    for batch in trace.iterations.values():
+        own = batch.columns
+        is_step = np.isin(own["phase"], (0, PHASE_UNKNOWN)) & (own["audit_of_rank"] < 0)
+        names = ("loss", "grad_norm", "update_rms")
+        for number, *row in zip(own["iteration"][is_step].tolist(), *(own[n][is_step].tolist() for n in names),
+                                strict=True):  # fmt: skip
+            values[number].append((row[0], row[1], row[2]))
+    steps = sorted(values)
+    columns = [np.array([[one[place] for one in values[step]] for step in steps]) for place in range(3)]
+    with np.errstate(invalid="ignore"):
+        return steps, columns[0].mean(axis=1), np.median(columns[1], axis=1), np.median(columns[2], axis=1)
+
+
+def measure(folders: Sequence[Path]) -> dict[str, Row]:
+    """Judge each run by each rule."""
+    rows = {name: Row() for name in ("Irregulars", *RULES)}
+    for folder in folders:
+        label, trace = json.loads((folder / "label.json").read_text()), read_trace(folder)
+        verdicts = [one for one in analyze(trace).verdicts if one.kind in OURS]
+        steps, loss, norm, rms = series_of(trace)
+        begin = label["iteration"] if label["kind"] != "none" else steps[-1] + 1
+        groups = groups_of(label)
+        for name, row in rows.items():
+            row.clean += sum(step < begin for step in steps[_WARM_UP:])
+            row.runs.update(groups)
+            if name == "Irregulars":
+                _count_ours(row, verdicts, label, begin, groups)
+                continue
+            alarms = RULES[name](loss, norm, rms)
+            at = [step for step, is_alarm in zip(steps, alarms.tolist(), strict=True) if is_alarm]
+            row.false += sum(step < begin for step in at)
+            row.seen.update(groups if any(begin <= step < begin + _WATCHED for step in at) else [])
+    return rows
+
+
+def _count_ours(
+    row: Row, verdicts: Sequence[Verdict], label: Mapping[str, Any], begin: int, groups: list[str]
+) -> None:
+    right = [one for one in verdicts if one.iterations[0] >= begin]
+    row.false += len(verdicts) - len(right)
+    row.seen.update(groups if right else [])
+    firsts = [one.suspects[0].rank for one in right if one.suspects]
+    row.named.update(groups if firsts and firsts[0] == label["rank"] else [])
+
+
+def table(rows: Mapping[str, Row]) -> Iterator[str]:
+    """Write the table in Markdown: seen / named of how many."""
+    groups = sorted(rows["Irregulars"].runs)
+    yield "| rule | false, of clean steps | " + " | ".join(groups) + " |"
+    yield "|---|---|" + "---|" * len(groups)
+    for name, row in rows.items():
+        cells = []
+        for group in groups:
+            named = f", {row.named[group]} named" if name == "Irregulars" else ""
+            cells.append(f"{row.seen[group]}{named} of {row.runs[group]}")
+        yield f"| {name} | {row.false} of {row.clean} | " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Print the table of a directory of runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    folders = sorted(one.parent for one in parser.parse_args().directory.glob("*/label.json"))
+    print("\n".join(table(measure(folders))))
+
+
+if __name__ == "__main__":
+    main()

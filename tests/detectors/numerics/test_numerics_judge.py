@@ -1,0 +1,211 @@
+"""Numbers that go wrong, through both hops: what is told of them, and of numbers that are right nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from irregulars.detectors.numerics.job_trend import JobTrend
+from irregulars.detectors.numerics.thresholds import NUMERIC
+from irregulars.infra.runs.analysis import analyze
+from irregulars.messages.judgements import Verdict
+from irregulars.producers.trace.directory import Trace, read_trace, write_trace
+from tests.streams.judged_streams import MonitoredJob, in_order
+from tests.streams.lockstep_job import MS, LockstepJob
+
+RANKS = 4
+ITERATIONS = 100
+WRONG = 60  # the iteration in which something goes wrong
+DP = {"dp": ("dp", tuple(range(RANKS)))}
+Row = dict[str, Any]
+Spoil = Callable[[int, int, Row], None]
+"""Iteration, rank, and the row of ``iterations``, which it may change."""
+
+
+def trained(spoil: Spoil = lambda *_: None, seed: int = 1, replicas: bool = True, **audited: Any) -> Trace:
+    """Train a job of replicas; `audited`: of `audits`."""
+    random = np.random.default_rng(seed)
+    job = LockstepJob(DP, places={rank: {"host": f"node-{rank}", "gpu": 0} for rank in range(RANKS)})
+
+    def body(job: LockstepJob, number: int) -> None:
+        for rank in job.ranks:
+            job.work(rank, 10 * MS + int(random.integers(0, MS // 10)))
+        job.collective("dp", MS)
+
+    job.iterate(range(ITERATIONS), body)
+    for number in range(ITERATIONS):
+        norm, checksum = float(np.exp(random.normal(-number / 100, 0.1))), int(random.integers(0, 1 << 62))
+        for rank in job.ranks:
+            row = job.iteration_rows[rank][number]
+            row |= {"loss": 3.0 - number / ITERATIONS + random.normal(0, 0.05), "grad_norm": norm,
+                    "local_grad_norm": 2 * norm * math.exp(random.normal(0.1 * rank, 0.1)),
+                    "parameters_checksum": checksum}  # fmt: skip
+            spoil(number, rank, row)
+    if audited:
+        audit(job, **audited)
+    if replicas:
+        for rank in job.ranks:
+            job.places[rank]["replicas"] = tuple(job.ranks)
+    return job.trace()
+
+
+def audit(job: LockstepJob, every: int, wrong: int | None, voters: int = RANKS) -> None:
+    """Let ranks compute the micro-batch of rank 0 again, and `wrong` come to another result from `WRONG` on."""
+    for number in range(0, ITERATIONS, every):
+        for rank in range(voters):
+            told = next(row for row in job.iteration_rows[rank] if row["iteration"] == number)
+            checksum = number + (rank == wrong and number >= WRONG)
+            job.iteration_rows[rank].append({**told, "audit_of_rank": 0, "audit_checksum": checksum})
+    for rows in job.iteration_rows.values():
+        rows.sort(key=lambda row: row["iteration"])
+
+
+def on(rank: int, change: Mapping[str, Callable[[Any], Any]], until: int = ITERATIONS) -> Spoil:
+    def spoil(number: int, own: int, row: Row) -> None:
+        if own == rank and WRONG <= number < until:
+            row |= {name: one(row[name]) for name, one in change.items()}
+
+    return spoil
+
+
+def everywhere(change: Mapping[str, Callable[[Any], Any]], until: int) -> Spoil:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        on(rank, change, until)(number, rank, row)
+
+    return spoil
+
+
+def times(factor: float) -> Callable[[float], float]:
+    return lambda value: value * factor
+
+
+def nothing_finite(_: float) -> float:
+    return math.inf
+
+
+def another(checksum: int) -> int:
+    return checksum ^ 1
+
+
+LAST = WRONG + 1
+CASES: list[tuple[str, Trace, str, tuple[int, ...], str]] = [
+    ("weight", trained(on(2, {"parameters_checksum": another})), "corruption", (2,), "page"),
+    ("weight, sets not announced", trained(on(2, {"parameters_checksum": another}), replicas=False), "corruption",
+     (2,), "page"),
+    ("reduced gradient", trained(on(3, {"grad_norm": times(1 + 1e-12)}, LAST)), "corruption", (3,), "ticket"),
+    ("norm of one replica", trained(on(3, {"grad_norm": nothing_finite}, LAST)), "corruption", (3,), "ticket"),
+    ("own gradient", trained(on(1, {"local_grad_norm": times(50)}, LAST)), "loss_spike", (1,), "ticket"),
+    ("own loss", trained(on(1, {"loss": times(4)}, LAST)), "loss_spike", (1,), "ticket"),
+    ("own loss is NaN", trained(on(0, {"loss": nothing_finite})), "loss_spike", (0,), "page"),
+    ("all NaN", trained(everywhere({"loss": nothing_finite, "grad_norm": nothing_finite}, ITERATIONS)), "loss_spike",
+     (), "page"),
+    ("all spike", trained(everywhere({"loss": times(2), "grad_norm": times(30)}, WRONG + 3)), "loss_spike", (),
+     "note"),
+    ("audit", trained(every=20, wrong=2), "corruption", (2,), "page"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("trace", "kind", "ranks", "severity"), [one[1:] for one in CASES],
+                         ids=[one[0] for one in CASES])  # fmt: skip
+def test_what_goes_wrong_is_told_at_once(trace: Trace, kind: str, ranks: tuple[int, ...], severity: str) -> None:
+    found = [one for one in told(trace) if one.revision == 1]
+    assert [(one.kind, tuple(s.rank for s in one.suspects), one.iterations[0]) for one in found] == [
+        (kind, ranks, WRONG)
+    ]
+    (last,) = {one.verdict_id: one for one in told(trace)}.values()
+    assert (last.severity, last.state) == (severity, "closed")
+    assert all(one.suspects[0].host == f"node-{ranks[0]}" for one in found if ranks)
+
+
+def told(trace: Trace) -> list[Verdict]:
+    return MonitoredJob("lockstep").feed(in_order(trace)).revisions
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_of_right_numbers_nothing_is_told(seed: int) -> None:
+    assert told(trained(seed=seed, every=10, wrong=None)) == []
+
+
+@pytest.mark.parametrize("case", CASES[:2] + CASES[4:6] + CASES[-1:], ids=lambda case: case[0])
+def test_neither_the_wire_nor_a_snapshot_changes_a_verdict(case: tuple[str, Trace, Any, Any, Any]) -> None:
+    messages = in_order(case[1])
+    plain = MonitoredJob("lockstep").feed(messages).revisions
+    moved = MonitoredJob("lockstep", is_on_wire=True, restore_at=range(0, len(messages), 5), repeat_evidence=True)
+    assert [repr(one) for one in moved.feed(messages).revisions] == [repr(one) for one in plain]
+
+
+def test_a_directory_holds_all_that_is_judged(tmp_path: Path) -> None:
+    for _, trace, kind, ranks, _ in CASES:
+        batches = [batch for schema in ("commops", "iterations") for batch in trace.batches(schema).values()]
+        write_trace(tmp_path, trace.announcements, batches)
+        (verdict,) = analyze(read_trace(tmp_path)).verdicts
+        assert (verdict.kind, tuple(one.rank for one in verdict.suspects)) == (kind, ranks)
+
+
+def test_two_replicas_that_differ_name_both() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        row["parameters_checksum"] += rank // 2  # ranks 0 and 1 are replicas of each other, as are 2 and 3
+        on(1, {"parameters_checksum": another})(number, rank, row)
+
+    first = told(trained(spoil, replicas=False))[0]
+    assert [(one.rank, one.probability) for one in first.suspects] == [(0, 0.49), (1, 0.49)]
+
+
+def test_replicas_that_were_never_equal_are_none() -> None:
+    def spoil(_: int, rank: int, row: Row) -> None:
+        row["parameters_checksum"] += rank
+
+    assert told(trained(spoil)) == []
+
+
+def test_a_spike_of_a_rank_becomes_a_corruption_when_its_replicas_say_so() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        if rank == 2 and number >= WRONG:
+            row["local_grad_norm"] *= 50 if number == WRONG else 1
+            row["parameters_checksum"] ^= number > WRONG
+
+    revisions = told(trained(spoil))
+    assert [(one.kind, one.event) for one in revisions][:2] == [("loss_spike", "opened"), ("corruption", "changed")]
+    assert len({one.verdict_id for one in revisions}) == 1
+
+
+def test_what_is_equal_again_is_recovered() -> None:
+    last = told(trained(on(2, {"parameters_checksum": another}, WRONG + 5)))[-1]
+    assert (last.close_reason, last.iterations) == ("recovered", (WRONG, WRONG + 5))
+
+
+def test_audits_of_which_two_ranks_disagree_name_nobody_alone() -> None:
+    first = told(trained(replicas=False, every=20, wrong=1, voters=2))[0]
+    assert [one.rank for one in first.suspects] == [0, 1]
+
+
+def test_a_loss_that_is_never_known_is_no_spike() -> None:
+    def spoil(_: int, rank: int, row: Row) -> None:
+        row |= {"loss": math.inf, "grad_norm": math.nan, "local_grad_norm": math.nan}
+
+    assert told(trained(spoil)) == []
+
+
+def test_another_level_is_told_once_at_most() -> None:
+    for factor in (1.2, 3.0):
+        found = told(trained(everywhere({"loss": times(factor)}, ITERATIONS)))
+        assert len({one.verdict_id for one in found}) == (factor > NUMERIC.loss_times)
+
+
+def test_a_loss_that_grows_for_long_is_told_early_and_once() -> None:
+    trend, told_at = JobTrend(), []
+    random = np.random.default_rng(3)
+    for step in range(1000):
+        loss = 2.0 * math.exp(random.normal(0, 0.02) + max(step - 300, 0) / 2000)
+        trend.learn(loss)
+        told_at += [step] if trend.growth() is not None else []
+    assert 500 < told_at[0] < 650
+    falling = JobTrend()
+    for step in range(1000):
+        falling.learn(2.0 * math.exp(random.normal(0, 0.05) - step / 2000))
+        assert falling.growth() is None
