@@ -62,6 +62,7 @@ ANNOUNCEMENTS = st.builds(
     sources=st.lists(SOURCES, unique=True).map(tuple), is_logged=st.booleans(),
     clock=st.sampled_from(["shared", "per_host"]), host=PLACES, gpu=st.none() | st.integers(0, 15), nic=PLACES,
     switch=PLACES, lost_rows=st.none() | COUNTS, recorded_until_ns=TIMES, start=PLACES, since_ns=st.none() | COUNTS,
+    replicas=st.none() | st.lists(RANKS, unique=True, max_size=6).map(tuple),
 )  # fmt: skip
 TOLD = DeliveryRecord(
     "v", "pager", "open", "opened", 1, "ticket", "j", "nic:node-3/mlx5_1", None, 10**18, 0, 7, "storm:p:1"
