@@ -26,7 +26,7 @@ class NumericThresholds:
         "fitted on clean runs of three small models (tests.benchmarks.numerics): 6 was exceeded")  # fmt: skip
     peer_times: float = threshold(2.5, "times",
         "And that is further by this factor than the furthest of the memory: tails are heavy.",
-        "fitted: of noise with a t distribution of 5 degrees of freedom, 2 raised 0.4 alarms in 1,000 steps")  # fmt: skip
+        "fitted: in noise of a t distribution of 5 degrees of freedom 2 raised 0.4 in 1,000 steps")  # fmt: skip
     job_deviations: float = threshold(8.0, "standard deviations, robust",
         "The job's loss or gradient norm that is further above what its level and slope say.",
         "fitted as peer_deviations; OLMo's 6 raised false alarms when the data changed")  # fmt: skip
