@@ -136,6 +136,7 @@ def cells_of(client: Client, job: str, attempt: int, around: int, gpus: int) -> 
 _IRREGULAR: Final = 50
 _VERDICTS: Final = 50
 _SLOW_S: Final = 10.0  # how long an answer that changes slowly is shared
+_NUMERICS_S: Final = 30.0  # of 10,000 ranks they take two seconds to read
 _NOW: Final = 5  # iterations whose median is called the time now: one alone may be a hiccup
 
 
@@ -228,7 +229,7 @@ async def _numerics(console: Console, start: JobStart, gpus: int) -> list[tuple[
         charts = numerics_charts(list(read_bands(rows)), [(first, kind) for first, kind in marks])
         return [(title, Markup(chart), legend) for title, chart, legend in charts]
 
-    return await console.database.ask(("numerics", start), read, _SLOW_S)
+    return await console.database.ask(("numerics", start), read, _NUMERICS_S)
 
 
 _VERDICT_COLUMNS: Final = (

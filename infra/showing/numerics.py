@@ -22,7 +22,7 @@ QUANTITIES: Final[Mapping[str, str]] = {
 }
 
 SHOWN: Final = 600  # iterations of a chart at most
-ROWS: Final = 2_000_000  # rows of ranks that a chart may read
+ROWS: Final = 1_000_000  # rows of ranks that a chart may read
 
 # Robust standard deviations from the median of an iteration from which on a rank is marked. Chosen: 600 iterations of
 # normal noise on 1,000 ranks have none. Charts only point; verdicts are the judge's.
@@ -30,13 +30,12 @@ _FAR: Final = 10.0
 
 BANDS: Final = """
 SELECT quantity, iteration, arrayMin(own.1), middle, arrayMax(own.1),
-    arrayReduce('quantileExactHigh(0.5)', arrayMap(one -> if(one.1 = middle, 0, abs(one.1 - middle)), own)),
-    far.2, far.1
+    arrayReduce('quantileExactHigh(0.5)', apart.1), -arrayMax(apart).2, arrayMax(apart).3
 FROM
 (
     SELECT value.1 AS quantity, iteration, groupArray((assumeNotNull(value.2), rank)) AS own,
         quantileExactLow(0.5)(assumeNotNull(value.2)) AS middle,
-        arraySort(one -> (if(one.1 = middle, 0, -abs(one.1 - middle)), one.2), own)[1] AS far
+        arrayMap(one -> (if(one.1 = middle, 0, abs(one.1 - middle)), -toInt64(one.2), one.1), own) AS apart
     FROM rank_iterations FINAL
     ARRAY JOIN [('loss', loss), ('grad_norm', grad_norm), ('local_grad_norm', local_grad_norm)] AS value
     WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}

@@ -15,8 +15,9 @@ from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.records import NUMERICS, UNKNOWN
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run
+from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.protocol import Rows
-from irregulars.sinks.tables import TABLES, tables_of
+from irregulars.sinks.tables import TABLES, table_of_opinions, tables_of
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import own_database, store
 from tests.integration.sql_page import PAGE, RECORDED, renewed
@@ -446,8 +447,8 @@ def test_who_disagrees_in_an_audit_is_named_and_nobody_where_no_side_is_larger(
 SUSPECT = (Suspect("gpu", 5, (5,), 0.9),)
 
 
-def trusted(client: Client) -> dict[tuple[int, int], tuple[bool | None, str | None]]:
-    rows = answer(client, "trusted_checkpoints", job="numeric")
+def trusted(client: Client, checksum_steps: int = 1) -> dict[tuple[int, int], tuple[bool | None, str | None]]:
+    rows = answer(client, "trusted_checkpoints", job="numeric", checksum_steps=checksum_steps)
     return {(row["attempt"], row["iteration"]): (row["is_trusted"], row["verdict_id"]) for row in rows}
 
 
@@ -469,6 +470,21 @@ def test_a_checkpoint_is_trusted_if_it_was_written_before_the_doubt_and_checked_
     store(own, numeric_job(audits=audits, parameters_checksum=each_tenth, checkpoints=[5, 30, 35, 45]))
     assert trusted(client) == {(0, 5): yes, (0, 30): no, (0, 35): no, (0, 45): no}
     assert {row["checked_by"] for row in answer(client, "trusted_checkpoints")} == {"audits, norms, checksums"}
+
+
+def test_doubt_begins_one_round_of_checksums_before_the_verdict_unless_people_call_it_wrong(
+    own: DatabaseSettings, client: Client
+) -> None:
+    bad = numeric_verdict("corruption", 40, suspects=SUSPECT)
+    store(own, numeric_job(checkpoints=[30, 31, 39], verdicts=[bad]))
+    yes, no = (True, None), (False, "corruption-40")
+    assert trusted(client) == {(0, 30): yes, (0, 31): yes, (0, 39): yes}
+    assert trusted(client, checksum_steps=10) == {(0, 30): yes, (0, 31): no, (0, 39): no}
+    assert set(trusted(client, checksum_steps=64).values()) == {no}
+    for at, (is_right, wanted) in enumerate(((True, no), (False, yes))):
+        said = opinion_on(bad, is_right=is_right, who="ann", note="", time_ns=made_up_job.START_NS + at)
+        store(own, {"feedback": table_of_opinions([said])})
+        assert set(trusted(client, checksum_steps=64).values()) == {wanted}
 
 
 def test_a_spike_of_one_rank_is_a_doubt_and_one_of_all_ranks_is_none(own: DatabaseSettings, client: Client) -> None:

@@ -144,7 +144,8 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     suspect = Suspect("gpu", 0, (0,), 0.5)
     verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d",
                       thresholds={"delta": 1.2}, lasted_s=1.0, explanation=REASONS)  # fmt: skip
-    announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),), start="s", since_ns=5)
+    announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),), start="s", since_ns=5,
+                                replicas=(0,))  # fmt: skip
     messages = {
         "jobs": encode_announcement(announcement),
         "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0, start="s", since_ns=5)),

@@ -1,12 +1,14 @@
 -- title: Checkpoints that can be trusted
 -- theme: jobs and cost
--- description: Checkpoints of a job, and whether they were written before the first doubtful iteration, that is before
---     any verdict of corruption, or of a loss spike that names a rank. Doubt begins after the last check that passed
---     before the verdict (checksum, audit). It lasts over later attempts until one begins at or before that iteration,
---     by the job's own numbers: it went back. is_trusted is NULL where the attempt sent nothing to judge by
---     (checked_by is empty); without audits it says nothing of errors before the reduction.
+-- description: Checkpoints of a job, and whether they were written before the first doubtful iteration: before any
+--     verdict of corruption, or of a loss spike that names a rank, unless feedback calls it wrong. An error may have
+--     waited for a while: doubt begins after the last checksum and the last audit before the verdict, and one round of
+--     checksums (checksum_steps) before it. It lasts over later attempts until one begins at or before that iteration, by
+--     the job's own numbers: it went back. is_trusted is NULL where the attempt sent nothing to judge by (checked_by is
+--     empty); without audits it says nothing of small errors before the reduction.
 -- empty: No checkpoint of this job is stored: the trainer must name the phase checkpoint of its iterations.
 -- parameter: job String = NEWEST | training job; default: the newest
+-- parameter: checksum_steps UInt32 = 64 | iterations in which all parameters are summed once (watch_numerics)
 -- parameter: limit UInt32 = 50 | checkpoints at most, the newest first
 WITH
     starts AS
@@ -23,6 +25,7 @@ WITH
         WHERE job = {job:String}
             AND (kind = 'corruption' OR kind = 'loss_spike' AND verdict_id IN
                 (SELECT verdict_id FROM newest_suspects WHERE job = {job:String}))
+            AND verdict_id NOT IN (SELECT verdict_id FROM feedback FINAL WHERE job = {job:String} AND NOT is_right)
         GROUP BY attempt
     ),
     -- The newest checks before each verdict, among the thousand iterations before it.
@@ -57,7 +60,10 @@ WITH
         FROM
         (
             SELECT accusing.attempt AS attempt, any(accuser) AS accuser, any(accused_of) AS accused_of,
-                least(any(seen_in), ifNull(min(toNullable(checked.passed)) + 1, any(seen_in))) AS since
+                least(
+                    any(seen_in) - greatest({checksum_steps:UInt32}, 1) + 1,
+                    ifNull(min(toNullable(checked.passed)) + 1, any(seen_in))
+                ) AS since
             FROM accusing
             LEFT JOIN checked ON checked.attempt = accusing.attempt
             GROUP BY attempt
