@@ -126,9 +126,14 @@ def _host(suspect: Suspect | None) -> str:
     return suspect.host or f"the host of {name_ranks(suspect.ranks)}"
 
 
+CHECKSUM_STEPS: Final = 64
+"""Iterations in which `torch_comms.watch_numerics` sums all parameters once: so late an error may be seen."""
+
+
 def trusted_before(verdict: Verdict) -> int | None:
     """Return the first doubtful iteration: checkpoints that were written before it can be trusted; None: all can."""
-    return verdict.iterations[0] if "roll_back" in _actions(verdict.kind, _first(verdict)) else None
+    is_doubtful = "roll_back" in _actions(verdict.kind, _first(verdict))
+    return verdict.iterations[0] - CHECKSUM_STEPS if is_doubtful else None
 
 
 def _first(verdict: Verdict) -> Suspect | None:
@@ -165,7 +170,7 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
             dump = f"dump the stack of rank {suspect.rank} (py-spy dump)"
             return f"{dump}, cordon {host}, and restart from the last checkpoint"
         case "corruption":
-            trusted = f"go back to the last checkpoint from before iteration {verdict.iterations[0]}"
+            trusted = f"go back to a trusted checkpoint ({_command('trusted_checkpoints', job=verdict.job)})"
             if suspect is None:
                 return f"write no checkpoint; {trusted}, and turn audits on to learn which rank it is"
             good = f"write no checkpoint; copy a good replica's parameters to rank {suspect.rank}, or {trusted}"

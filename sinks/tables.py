@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from irregulars.errors import SinkRejected
-from irregulars.messages.announcements import Announcement
+from irregulars.messages.announcements import Announcement, ranks_to_runs
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Verdict
 from irregulars.messages.opinions import Opinion
 from irregulars.messages.reasons import Step, encode_reasons
-from irregulars.messages.records import PATHS, THROTTLE_REASONS, UNKNOWN, Batch
+from irregulars.messages.records import NUMERICS, PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 from irregulars.sinks.advice import name_step
 from irregulars.validation import LARGEST
 
@@ -55,7 +55,7 @@ TABLES: Final[Mapping[str, TableFormat]] = {
                 "sources": pa.list_(pa.string()), "communicators": pa.list_(pa.string()),
                 "communicator_kinds": pa.list_(pa.string()), "communicator_sizes": pa.list_(pa.uint32()),
             },
-            {**_PLACE, "lost_rows": pa.int64(), "recorded_until": _TIME},
+            {**_PLACE, "lost_rows": pa.int64(), "recorded_until": _TIME, "replicas_of": pa.uint32()},
         ),
         key=("job", "attempt", "rank"),
     ),
@@ -77,9 +77,20 @@ TABLES: Final[Mapping[str, TableFormat]] = {
     "rank_iterations": TableFormat(
         _schema(
             {**_ITERATION, "rank": pa.uint32(), "operators": pa.int64(), "late_rows": pa.int64()},
-            {"started_at": _TIME, "elapsed_ns": pa.int64(), "work_ns": pa.int64(), "score": pa.float64()},
+            {
+                "started_at": _TIME, "elapsed_ns": pa.int64(), "work_ns": pa.int64(), "score": pa.float64(),
+                "loss": pa.float64(), "grad_norm": pa.float64(), "local_grad_norm": pa.float64(),
+                "update_rms": pa.float64(), "not_finite": pa.int64(), "parameters_checksum": pa.int64(),
+            },
         ),
         key=("job", "attempt", "iteration", "rank"),
+    ),
+    "audits": TableFormat(
+        _schema(
+            {**_ITERATION, "of_rank": pa.uint32(), "rank": pa.uint32(), "checksum": pa.int64()},
+            {"started_at": _TIME},
+        ),
+        key=("job", "attempt", "iteration", "of_rank", "rank"),
     ),
     "detector_scores": TableFormat(
         _schema(
@@ -192,6 +203,7 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
         "jobs": _rows("jobs", [_announced(a) for a in judgements.announcements]),
         "iterations": _rows("iterations", [_judged(i) for i in judgements.iterations]),
         "rank_iterations": _columns("rank_iterations", judgements.job, judgements.rank_iterations),
+        "audits": _columns("audits", judgements.job, judgements.audits),
         "detector_scores": _columns("detector_scores", judgements.job, judgements.detector_scores),
         "operators": _columns("operators", judgements.job, judgements.operators),
         "behaviour_patterns": _columns("behaviour_patterns", judgements.job, judgements.patterns),
@@ -285,8 +297,11 @@ def _announced(announcement: Announcement) -> dict[str, Any]:
     # Members are not stored per rank (100,000 ranks would each list 100,000): a communicator's members are the rows
     # that name it.
     communicators = announcement.communicators
+    # So with replicas: those of a set have its first rank in common.
+    replicas = ranks_to_runs(announcement.replicas or ())
     return _of(
         "jobs", announcement, recorded_until=announcement.recorded_until_ns, sources=list(announcement.sources),
+        replicas_of=min((first for first, _, _ in replicas), default=None),
         communicators=[one.id for one in communicators], communicator_kinds=[one.kind for one in communicators],
         communicator_sizes=[len(one.ranks) for one in communicators],
     )  # fmt: skip
@@ -368,7 +383,10 @@ def _array(name: str, field: pa.Field, columns: Columns) -> pa.Array:
 def _nullable(values: np.ndarray, field: pa.Field) -> pa.Array:
     if values.dtype.kind == "O":
         return pa.array(values, type=field.type)
-    unknown = ~np.isfinite(values) if values.dtype.kind == "f" else values == UNKNOWN
+    if values.dtype.kind == "f":  # an infinite loss is a finding, an infinite time an error of ours
+        unknown = np.isnan(values) if field.name in NUMERICS else ~np.isfinite(values)
+    else:
+        unknown = values == UNKNOWN
     if values.dtype.kind == "f" and not pa.types.is_floating(field.type):
         whole = np.rint(np.where(unknown, 0, values))  # parts of a nanosecond mean nothing
         values = np.clip(whole, -LARGEST, LARGEST).astype(np.int64)  # sums of odd rows go beyond

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from irregulars.detectors.judging.iteration_rows import IterationRows
 from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
@@ -13,7 +14,9 @@ from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.announcements import Announcement
+from irregulars.messages.evidence import NUMERIC_COLUMNS
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
+from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import OPERATORS, UNKNOWN
 
 Columns = dict[str, Column]
@@ -34,13 +37,16 @@ class JudgementLog:
         self.iterations: list[JudgedIteration] = []
         self.verdicts: list[Verdict] = []
         self._ranks: list[Columns] = []
+        self._audits: list[Columns] = []
         self._scores: list[Columns] = []
         self._operators: list[Columns] = []
         self._patterns: list[Columns] = []
 
     def add_ranks(self, rows: IterationRows, score: Floats) -> None:
-        """Keep the ranks of an iteration, with a score for each."""
+        """Keep the ranks of an iteration, with a score for each, and their audits."""
         self._ranks.append(rank_columns(rows, score))
+        if rows.audits is not None and rows.audits.has_entries:
+            self._audits.append(audit_columns(rows, rows.audits))
 
     def add_scores(self, rows: IterationRows, scores: RankScores, *, is_irregular: bool) -> None:
         """Keep those scores of an iteration by detector of which it is worth to know."""
@@ -77,13 +83,14 @@ class JudgementLog:
             announcements=announced,
             iterations=self.iterations,
             rank_iterations=concatenate_columns(self._ranks),
+            audits=concatenate_columns(self._audits),
             detector_scores=concatenate_columns(self._scores),
             operators=concatenate_columns(self._operators),
             patterns=concatenate_columns(self._patterns),
             verdicts=self.verdicts,
         )
         self.iterations, self.verdicts = [], []
-        self._ranks, self._scores, self._operators, self._patterns = [], [], [], []
+        self._ranks, self._audits, self._scores, self._operators, self._patterns = [], [], [], [], []
         return judgements
 
 
@@ -98,7 +105,17 @@ def rank_columns(rows: IterationRows, score: Floats) -> dict[str, Column]:
     """Return the columns ``rank_iterations`` of `messages.judgements.Judgements`; a score for each row."""
     names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
     columns = {name: rows.columns[name] for name in names}
+    # Evidence has only the known ones, and iterations are joined column by column: each gets all of them.
+    for name, kind in NUMERIC_COLUMNS.items():
+        unknown = UNKNOWN if kind == pa.int64() else np.nan
+        columns[name] = rows.columns[name] if name in rows.columns else np.full(len(rows), unknown)
     return {**columns, "elapsed_ns": rows.columns["elapsed_ns"].astype(np.float64), "score": score}
+
+
+def audit_columns(rows: IterationRows, audits: Ragged) -> dict[str, Column]:
+    """Return the columns ``audits`` of `messages.judgements.Judgements`, of one iteration."""
+    placed = {name: audits.of_entries(rows.columns[name]) for name in ("attempt", "iteration", "rank", "start_ns")}
+    return {**placed, **audits.columns}
 
 
 NOTABLE_SCORE: Final = 0.5

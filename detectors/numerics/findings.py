@@ -26,6 +26,9 @@ EQUAL: Final = ("parameters_checksum", "grad_norm", "loss")
 
 OWN: Final = ("local_grad_norm", "loss")  # columns that show a rank's own work, before any reduction
 _FLOATS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms")
+_SKIPPED: Final = 3
+"""Gradients of all ranks may be infinite in fewer iterations in a row: loss scaling skips such a step by design."""
+
 _NAMES: Final = {"loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm"}
 
 
@@ -58,6 +61,7 @@ class FindingsState:
     peers: dict[str, PeerState] = field(default_factory=dict)
     trends: dict[str, TrendState] = field(default_factory=dict)
     was_finite: bool = False
+    infinite: int = 0  # newest iterations in a row in which something was not finite
 
 
 class Findings:
@@ -107,11 +111,11 @@ class Findings:
         if name == EQUAL[0] and (replicas >= 0).any():
             return replicas, True
         own = self.state.equal.setdefault(name, EqualState())
-        if not np.array_equal(own.ranks, rank):
+        if not np.isin(rank, own.ranks).all():  # others may be missing in this iteration
             own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
         if own.seen >= NUMERIC.equal_iterations:
-            return own.sets, False
-        if is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
+            return own.sets[np.searchsorted(own.ranks, rank)], False
+        if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
             own.sets, own.seen = refine(own.sets, values, is_known), own.seen + 1
         return np.full(len(rank), -1), False
 
@@ -131,10 +135,12 @@ class Findings:
             bad["not_finite"] = np.nan_to_num(columns["not_finite"]) > 0
         if not any(one.any() for one in bad.values()):
             self.state.was_finite = self.state.was_finite or any(np.isfinite(columns[name]).any() for name in bad)
+            self.state.infinite = 0
             return
         if not self.state.was_finite:  # a loss that is never known may be written as NaN
             return
         is_grave = "loss" in bad and bool(bad["loss"].any())
+        self.state.infinite += 1
         for name in (*OWN, "not_finite", "grad_norm"):  # what is nearest to one rank's own work names it
             count = int(bad[name].sum()) if name in bad else 0
             if count and 2 * count <= len(rank) and count <= MOST_NAMED:
@@ -143,6 +149,8 @@ class Findings:
                 text = f"{what} of {name_ranks(named)} is not finite, that of the other {len(rank) - count} ranks is"
                 yield Finding("loss_spike", name, named, text, is_grave)
                 return
+        if not is_grave and self.state.infinite < _SKIPPED:
+            return
         where = next(name for name in bad if bad[name].any())
         text = f"{_NAMES.get(where, where)} is not finite on {int(bad[where].sum())} of {len(rank)} ranks"
         yield Finding("loss_spike", where, (), f"{text}: data or optimizer, no rank stands out", is_grave)
@@ -189,7 +197,8 @@ def _job_value(columns: Mapping[str, Column], name: str) -> float:
     """Return the value of the job: the median of its ranks'; NaN where none is known."""
     values: Floats = columns.get(name, np.empty(0))
     known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    with np.errstate(over="ignore"):  # the mean of two huge values is infinite, and says nothing here
+        return float(np.median(known)) if len(known) else math.nan
 
 
 def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Column) -> Iterator[Finding]:

@@ -59,10 +59,9 @@ class PeerOutliers:
         if len(rank) < _LEAST_RANKS:
             return []
         own = self.state
-        if not np.array_equal(rank, own.ranks):
-            self._follow_ranks(rank)
+        at = self._places(rank)
         distance = logs - np.median(logs)
-        left = distance - own.usual
+        left = distance - own.usual[at]
         sigma = max(own.sigma, _LEAST_SIGMA)
         sigmas = np.abs(left) / sigma
         limit = max(NUMERIC.peer_deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
@@ -71,25 +70,27 @@ class PeerOutliers:
         is_out: Flags = (sigmas > limit) & (is_gross | (own.seen >= 2 * NUMERIC.warm_up))
         if 2 * int(is_out.sum()) > len(rank):  # then they are not the ones that stand out
             is_out = np.zeros(len(rank), dtype=np.bool_)
-        self._learn(left, sigmas, is_out)
+        self._learn(at, left, sigmas, is_out)
         order = np.argsort(-sigmas[is_out], kind="stable")
         found = np.flatnonzero(is_out)[order]
-        return [Outlier(int(rank[i]), float(np.exp(left[i])), float(sigmas[i])) for i in found.tolist()]
+        return [Outlier(int(rank[i]), float(np.exp(min(left[i], 700.0))), float(sigmas[i])) for i in found.tolist()]
 
-    def _follow_ranks(self, rank: Ints) -> None:
-        """Take over what is known of ranks that go on; new ones begin at the median."""
-        own, known = self.state, np.zeros(len(rank))
-        if len(own.ranks):
-            at = np.clip(np.searchsorted(own.ranks, rank), 0, len(own.ranks) - 1)
-            known = np.where(own.ranks[at] == rank, own.usual[at], 0.0)
-        own.ranks, own.usual = rank.astype(np.int64), known
+    def _places(self, rank: Ints) -> Ints:
+        """Return where ranks stand in the state; new ones begin at the median."""
+        own = self.state
+        if not np.isin(rank, own.ranks).all():
+            every = np.union1d(own.ranks, rank)
+            usual = np.zeros(len(every))
+            usual[np.searchsorted(every, own.ranks)] = own.usual
+            own.ranks, own.usual = every, usual
+        return np.searchsorted(own.ranks, rank)
 
-    def _learn(self, left: Floats, sigmas: Floats, is_out: Flags) -> None:
+    def _learn(self, at: Ints, left: Floats, sigmas: Floats, is_out: Flags) -> None:
         own = self.state
         weight = 1 / min(own.seen + 1, NUMERIC.memory)
         bounded = np.clip(left, *(np.array([-1, 1]) * NUMERIC.peer_deviations * max(own.sigma, _LEAST_SIGMA)))
         step = left if own.seen < NUMERIC.warm_up else bounded
-        own.usual = own.usual + weight * np.where(is_out, 0.0, step)
+        own.usual[at] += weight * np.where(is_out, 0.0, step)
         scale = _MAD_TO_SIGMA * float(np.median(np.abs(left)))
         own.sigma += weight * (scale - own.sigma)
         own.seen += 1

@@ -21,7 +21,9 @@ from starlette.routing import BaseRoute, Route
 from irregulars.errors import ServiceError
 from irregulars.infra.console.rendering import NAME, Console, console_of, is_part, render, table_of
 from irregulars.infra.showing.found import BINS, Cell, Iteration, median_of
-from irregulars.infra.showing.html_page import extremes_of, heat_map, small_line, times_chart
+from irregulars.infra.showing.html_page import extremes_of, heat_map, numerics_charts, small_line, times_chart
+from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, ROWS, read_bands
+from irregulars.infra.showing.numerics import SHOWN as SHOWN_NUMERICS
 from irregulars.sinks.investigations import Answer, run
 from irregulars.words import duration
 
@@ -70,6 +72,16 @@ WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration >= {first:I
     AND work_ns IS NOT NULL
 GROUP BY iteration, bin
 ORDER BY iteration, bin"""
+
+
+_WANTED: Final = """(
+    SELECT iteration FROM iterations FINAL WHERE job = {job:String} AND attempt = {attempt:Int64} AND phase = 'train'
+    ORDER BY iteration DESC LIMIT {limit:UInt32})"""
+
+_DOUBTS: Final = """
+SELECT first_iteration, kind FROM verdicts FINAL
+WHERE job = {job:String} AND attempt = {attempt:Int64} AND kind IN {kinds:Array(String)}
+ORDER BY first_iteration"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,7 @@ def cells_of(client: Client, job: str, attempt: int, around: int, gpus: int) -> 
 _IRREGULAR: Final = 50
 _VERDICTS: Final = 50
 _SLOW_S: Final = 10.0  # how long an answer that changes slowly is shared
+_NUMERICS_S: Final = 30.0  # of 10,000 ranks they take two seconds to read
 _NOW: Final = 5  # iterations whose median is called the time now: one alone may be a hiccup
 
 
@@ -166,6 +179,7 @@ async def job_page(request: Request) -> Response:
     shown = NEWEST if is_part(request) else SHOWN
     times, irregular, blamed = await _asked(console, (job, chosen.attempt), shown)
     charts = {} if is_part(request) else await _charts(console, (job, chosen.attempt), times, chosen.gpus)
+    charts["numerics"] = await _numerics(console, (job, chosen.attempt), chosen.gpus)
     return render(
         request, "job.html", job=job, attempt=chosen, attempts=attempts, pace=pace_of(times[-NEWEST:]),
         verdicts=table_of(blamed, _VERDICT_COLUMNS),
@@ -201,6 +215,21 @@ async def _charts(console: Console, start: JobStart, times: list[Iteration], gpu
         "heat": Markup(heat_map(cells, bin_ranks, ())) if cells else None,
         "extremes": extremes_of(cells) if cells else "", "bin_ranks": bin_ranks,
     }  # fmt: skip
+
+
+async def _numerics(console: Console, start: JobStart, gpus: int) -> list[tuple[str, Markup, str]]:
+    """Return title, chart and legend of loss and norms in the newest iterations; empty where none are stored."""
+    limit = max(NEWEST, min(SHOWN_NUMERICS, ROWS // max(gpus, 1)))
+    job, attempt = start
+
+    def read(client: Client) -> list[tuple[str, Markup, str]]:
+        values = {"job": job, "attempt": attempt, "limit": limit, "kinds": list(NUMERIC_KINDS)}
+        rows = client.query(BANDS.replace("{wanted:Array(Int64)}", _WANTED), parameters=values).result_rows
+        marks = client.query(_DOUBTS, parameters=values).result_rows if rows else ()
+        charts = numerics_charts(list(read_bands(rows)), [(first, kind) for first, kind in marks])
+        return [(title, Markup(chart), legend) for title, chart, legend in charts]
+
+    return await console.database.ask(("numerics", start), read, _NUMERICS_S)
 
 
 _VERDICT_COLUMNS: Final = (

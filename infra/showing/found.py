@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from irregulars.dtypes import Floats, Ints
+from irregulars.infra.showing.numerics import Band
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import DEVICE_KINDS
 from irregulars.sinks.advice import (
@@ -152,6 +153,7 @@ class Found:
     # cells, bin_ranks: The heat map, and how many ranks share one of its bins
     cells: Sequence[Cell] = ()
     bin_ranks: int = 1
+    numerics: Sequence[Band] = ()  # in place of the heat map where the verdict is about numbers
     rates: Sequence[NicRates] = ()
     rate_samples: Sequence[RateSample] = ()
     gpus: Sequence[GpuState] = ()
@@ -301,6 +303,7 @@ class Screen:
     rate_samples: Sequence[RateSample]
     cells: Sequence[Cell]
     bin_ranks: int
+    numerics: Sequence[Band]
     earlier: Sequence[Earlier]
     others: Sequence[Other]
     next_step: str
@@ -361,7 +364,7 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
         gpus=[one for one in found.gpus if suspect is not None and one.rank in suspect.ranks],
         gpu_median_mhz=median_of([one.sm_clock_mhz for one in found.gpus]),
         rates=found.rates, rate_samples=found.rate_samples,
-        cells=found.cells, bin_ranks=found.bin_ranks,
+        cells=found.cells, bin_ranks=found.bin_ranks, numerics=found.numerics,
         earlier=found.earlier,
         others=found.others,
         next_step=_next_step(found),

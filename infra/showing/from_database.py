@@ -33,6 +33,7 @@ from irregulars.infra.showing.found import (
     span_of,
     with_first_ones,
 )
+from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, bands_of, read_bands
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.reasons import decode_reasons
 from irregulars.messages.records import PATHS, Batch
@@ -221,14 +222,16 @@ class _Reader:
         periods = periods_of(verdict, iterations)
         bin_ranks = -(-verdict.world_size // BINS) or 1
         places, clock = self._places()
-        wanted = periods.looked_into.tolist()
-        cells = self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks) if wanted else ()
+        is_numeric = verdict.kind in NUMERIC_KINDS
+        wanted = _charted(iterations) if is_numeric else periods.looked_into.tolist()
+        cells = self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks) if wanted and not is_numeric else ()
+        bands = self._ask(BANDS, wanted=wanted) if wanted and is_numeric else ()
         others = self._ask(_OTHERS, verdict_id=verdict.verdict_id, limit=_EARLIER_READ)
         return Found(
             verdict=verdict, source=source, now_ns=now_ns, clock=clock,
             iterations=iterations, places=places,
             cells=[Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in cells],
-            bin_ranks=bin_ranks,
+            bin_ranks=bin_ranks, numerics=list(read_bands(bands)),
             rates=self._rates(iterations, periods),
             rate_samples=self._rate_samples(span_of(iterations)),
             gpus=self._gpus(iterations),
@@ -312,6 +315,7 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
     ranks = judgements.rank_iterations
     newest = {one.verdict_id: one for one in judgements.verdicts if one.verdict_id != verdict.verdict_id}
     bin_ranks = -(-max((a.rank for a in trace.announcements), default=0) // BINS) or 1
+    is_numeric = verdict.kind in NUMERIC_KINDS
     return Found(
         verdict=verdict,
         recording=directory,
@@ -319,13 +323,19 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         clock=trace.clock,
         iterations=iterations,
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in trace.announcements},
-        cells=_cells(ranks, periods.looked_into, bin_ranks),
+        cells=() if is_numeric else _cells(ranks, periods.looked_into, bin_ranks),
         bin_ranks=bin_ranks,
+        numerics=bands_of(ranks, _charted(iterations)) if is_numeric else (),
         rates=list(_rates(trace.bandwidth, iterations, periods)),
         rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
         earlier=list(_earlier(judgements, verdict)),
         others=[Other(one.verdict_id, one.kind) for one in sorted(newest.values(), key=lambda one: -one.lost_s)],
     )
+
+
+def _charted(iterations: Sequence[Iteration]) -> list[int]:
+    """Return the iterations whose numbers are drawn: the first of those that were read."""
+    return [one.iteration for one in iterations[:_MOST_NAMED]]
 
 
 def _iterations(judgements: Judgements, verdict: Verdict) -> list[Iteration]:

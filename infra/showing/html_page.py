@@ -13,6 +13,7 @@ from textwrap import wrap
 from typing import Final
 
 from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, median_of
+from irregulars.infra.showing.numerics import QUANTITIES, Band, standing_out
 from irregulars.infra.showing.text_page import (
     commands_of,
     cost_text,
@@ -71,6 +72,7 @@ _LINE_SIGNS: Final = 96
 _SMALL_WIDTH: Final = 180
 _SMALL_HEIGHT: Final = 30
 _MOST_BARS: Final = 600
+_LOG_FROM: Final = 20.0  # highest over lowest value from which on a scale is logarithmic
 _LEVELS: Final = 6
 _FULL_RATIO: Final = 1.5  # to the median: the least that gets the strongest colour
 
@@ -142,6 +144,58 @@ def heat_map(cells: Sequence[Cell], bin_ranks: int, accused: Sequence[int]) -> s
     height = len(bins) * tall + _BOTTOM
     parts += [_text(_LEFT, height - 6, f"iteration {columns[0]}"), _text(_WIDTH, height - 6, str(columns[-1]), "end")]
     return _svg(height, f"Time between operators by rank and iteration, {duration(low)} to {duration(high)}", parts)
+
+
+def numerics_charts(bands: Sequence[Band], marks: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yield title, chart and legend of each quantity with bands; `marks`: first iteration and kind of verdicts."""
+    for quantity, title in QUANTITIES.items():
+        own = [one for one in bands if one.quantity == quantity]
+        if own:
+            out = standing_out(own)
+            shown = [f"rank {one.rank} in iteration {one.iteration} ({one.value:.4g})" for one in out[:3]]
+            more = f", and {len(out) - 3} more" if len(out) > 3 else ""
+            legend = "Blue: the median over ranks, within the lowest and the highest."
+            legend += f" Red: far outside of the others: {', '.join(shown)}{more}." if out else ""
+            legend += " Yellow: where a verdict on numbers began." if marks else ""
+            yield title, _numerics_chart(title, own, out, marks), legend
+
+
+def _numerics_chart(title: str, bands: Sequence[Band], out: Sequence[Band], marks: Sequence[tuple[int, str]]) -> str:
+    height, top = 150.0, 12.0
+    first, last = bands[0].iteration, max(bands[-1].iteration, bands[0].iteration + 1)
+    known = [v for one in bands for v in (one.lowest, one.middle, one.highest) if math.isfinite(v)] or [0.0, 1.0]
+    low, high = min(known), max(known)
+    is_log = low > 0 and high > _LOG_FROM * low
+    least, most = (math.log(low), math.log(high)) if is_log else (low, high)
+
+    def across(iteration: int) -> float:
+        return _LEFT + (_WIDTH - _LEFT - 6) * (iteration - first) / (last - first)
+
+    def up(value: float) -> float:  # what is not finite stands at the edge
+        part = 0.5 if most == least else ((math.log(value) if is_log else value) - least) / (most - least)
+        return height - _BOTTOM - (height - top - _BOTTOM) * min(max(part, 0.0), 1.0)
+
+    def line(name: str, own: Iterable[Band]) -> str:
+        return " ".join(f"{across(one.iteration):.1f},{up(getattr(one, name)):.1f}" for one in own)
+
+    parts = [
+        f'<polygon points="{line("highest", bands)} {line("lowest", reversed(bands))}" class="band"/>',
+        f'<polyline points="{line("middle", bands)}" class="others"/>',
+        *(
+            _rect(across(at) - 1, top, 2, height - top - _BOTTOM, "odd", f"{kind}, from iteration {at} on")
+            for at, kind in marks
+            if first <= at <= last
+        ),
+        *(
+            f'<circle cx="{across(one.iteration):.1f}" cy="{up(one.value):.1f}" r="3" class="cause"><title>'
+            f"rank {one.rank}, iteration {one.iteration}: {one.value:.6g} (median {one.middle:.6g})</title></circle>"
+            for one in out
+        ),
+        _text(_LEFT - 6, top + 8, f"{high:.4g}", "end"), _text(_LEFT - 6, height - _BOTTOM, f"{low:.4g}", "end"),
+        _text(_LEFT, height - 6, f"iteration {first}"), _text(_WIDTH, height - 6, str(bands[-1].iteration), "end"),
+    ]  # fmt: skip
+    scale = ", logarithmic" if is_log else ""
+    return _svg(height, f"{title}, {low:.4g} to {high:.4g}{scale}: {span((first, bands[-1].iteration + 1))}", parts)
 
 
 def small_line(iterations: Sequence[Iteration], usual_ns: float, text: str) -> str:
@@ -276,6 +330,9 @@ def _body(screen: Screen) -> Iterator[str]:
     others = alternatives_of(screen.verdict, names_of(screen))
     if rows := [f"<dt>{_safe(what)}?</dt><dd>{_safe(text)}</dd>" for what, text in others]:
         yield f"<h2>Or is it …</h2><dl>{''.join(rows)}</dl>\n"
+    begin = [(screen.verdict.iterations[0], screen.verdict.kind)]
+    for title, chart, legend in numerics_charts(screen.numerics, begin):
+        yield _section(title, chart, legend)
     if screen.cells:
         ranks = screen.verdict.suspects[0].ranks if screen.verdict.suspects else ()
         chart = heat_map(screen.cells, screen.bin_ranks, ranks)

@@ -208,8 +208,12 @@ class Judgements:
     iterations: Sequence[JudgedIteration] = ()  # judged iterations
     # Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
     # ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64), ``score``
-    # (float64, NaN = no opinion: the largest of the detectors' scores)
+    # (float64, NaN = no opinion: the largest of the detectors' scores), and `evidence.NUMERIC_COLUMNS` (float64, NaN;
+    # ``parameters_checksum`` int64, `UNKNOWN`)
     rank_iterations: Columns = field(default_factory=dict)
+    # Columns, one row per audit and rank that computed it: ``attempt, iteration, rank`` (int64; who computed),
+    # ``start_ns`` (int64, `UNKNOWN`: of the iteration), ``of_rank`` (int64; whose micro-batch), ``checksum`` (int64)
+    audits: Columns = field(default_factory=dict)
     # Columns, one row per detector, rank and iteration of which it is worth to know: ``attempt, iteration, rank``
     # (int64), ``start_ns`` (int64, `UNKNOWN`), ``detector`` (object: str), ``score`` (float64; 1: strange begins)
     detector_scores: Columns = field(default_factory=dict)

@@ -320,7 +320,10 @@ class SinkWriter:
 
 def _parts(judgements: Judgements) -> Iterator[Judgements]:
     """Yield each kind of rows by itself: one that can't be converted must not hold up a verdict."""
-    names = ("announcements", "iterations", "rank_iterations", "detector_scores", "operators", "patterns", "verdicts")
+    names = (
+        "announcements", "iterations", "rank_iterations", "audits", "detector_scores", "operators", "patterns",
+        "verdicts",
+    )  # fmt: skip
     for name in names:
         if len(getattr(judgements, name)):
             yield replace(Judgements(judgements.job), **{name: getattr(judgements, name)})

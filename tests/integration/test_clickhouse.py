@@ -459,7 +459,7 @@ EXAMPLE = {
     "job": made_up_job.JOB, "rank": 3, "iteration": 22, "verdict_id": made_up_job.VERDICT_ID, "host": "node-0",
     "days": 36_500, "weeks": 5_200,
 }  # fmt: skip
-HEALTHY = {"open_now", "hang_positions", "silent_ranks", "repeat_offenders"}
+HEALTHY = {"open_now", "hang_positions", "silent_ranks", "repeat_offenders", "trusted_checkpoints"}
 """Questions that rightly find nothing in the made-up job; see test_questions.py."""
 
 
@@ -702,7 +702,16 @@ def ttl_of(settings: DatabaseSettings, table: str) -> str:
 
 @pytest.mark.parametrize(
     "table",
-    ["operators", "transfers", "behaviour_patterns", "rank_iterations", "detector_scores", "bandwidth", "gpu_health"],
+    [
+        "operators",
+        "transfers",
+        "behaviour_patterns",
+        "rank_iterations",
+        "audits",
+        "detector_scores",
+        "bandwidth",
+        "gpu_health",
+    ],
 )
 def test_what_is_set_to_be_kept_for_longer_is_kept_for_longer(settings: DatabaseSettings, table: str) -> None:
     store(settings, {})

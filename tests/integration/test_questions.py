@@ -11,10 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from irregulars.messages.judgements import Judgements, Suspect, Verdict
+from irregulars.messages.records import NUMERICS, UNKNOWN
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run
+from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.protocol import Rows
-from irregulars.sinks.tables import TABLES, tables_of
+from irregulars.sinks.tables import TABLES, table_of_opinions, tables_of
 from tests.conftest import ClickHouseAddress
 from tests.integration.pipelines import own_database, store
 from tests.integration.sql_page import PAGE, RECORDED, renewed
@@ -316,6 +319,202 @@ def test_jobs_are_compared_by_the_times_of_their_iterations(recorded: Client) ->
     assert row["irregular_pct"] == round(100 * np.mean(judged), 2)
 
 
+# --- numerics -------------------------------------------------------------------------------------------------------
+
+RANKS = 8
+HALVES = (range(4), range(4, 8))
+"""Of two sharded replicas: those of a half hold the same, those of both differ."""
+
+
+def numeric_job(
+    attempt: int = 0, first: int = 0, last: int = 59, *, checkpoints: Sequence[int] = (), **changes: Any
+) -> dict[str, pa.Table]:
+    """One attempt of a job of eight ranks; `changes` are functions of iteration and rank, by column."""
+    iteration, rank = (
+        grid.ravel() for grid in np.meshgrid(np.arange(first, last + 1), np.arange(RANKS), indexing="ij")
+    )
+    columns = {
+        **{name: np.zeros(len(rank), dtype=np.int64) for name in ("operators", "late_rows")},
+        **{name: np.full(len(rank), 1e8) for name in ("elapsed_ns", "work_ns")},
+        "attempt": np.full(len(rank), attempt), "iteration": iteration, "rank": rank,
+        "start_ns": made_up_job.START_NS + iteration * 100_000_000, "score": np.full(len(rank), np.nan),
+        "loss": 3 - iteration / 100 + rank / 1000, "grad_norm": np.ones(len(rank)),
+        "local_grad_norm": np.full(len(rank), np.nan), "update_rms": np.full(len(rank), np.nan),
+        "not_finite": np.zeros(len(rank)), "parameters_checksum": 100 * iteration + rank // 4,
+        **{name: values(iteration, rank) for name, values in changes.items() if callable(values)},
+    }  # fmt: skip
+    return tables_of(
+        Judgements(
+            "numeric",
+            announcements=[
+                replace(made_up_job.announcement(0), job="numeric", attempt=attempt, rank=one, world_size=RANKS,
+                        host=f"node-{one // 2}", gpu=one % 2, replicas=tuple(HALVES[one // 4]))
+                for one in range(RANKS)
+            ],
+            iterations=[
+                replace(made_up_job.judged(5), job="numeric", attempt=attempt, iteration=one,
+                        phase="checkpoint" if one in checkpoints else "train")
+                for one in range(first, last + 1)
+            ],
+            rank_iterations=columns, audits=changes.get("audits", {}), verdicts=changes.get("verdicts", ()),
+        )
+    )  # fmt: skip
+
+
+def numeric_verdict(kind: str, iteration: int, *, attempt: int = 0, suspects: tuple[Suspect, ...] = ()) -> Verdict:
+    return replace(
+        made_up_job.verdict(1), job="numeric", verdict_id=f"{kind}-{iteration}", kind=kind, attempt=attempt,
+        iterations=(iteration, iteration + 1), suspects=suspects,
+    )  # fmt: skip
+
+
+def audited(iterations: Sequence[int], apart: dict[int, Sequence[int]]) -> dict[str, np.ndarray]:
+    """Audits of rank 1 by all ranks; `apart` says which ranks get other gradients, each its own, by iteration."""
+    iteration, rank = (grid.ravel() for grid in np.meshgrid(np.array(iterations), np.arange(RANKS), indexing="ij"))
+    is_apart = [one in apart.get(at, ()) for at, one in zip(iteration.tolist(), rank.tolist(), strict=True)]
+    return {
+        "attempt": np.zeros_like(rank), "iteration": iteration, "rank": rank, "of_rank": np.ones_like(rank),
+        "start_ns": made_up_job.START_NS + iteration * 100_000_000, "checksum": np.where(is_apart, 10 + rank, 5),
+    }  # fmt: skip
+
+
+def test_loss_and_norm_have_their_band_and_the_rank_that_is_outside_of_it(
+    own: DatabaseSettings, client: Client
+) -> None:
+    def loss(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        return np.where(iteration == 57, 2.0, np.where((iteration == 58) & (rank == 6), 9.5, 2 + rank / 100))
+
+    def norm(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        return np.where((iteration == 59) & (rank == 2), np.inf, np.where(rank == 0, np.nan, 4.0))
+
+    def elements(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        return np.where((iteration == 59) & (rank == 2), 3.0, 0.0)
+
+    store(own, numeric_job(loss=loss, grad_norm=norm, not_finite=elements))
+    newest, spike, even = answer(client, "numerics_of_job", limit=3)
+    assert [row["iteration"] for row in (newest, spike, even)] == [59, 58, 57]
+    assert (newest["grad_norm"], newest["grad_norm_highest"], newest["grad_norm_rank"]) == (4, np.inf, 2)
+    assert (newest["not_finite"], spike["not_finite"], newest["ranks"]) == (3, 0, 8)
+    assert [spike[name] for name in ("loss", "loss_lowest", "loss_highest", "loss_rank")] == [2.03, 2, 9.5, 6]
+    assert (even["loss_rank"], even["grad_norm_rank"], even["local_norm"]) == (None, None, None)
+    assert [row["iteration"] for row in answer(client, "numerics_of_job", iteration=30, limit=2)] == [30, 29]
+
+
+def test_where_all_norms_but_one_are_infinite_that_one_is_named(own: DatabaseSettings, client: Client) -> None:
+    store(own, numeric_job(grad_norm=lambda iteration, rank: np.where(rank == 5, 1.0, np.inf)))
+    [row] = answer(client, "numerics_of_job", limit=1)
+    assert (row["grad_norm"], row["grad_norm_rank"]) == (np.inf, 5)
+
+
+def test_a_rank_apart_from_its_replicas_is_named_and_shards_are_compared_with_nobody(
+    own: DatabaseSettings, client: Client
+) -> None:
+    def checksum(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        # Rank 6 from 20 on, until its state is copied in 40; in 50 the first half is two against two.
+        is_apart = (rank == 6) & (iteration >= 20) & (iteration < 40)
+        return 100 * iteration + rank // 4 + 7 * is_apart + 9 * ((iteration == 50) & (rank < 2))
+
+    store(own, numeric_job(parameters_checksum=checksum))
+    first, *others = answer(client, "replicas_apart")
+    names = ("rank", "host", "gpu", "first_iteration", "last_iteration", "apart_in", "undecided_in", "replicas")
+    assert [first[name] for name in names] == [6, "node-3", 0, 20, 39, 20, 0, 4]
+    assert [(row["rank"], row["apart_in"], row["undecided_in"]) for row in others] == [(r, 0, 1) for r in range(4)]
+    [few] = answer(client, "replicas_apart", iteration=45, window=10)
+    assert (few["first_iteration"], few["last_iteration"]) == (36, 39)
+    assert answer(client, "replicas_apart", iteration=19) == []
+
+
+def test_ranks_that_announce_no_replicas_are_not_apart(own: DatabaseSettings, client: Client) -> None:
+    rows = numeric_job(parameters_checksum=lambda iteration, rank: iteration + rank)
+    assert len(rows["jobs"]) == RANKS
+    store(own, with_columns(rows, ["jobs"], replicas_of=None))
+    assert answer(client, "replicas_apart") == []
+    store(own, rows)
+    assert {row["undecided_in"] for row in answer(client, "replicas_apart")} == {60}
+
+
+def test_who_disagrees_in_an_audit_is_named_and_nobody_where_no_side_is_larger(
+    own: DatabaseSettings, client: Client
+) -> None:
+    store(own, numeric_job(audits=audited([10, 20, 30], {20: [5], 30: [0, 1, 2, 3]})))
+    rows = answer(client, "audits_apart")
+    assert [row["iteration"] for row in rows] == [30] * 8 + [20]
+    assert {(row["agreed"], row["is_decided"]) for row in rows[:8]} == {(4, False)}
+    names = ("of_rank", "rank", "host", "gpu", "voters", "agreed", "is_decided")
+    assert [rows[8][name] for name in names] == [1, 5, "node-2", 1, 8, 7, True]
+
+
+SUSPECT = (Suspect("gpu", 5, (5,), 0.9),)
+
+
+def trusted(client: Client, checksum_steps: int = 1) -> dict[tuple[int, int], tuple[bool | None, str | None]]:
+    rows = answer(client, "trusted_checkpoints", job="numeric", checksum_steps=checksum_steps)
+    return {(row["attempt"], row["iteration"]): (row["is_trusted"], row["verdict_id"]) for row in rows}
+
+
+def test_a_checkpoint_is_trusted_if_it_was_written_before_the_doubt_and_checked_since(
+    own: DatabaseSettings, client: Client
+) -> None:
+    def each_tenth(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        return np.where(iteration % 10 == 0, 100 * iteration, UNKNOWN)
+
+    spikes = [numeric_verdict("loss_spike", 2), numeric_verdict("slow_nic", 1, suspects=SUSPECT)]
+    bad = numeric_verdict("corruption", 40, suspects=SUSPECT)
+    # Seen in 40; the check before that was in 30, and what was written in 35 may have it.
+    store(own, numeric_job(checkpoints=[5, 30, 35, 45], verdicts=[*spikes, bad], parameters_checksum=each_tenth))
+    yes, no = (True, None), (False, "corruption-40")
+    assert trusted(client) == {(0, 5): yes, (0, 30): yes, (0, 35): no, (0, 45): no}
+    assert {row["checked_by"] for row in answer(client, "trusted_checkpoints")} == {"norms, checksums"}
+    # With audits as well, the earlier of the last checks counts: an audit saw it not, and so did no other.
+    audits = audited([5, 40], {40: [5]})
+    store(own, numeric_job(audits=audits, parameters_checksum=each_tenth, checkpoints=[5, 30, 35, 45]))
+    assert trusted(client) == {(0, 5): yes, (0, 30): no, (0, 35): no, (0, 45): no}
+    assert {row["checked_by"] for row in answer(client, "trusted_checkpoints")} == {"audits, norms, checksums"}
+
+
+def test_doubt_begins_one_round_of_checksums_before_the_verdict_unless_people_call_it_wrong(
+    own: DatabaseSettings, client: Client
+) -> None:
+    bad = numeric_verdict("corruption", 40, suspects=SUSPECT)
+    store(own, numeric_job(checkpoints=[30, 31, 39], verdicts=[bad]))
+    yes, no = (True, None), (False, "corruption-40")
+    assert trusted(client) == {(0, 30): yes, (0, 31): yes, (0, 39): yes}
+    assert trusted(client, checksum_steps=10) == {(0, 30): yes, (0, 31): no, (0, 39): no}
+    assert set(trusted(client, checksum_steps=64).values()) == {no}
+    for at, (is_right, wanted) in enumerate(((True, no), (False, yes))):
+        said = opinion_on(bad, is_right=is_right, who="ann", note="", time_ns=made_up_job.START_NS + at)
+        store(own, {"feedback": table_of_opinions([said])})
+        assert set(trusted(client, checksum_steps=64).values()) == {wanted}
+
+
+def test_a_spike_of_one_rank_is_a_doubt_and_one_of_all_ranks_is_none(own: DatabaseSettings, client: Client) -> None:
+    spikes = [numeric_verdict("loss_spike", 10), numeric_verdict("loss_spike", 20, suspects=SUSPECT)]
+    store(own, numeric_job(checkpoints=[15, 25], verdicts=spikes))
+    assert trusted(client) == {(0, 15): (True, None), (0, 25): (False, "loss_spike-20")}
+
+
+def test_a_doubt_lasts_until_an_attempt_goes_back_behind_it(own: DatabaseSettings, client: Client) -> None:
+    bad = numeric_verdict("corruption", 40, suspects=SUSPECT)
+    store(
+        own,
+        numeric_job(0, 0, 50, checkpoints=[30, 45], verdicts=[bad]),
+        numeric_job(1, 46, 60, checkpoints=[55]),  # from the checkpoint of 45
+        numeric_job(2, 0, 20, checkpoints=[10]),  # its numbers begin anew: where it came from is not known
+        numeric_job(3, 31, 60, checkpoints=[50]),  # from the checkpoint of 30
+        numeric_job(4, 51, 70, checkpoints=[65]),  # from that of attempt 3
+    )
+    yes, no = (True, None), (False, "corruption-40")
+    assert trusted(client) == {(0, 30): yes, (0, 45): no, (1, 55): no, (2, 10): no, (3, 50): yes, (4, 65): yes}
+
+
+def test_of_an_attempt_that_sends_nothing_to_judge_by_no_checkpoint_is_trusted(
+    own: DatabaseSettings, client: Client
+) -> None:
+    rows = numeric_job(checkpoints=[30])
+    store(own, with_columns(rows, ["rank_iterations"], **dict.fromkeys(NUMERICS)))
+    assert trusted(client) == {(0, 30): (None, None)}
+
+
 # --- the pipeline ---------------------------------------------------------------------------------------------------
 
 
@@ -405,4 +604,4 @@ def test_tables_that_python_fills_are_all_in_the_recordings() -> None:
     filled = {
         name for recording in RECORDED for name, table in rows_of_recording(recording).items() if table.num_rows
     }
-    assert set(TABLES) - filled <= {"gpu_health", "feedback", "detector_scores"}
+    assert set(TABLES) - filled <= {"gpu_health", "feedback", "detector_scores", "audits"}

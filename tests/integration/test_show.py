@@ -13,6 +13,7 @@ import pytest
 from irregulars.infra.runs.analysis import judge_trace
 from irregulars.infra.showing.found import Found, Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
+from irregulars.infra.showing.numerics import bands_of
 from irregulars.infra.showing.text_page import lines_of
 from irregulars.messages.judgements import Judgements
 from irregulars.producers.trace.directory import Trace, read_trace
@@ -73,6 +74,20 @@ def test_the_database_shows_what_the_recording_shows(stored: DatabaseSettings, n
         assert mine[:2] == its[:2]
         np.testing.assert_allclose(mine[2:], its[2:])
     assert sorted(one.cells) == sorted(other.cells)
+
+
+def test_numbers_are_read_as_they_are_judged(clickhouse: ClickHouseAddress) -> None:
+    doubtful = [replace(made_up_job.verdict(revision), kind="corruption") for revision in (1, 2)]
+    columns = made_up_job.rank_iterations()
+    with own_database(clickhouse) as own:
+        store(own, tables_of(replace(made_up_job.judgements(), verdicts=doubtful)))
+        found = read(own, made_up_job.JOB)
+    wanted = bands_of(columns, range(made_up_job.ITERATIONS))
+    assert len(found.numerics) == len(wanted) == 3 * made_up_job.ITERATIONS
+    for mine, its in zip(found.numerics, wanted, strict=True):
+        assert (mine[:2], mine.rank) == (its[:2], its.rank)
+        np.testing.assert_allclose([*mine[2:6], mine.value], [*its[2:6], its.value])
+    assert found.cells == []
 
 
 def test_a_verdict_is_found_by_its_id_by_its_job_and_as_the_newest(stored: DatabaseSettings) -> None:

@@ -16,6 +16,8 @@ START_NS: Final = 1_795_234_590_000_000_000
 ITERATIONS: Final = 40
 SLOW: Final = range(20, 30)
 RANKS: Final = 4
+FLIPPED: Final = 25
+AUDITED: Final = (10, 35)
 VERDICT_ID: Final = f"{JOB}-0-20-0"
 
 
@@ -26,6 +28,7 @@ def judgements() -> Judgements:
         announcements=[announcement(rank) for rank in range(RANKS)],
         iterations=[judged(iteration) for iteration in range(ITERATIONS)],
         rank_iterations=rank_iterations(),
+        audits=audits(),
         detector_scores=detector_scores(),
         operators=operators(),
         patterns=patterns(),
@@ -41,6 +44,7 @@ def announcement(rank: int) -> Announcement:
             Communicator(f"pp{rank % 2}", "pp", (rank % 2, rank % 2 + 2)),
         ),
         sources=("commops", "iterations"), host=f"node-{rank // 2}", gpu=rank % 2, nic="eth0",
+        replicas=(0, 1) if rank < 2 else (2, 3),
     )  # fmt: skip
 
 
@@ -65,7 +69,32 @@ def rank_iterations() -> Columns:
         "elapsed_ns": np.where(is_slow, 240e6, 100e6),
         "work_ns": np.where(rank == 1, 60e6, 50e6),
         "operators": np.full(len(rank), 6), "late_rows": np.zeros(len(rank), dtype=np.int64),
-        "score": np.where(is_slow, 4.2, np.nan),
+        "score": np.where(is_slow, 4.2, np.nan), **numerics(iteration, rank),
+    }  # fmt: skip
+
+
+def numerics(iteration: np.ndarray, rank: np.ndarray) -> Columns:
+    """Rank 3's norm is infinite once, and from then on its parameters are not those of rank 2.
+
+    No loss is known of rank 0 in the first iteration. A checksum is taken each fifth iteration.
+    """
+    is_flipped = (rank == 3) & (iteration >= FLIPPED)
+    return {
+        "loss": np.where((iteration == 0) & (rank == 0), np.nan, 2.5 - iteration / 100 + rank / 1000),
+        "grad_norm": np.where((rank == 3) & (iteration == FLIPPED), np.inf, 1.0),
+        "local_grad_norm": 1.0 + rank / 10, "update_rms": np.full(len(rank), 1e-3),
+        "not_finite": np.where((rank == 3) & (iteration == FLIPPED), 1.0, 0.0),
+        "parameters_checksum": np.where(iteration % 5 == 0, 1_000 * iteration + rank // 2 + 7 * is_flipped, UNKNOWN),
+    }  # fmt: skip
+
+
+def audits() -> Columns:
+    """All ranks compute again the micro-batch of rank 0 in two iterations; rank 3 disagrees in the second."""
+    iteration, rank = (grid.ravel() for grid in np.meshgrid(np.array(AUDITED), np.arange(RANKS), indexing="ij"))
+    return {
+        "attempt": np.zeros_like(iteration), "iteration": iteration, "rank": rank,
+        "start_ns": START_NS + iteration * 100_000_000, "of_rank": np.zeros_like(rank),
+        "checksum": 77 * iteration + ((rank == 3) & (iteration == AUDITED[-1])),
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from irregulars.errors import SinkRejected
+from irregulars.messages.records import NUMERICS
 from irregulars.sinks.protocol import Sink
 from irregulars.sinks.tables import TABLES
 
@@ -91,6 +93,8 @@ def sample(count: int = _ROWS) -> pa.Table:
         "elapsed_ns": [None if row % 3 == 0 else 1_000_000 + row for row in range(count)],
         "work_ns": [500_000 + row for row in range(count)], "operators": list(range(count)),
         "late_rows": [0] * count, "score": [None if row % 2 else row / 4 for row in range(count)],
+        **{name: [None if row % 7 else math.inf for row in range(count)] for name in NUMERICS[:4]},
+        **{name: [None if row % 7 else row for row in range(count)] for name in NUMERICS[4:]},
     }  # fmt: skip
     return pa.table(columns, schema=TABLES["rank_iterations"].schema)
 

@@ -94,7 +94,7 @@ def test_values_that_do_not_fit_are_named(values: dict[str, object], text: str) 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("zzzz", r"must be one of bandwidth_of_rank, before_.*; got 'zzzz'\. See: irregulars"),
+        ("zzzz", r"must be one of audits_apart, bandwidth_of_rank, before_.*; got 'zzzz'\. See: irregulars"),
         ("job_now", r"must be one that ships; got 'job_now'\. Did you mean jobs_now\?"),
     ],
 )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from irregulars.errors import SinkRejected
+from irregulars.messages.announcements import Ranks
 from irregulars.messages.judgements import Judgements
-from irregulars.messages.records import UNKNOWN, Batch, Header
+from irregulars.messages.records import NUMERICS, UNKNOWN, Batch, Header
 from irregulars.sinks.tables import TABLES, conform, table_of_samples, tables_of
 from tests.sinks import made_up_job
 from tests.sinks.sink_promises import sort_by_key
@@ -57,7 +60,34 @@ def test_unknown_times_and_numbers_become_null_and_never_zero() -> None:
     ]  # fmt: skip
     assert [values("iterations", name)[quiet] for name in ("part", "part_rank", "last_rank")] == [None, None, 1]
     assert values("rank_iterations", "score")[0] is None
+    assert values("rank_iterations", "loss")[:2] == [None, 2.501]
+    assert values("rank_iterations", "parameters_checksum")[:5] == [0, 0, 1, 1, None]
     assert None in values("operators", "peer")
+
+
+def test_an_infinite_norm_is_stored_as_it_is_and_an_infinite_score_is_not_known() -> None:
+    at = made_up_job.FLIPPED * made_up_job.RANKS + 3
+    assert values("rank_iterations", "grad_norm")[at - 1 : at + 1] == [1.0, math.inf]
+    assert values("rank_iterations", "not_finite")[at] == 1
+    columns = {**made_up_job.rank_iterations(), "score": np.full(160, np.inf)}
+    found = tables_of(Judgements("j", rank_iterations=columns))["rank_iterations"]
+    assert found["score"].null_count == 160
+
+
+def test_votes_of_audits_are_rows_of_their_own() -> None:
+    assert values("audits", "iteration") == [10] * 4 + [35] * 4
+    assert values("audits", "rank") == [0, 1, 2, 3] * 2
+    assert set(values("audits", "of_rank")) == {0}
+    assert values("audits", "checksum") == [770] * 4 + [2695] * 3 + [2696]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "first"), [((5, 2, 9), 2), (Ranks([[8, 24, 8], [3, 5, 1]]), 3), ((), None), (None, None)]
+)
+def test_replicas_are_named_by_their_first_rank(replicas: Sequence[int] | None, first: int | None) -> None:
+    announcement = dataclasses.replace(made_up_job.announcement(2), replicas=replicas)
+    [found] = tables_of(Judgements("j", announcements=[announcement]))["jobs"]["replicas_of"].to_pylist()
+    assert found == first
 
 
 def test_times_keep_their_nanoseconds() -> None:
@@ -161,8 +191,8 @@ def test_every_start_survives_as_itself_or_as_null(rows: list[tuple[int, int]]) 
         "iteration": np.arange(count),
         "rank": np.array([rank for rank, _ in rows], dtype=np.int64),
         "start_ns": np.array([start for _, start in rows], dtype=np.int64),
-        **{name: np.full(count, np.nan) for name in ("elapsed_ns", "work_ns", "score")},
-        **{name: np.zeros(count, dtype=np.int64) for name in ("operators", "late_rows")},
+        **{name: np.full(count, np.nan) for name in ("elapsed_ns", "work_ns", "score", *NUMERICS[:-1])},
+        **{name: np.zeros(count, dtype=np.int64) for name in ("operators", "late_rows", NUMERICS[-1])},
     }
     tables = tables_of(Judgements("j", rank_iterations=columns))
     found = tables["rank_iterations"].column("started_at").cast(pa.int64()).to_pylist() if count else []

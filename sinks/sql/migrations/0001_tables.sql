@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS jobs
     communicator_sizes Array(UInt32) COMMENT 'Ranks in each',
     lost_rows Nullable(Int64) COMMENT 'Rows that the exporter is known to have dropped; NULL: it does not count them',
     recorded_until Nullable(DateTime64(9, 'UTC')) COMMENT 'End of a recording; NULL: live',
+    replicas_of Nullable(UInt32) COMMENT 'First of the ranks that hold the same parameters, itself included: those of a set of replicas have the same; NULL: not announced',
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
 )
 ENGINE = ReplacingMergeTree
@@ -71,7 +72,7 @@ TTL stored_at + INTERVAL 2 YEAR
 SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'One row per judged iteration of a job';
 
--- 86 million rows a day, about 1 GB; kept 30 days.
+-- 86 million rows a day, about 1 GB, where ranks send all numbers 2.2 GB; kept 30 days.
 CREATE TABLE IF NOT EXISTS rank_iterations
 (
     job LowCardinality(String) COMMENT 'Training job',
@@ -84,6 +85,12 @@ CREATE TABLE IF NOT EXISTS rank_iterations
     operators Int64 COMMENT 'Communication operators in it' CODEC(T64, ZSTD),
     late_rows Int64 COMMENT 'Rows that came after the iteration was closed' CODEC(T64, ZSTD),
     score Nullable(Float64) COMMENT 'Largest score of the detectors: from 1 on strange; NULL: no opinion',
+    loss Nullable(Float64) COMMENT 'Loss that the rank computed; inf: not finite; NULL: not reported' CODEC(ZSTD),
+    grad_norm Nullable(Float64) COMMENT 'Global norm of the gradient before clipping, as the rank sees it after the reduction; inf: not finite; NULL: not reported' CODEC(ZSTD),
+    local_grad_norm Nullable(Float64) COMMENT 'Norm of the rank''s own gradient before any reduction; inf: not finite; NULL: not reported' CODEC(ZSTD),
+    update_rms Nullable(Float64) COMMENT 'Largest RMS of the update over the parameters; inf: not finite; NULL: not reported' CODEC(ZSTD),
+    not_finite Nullable(Int64) COMMENT 'Elements of loss and gradients that are NaN or infinite; NULL: not reported' CODEC(T64, ZSTD),
+    parameters_checksum Nullable(Int64) COMMENT 'Of the rank''s parameters after the step; equal within a set of replicas (jobs.replicas_of); NULL: not taken' CODEC(ZSTD),
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
 )
 ENGINE = ReplacingMergeTree
@@ -92,6 +99,25 @@ ORDER BY (job, attempt, iteration, rank)
 TTL stored_at + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'One row per rank and iteration';
+
+-- With an audit each 50 steps and sets of 4 replicas 1.7 million rows a day; kept 30 days.
+CREATE TABLE IF NOT EXISTS audits
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    attempt Int64 COMMENT 'Start number of the job',
+    iteration Int64 COMMENT 'Number of the training iteration in which it was made' CODEC(Delta, ZSTD),
+    of_rank UInt32 COMMENT 'Global rank whose micro-batch was computed again' CODEC(Delta, ZSTD),
+    rank UInt32 COMMENT 'Global rank that computed it' CODEC(Delta, ZSTD),
+    checksum Int64 COMMENT 'Of the gradients; all ranks of one iteration and of_rank must agree' CODEC(ZSTD),
+    started_at Nullable(DateTime64(9, 'UTC')) COMMENT 'Start of the iteration on the rank that computed; its own host''s clock; NULL: not known' CODEC(Delta, ZSTD),
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree
+PARTITION BY toMonday(ifNull(started_at, toDateTime64(0, 9, 'UTC')))
+ORDER BY (job, attempt, iteration, of_rank, rank)
+TTL stored_at + INTERVAL 30 DAY
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
+COMMENT 'Votes of audits: one row per audit and rank that computed it';
 
 -- Only ranks and iterations that the search for a cause reached; kept 30 days.
 CREATE TABLE IF NOT EXISTS operators
@@ -149,7 +175,7 @@ CREATE TABLE IF NOT EXISTS verdicts
     attempt Int64 COMMENT 'Start number of the job',
     state LowCardinality(String) COMMENT 'open or closed',
     event LowCardinality(String) COMMENT 'What this revision is: opened, changed, raised, continued or closed',
-    kind LowCardinality(String) COMMENT 'slow_rank, slow_nic, slow_link, slow_communicator, slow_stage, imbalance or hang',
+    kind LowCardinality(String) COMMENT 'slow_rank, slow_nic, slow_link, slow_communicator, slow_stage, imbalance, hang, corruption, loss_spike or custom',
     first_iteration Int64 COMMENT 'First iteration in which the cause was seen',
     past_last_iteration Int64 COMMENT 'One past the last iteration in which it was seen so far',
     delta Nullable(Float64) COMMENT 'Irregular over regular iteration time, a ratio; NULL: not known',

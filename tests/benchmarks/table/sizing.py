@@ -161,27 +161,7 @@ def page_part() -> str:
     shipped = f"As shipped, a sample of each GPU's NIC each {Site().nic_period_ms:g} ms:"
     return (
         f"{inputs(figures)}\n{shipped}\n\n{table(sizes)}\n"
-        f"With `[nics] period_ms = {THINNED_MS:g}` in the agent's file:\n\n{thinned}\n"
-        f"{worked(sizes[1], Site(), figures)}"
-    )
-
-
-def worked(one: Size, site: Site, figures: Mapping[str, float]) -> str:
-    """Return the arithmetic behind one size, term by term."""
-    cost, snapshots = figures["rank_cost_8192"], figures["rank_second"]
-    core = f"{figures['worker_core']:.3g}"
-    a, i, p = f"{site.operators_per_s:g}", f"{site.iteration_s:g}", f"{site.samples_per_s:g}"
-    operators = f"{a} × {figures['operator_compressed']:.3g} + {p} × {SAMPLE_KAFKA_BYTES:g}"
-    stored = f"1 / {i} + {figures['read_share'] / 100:.3g} × {a}"
-    return (
-        f"The {one.gpus:,} GPUs as shipped, term by term:\n\n"
-        f"    cores      {one.gpus:,} × ({a} / {core} M + {cost:.3g} µs / {i} + {snapshots:.3g} µs + "
-        f"{p} × {SAMPLE_US:g} µs) = {one.cores:.2f}\n"
-        f"    workers    {one.cores:.2f} / {site.used_ratio:g} = {one.workers}, and {one.partitions} partitions\n"
-        f"    Kafka      {site.replicas} × 86,400 × {one.gpus:,} × ({site.operators_days:g} × ({operators}) + "
-        f"{site.evidence_days:g} × {figures['evidence_bytes']:.3g} / {i}) bytes = {disk(one.kafka_gib)}\n"
-        f"    ClickHouse 86,400 × {one.gpus:,} × {figures['stored_bytes']:.3g} × ({site.rows_days:g} × ({stored}) + "
-        f"{site.samples_days:g} × ({p} + {GPU_ROWS_PER_S:g})) bytes = {disk(one.clickhouse_gib)}\n"
+        f"With `[nics] period_ms = {THINNED_MS:g}` in the agent's file:\n\n{thinned}"
     )
 
 

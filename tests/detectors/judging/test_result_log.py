@@ -20,6 +20,7 @@ from irregulars.detectors.judging.result_log import (
 )
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import JudgedIteration, Verdict
+from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import OPERATORS, UNKNOWN, Batch
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.detectors.operator_graphs import graph_of, row
@@ -47,6 +48,25 @@ def test_all_there_is_is_drained_once() -> None:
     assert found.patterns == {}  # it had none
     again = log.drain([])
     assert (again.iterations, again.rank_iterations, again.operators) == ([], {}, {})
+
+
+def test_numerics_and_audits_are_kept_and_what_no_rank_sent_is_not_known() -> None:
+    log = JudgementLog("j", 1, fills_columns=False)
+    silent, known = evidence_of(0, {7: 10.0}), evidence_of(0, {8: 10.0})
+    audits = Ragged(np.array([2]), {"of_rank": np.array([0, 5]), "checksum": np.array([-4, 2**62])})
+    columns = {**known.columns, "grad_norm": np.array([np.inf]), "parameters_checksum": np.array([-9])}
+    for evidence in (silent, replace(known, columns=columns, audits=audits)):
+        (rows,) = split_by_iteration(evidence, np.ones(1, dtype=bool))
+        log.add_ranks(rows, np.array([0.5]))
+    found = log.drain([])
+    assert np.array_equal(found.rank_iterations["grad_norm"], [np.nan, np.inf], equal_nan=True)
+    assert found.rank_iterations["parameters_checksum"].tolist() == [UNKNOWN, -9]
+    assert np.isnan(found.rank_iterations["not_finite"]).all()
+    assert {name: column.tolist() for name, column in found.audits.items()} == {
+        "attempt": [1, 1], "iteration": [8, 8], "rank": [0, 0], "start_ns": [known.columns["start_ns"][0]] * 2,
+        "of_rank": [0, 5], "checksum": [-4, 2**62],
+    }  # fmt: skip
+    assert log.drain([]).audits == {}
 
 
 @pytest.mark.parametrize("fills_columns", [True, False])

@@ -14,6 +14,7 @@ from irregulars.detectors.numerics.job_trend import JobTrend
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.records import UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace, write_trace
 from tests.streams.judged_streams import MonitoredJob, in_order
 from tests.streams.lockstep_job import MS, LockstepJob
@@ -209,3 +210,19 @@ def test_a_loss_that_grows_for_long_is_told_early_and_once() -> None:
     for step in range(1000):
         falling.learn(2.0 * math.exp(random.normal(0, 0.05) - step / 2000))
         assert falling.growth() is None
+
+
+def test_a_rank_that_misses_an_iteration_changes_nothing_for_the_others() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        if rank == 3 and number % 7 == 3:
+            row |= {"parameters_checksum": UNKNOWN, "grad_norm": math.nan, "local_grad_norm": math.nan}
+        on(1, {"parameters_checksum": another, "local_grad_norm": times(50)})(number, rank, row)
+
+    found = [one for one in told(trained(spoil, replicas=False)) if one.revision == 1]
+    assert [(one.kind, one.suspects[0].rank, one.iterations[0]) for one in found] == [("corruption", 1, WRONG)]
+
+
+def test_a_step_that_loss_scaling_skips_is_no_spike() -> None:
+    one_step = {"grad_norm": nothing_finite, "local_grad_norm": nothing_finite}
+    assert told(trained(everywhere(one_step, WRONG + 1))) == []
+    assert len({one.verdict_id for one in told(trained(everywhere(one_step, ITERATIONS)))}) == 1

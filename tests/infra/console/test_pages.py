@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,12 @@ from irregulars.infra.showing.from_database import find_verdict, found_in_databa
 from irregulars.infra.showing.text_page import title_text
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run, shipped_investigations
+from irregulars.sinks.tables import tables_of
+from tests.conftest import ClickHouseAddress
 from tests.infra.console.filled import HEALTHY, HUNG, LIVE, OVER
-from tests.infra.console.visits import Visit, text_of
+from tests.infra.console.visits import Visit, text_of, visit
+from tests.integration.pipelines import own_database, store
+from tests.sinks import made_up_job
 
 pytestmark = pytest.mark.integration
 
@@ -82,6 +87,25 @@ def test_an_incidents_page_says_what_show_says(somebody: Visit, client: object) 
         newest = somebody.get(incident_path(job))
         assert (newest.status_code, newest.headers["location"]) == (303, incident_path(verdict.verdict_id))
     assert "NIC eth0 on node-1 (rank 1), 99% sure" in text_of(somebody.get(f"/incidents/{SLOW}:0:60:0"))
+
+
+def test_numbers_that_a_job_sent_are_drawn_and_stand_in_for_times_where_they_are_doubtful(
+    clickhouse: ClickHouseAddress, somebody: Visit
+) -> None:
+    titles = ["Loss", "Gradient norm, after the reduction", "Gradient norm of each rank, before the reduction"]
+    doubtful = [replace(made_up_job.verdict(revision), kind="corruption") for revision in (1, 2, 3)]
+    with own_database(clickhouse) as own:
+        store(own, tables_of(replace(made_up_job.judgements(), verdicts=doubtful)))
+        with visit(own) as reader:
+            assert reader.log_in().status_code == 303
+            job, incident = reader.get(job_path(made_up_job.JOB)), reader.get(incident_path(made_up_job.VERDICT_ID))
+    for page in (job, incident):
+        assert [title for title in titles if f">{title}</h2>" in page.text] == titles
+        assert "rank 3, iteration 25: inf (median 1)" in page.text
+        assert "corruption, from iteration 20 on" in page.text
+    assert "Time between operators" in job.text
+    assert "Time between operators" not in incident.text
+    assert "Gradient norm" not in somebody.get(job_path(SLOW)).text  # it sent none
 
 
 def test_devices_and_hosts_are_those_that_cost_time(somebody: Visit, client: object) -> None:

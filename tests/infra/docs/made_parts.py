@@ -249,7 +249,24 @@ MAKERS: Mapping[str, Callable[[], str]] = {
 
 
 EXAMPLES: Mapping[str, str] = {
-    **{f"{name}.json": f"message {name}" for name in ("verdicts", "alerts", "actions")},
+    **{
+        f"{name}.json": f"message {name}"
+        for name in (
+            "jobs",
+            "verdicts",
+            "alerts",
+            "actions",
+            "bandwidth",
+            "iterations",
+            "heartbeats",
+            "evidence",
+            "membership",
+            "notices",
+            "mutes",
+            "feedback",
+            "thresholds",
+        )
+    },
     "analysis.json": "analysis",
     **{f"notice-{name}.json": f"notice {name}" for name in ("alertmanager", "pagerduty", "slack", "webhook")},
 }

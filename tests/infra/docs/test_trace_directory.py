@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from irregulars.messages.records import OPERATORS, PATHS, PHASES
+from irregulars.messages.records import OPERATORS, PATHS, PHASES, SCHEMAS
 from irregulars.producers.trace.columns import COLUMNS
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.infra.docs.made_parts import DOCS
 
 PAGE = (DOCS / "trace-directory.md").read_text()
 SECTIONS = dict(re.findall(r"^## ([\w.]+)$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-FILES = ("job.json", "commops", "iterations", "bandwidth")
+FILES = ("job.json", "commops", "iterations", "audits", "bandwidth")
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def trace(tmp_path: Path) -> Trace:
 
 def test_every_row_of_the_example_is_read(trace: Trace) -> None:
     assert (trace.rejected.count, trace.rejected.reasons) == (0, ())
-    counts = {schema: sum(map(len, trace.batches(schema).values())) for schema in COLUMNS}
-    assert counts == {"commops": 5, "iterations": 2, "bandwidth": 2}
+    counts = {schema: sum(map(len, trace.batches(schema).values())) for schema in SCHEMAS}
+    assert counts == {"commops": 5, "iterations": 2 + 2, "bandwidth": 2}  # audits travel with iterations
 
 
 def test_the_example_says_what_the_page_says_of_it(trace: Trace) -> None:
@@ -44,7 +44,8 @@ def test_the_example_says_what_the_page_says_of_it(trace: Trace) -> None:
 @pytest.mark.parametrize("schema", sorted(COLUMNS))
 def test_the_tables_have_the_reader_s_columns(schema: str) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (yes|no) \|", SECTIONS[schema], re.MULTILINE)
-    assert rows == [(one.name, one.kind, "yes" if one.nullable else "no") for one in COLUMNS[schema]]
+    kinds = {one.name: "int" if one.name.endswith("checksum") else one.kind for one in COLUMNS[schema]}
+    assert rows == [(one.name, kinds[one.name], "yes" if one.nullable else "no") for one in COLUMNS[schema]]
 
 
 def test_the_names_that_texts_may_have_are_all_there() -> None:
