@@ -98,7 +98,7 @@ class NumericsWatch:
         # DDP reduces such gradients in place, a bucket as soon as it is full: each must be read before that.
         self._must_hurry = bool(getattr(self._ddp, "gradient_as_bucket_view", False))
         self._norms: dict[int, Any] = {}  # of the local gradient, by parameter
-        self._not_finite: Any = 0
+        self._not_finite: dict[int, Any] = {}  # elements of it, by parameter
         self._is_waiting = False  # for the end of a backward pass
         self._latest = 0  # parameter whose gradient came last
         self._sample: _Sample | None = None  # from before a step until after it
@@ -146,8 +146,7 @@ class NumericsWatch:
             return  # more micro-batches are summed into it
         self._latest = number
         if self._must_hurry:
-            (self._norms[number],), count = _norms([parameter.grad])
-            self._not_finite += count
+            (self._norms[number],), self._not_finite[number] = _norms([parameter.grad])
         elif not self._is_waiting:
             from torch.autograd import Variable
 
@@ -157,7 +156,8 @@ class NumericsWatch:
 
     def _passed(self) -> None:
         self._is_waiting = False
-        self._norms, self._not_finite = self._norms_of_gradients()
+        self._norms, not_finite = self._norms_of_gradients()
+        self._not_finite = {0: not_finite}
 
     def _norms_of_gradients(self) -> tuple[dict[int, Any], Any]:
         own = {number: one.grad for number, one in enumerate(self._trained) if one.grad is not None}
@@ -170,8 +170,8 @@ class NumericsWatch:
         """Look at the gradients that the optimizer is about to use, and keep a sample of the parameters."""
         import torch
 
-        norms, not_finite = self._norms, self._not_finite
-        self._norms, self._not_finite, self._is_waiting = {}, 0, False
+        norms, not_finite = self._norms, sum(self._not_finite.values())
+        self._norms, self._not_finite, self._is_waiting = {}, {}, False
         figures: dict[str, Any] = {}
         if norms:
             figures["local_grad_norm"] = _together(list(norms.values()))
@@ -204,9 +204,10 @@ class NumericsWatch:
         self._iterations.report(figures, checksum)
 
     def _sample_now(self) -> _Sample:
-        places = [one.data_ptr() for one in self._trained]
+        parts = [local_of(one.detach()) for one in self._trained] if self._sharded else self._trained
+        places = [one.data_ptr() for one in parts]
         if self._made is None or self._made.places != places:
-            self._made = _Sample(places, [local_of(one.detach()).reshape(-1) for one in self._trained])
+            self._made = _Sample(places, [one.detach().reshape(-1) for one in parts])
         return self._made
 
     # --- the parts of a checksum ----------------------------------------------------------------------------------
