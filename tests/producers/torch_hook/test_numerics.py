@@ -25,7 +25,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("numerics_ranks.py")
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 RANKS = 4
 STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
 SAME, MEASURED, FLIPPED, HASTY, SHARDED = 100, 200, 300, 400, 500
