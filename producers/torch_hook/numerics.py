@@ -23,8 +23,8 @@ class DeviceValue:
     def __init__(self, value: Any) -> None:
         import torch
 
-        self._host = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True)
-        self._host.copy_(value.detach(), non_blocking=True)
+        self._host = torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
+        self._host.copy_(value.detach().reshape(()), non_blocking=True)
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
         self._event.record()
 
@@ -43,17 +43,20 @@ class Checksum:
     __slots__ = ("_sum",)
 
     def __init__(self, value: Any) -> None:
-        self._sum = readable(value)
+        self._sum = number_of(value, int)
 
     def __int__(self) -> int:
         return int(self._sum) & CHECKSUM_MASK
 
 
-def readable(value: Any) -> Any:
-    """Return a number that can be read later, whatever becomes of the tensor that it comes in."""
+def number_of(value: Any, kind: type[float]) -> Any:
+    """Return a number, of a tensor too; one that a device still computes can be read later.
+
+    Raises ValueError, TypeError or RuntimeError if it is no single number: here, and not in the thread that reads it.
+    """
     if getattr(value, "is_cuda", False):
         return DeviceValue(value)
-    return value.item() if hasattr(value, "item") else value
+    return kind(value.item() if hasattr(value, "item") else value)
 
 
 class _Sample:
@@ -185,7 +188,7 @@ class NumericsWatch:
         if figures:
             loss = self._iterations.reported("loss")
             figures["not_finite"] = not_finite + (isinstance(loss, float) and not math.isfinite(loss))
-        self._iterations.report({name: readable(value) for name, value in figures.items()})
+        self._iterations.report({name: number_of(value, float) for name, value in figures.items()})
         self._sample = self._sample_now()
         torch._foreach_copy_(self._sample.kept, self._sample.views)
 
@@ -197,7 +200,7 @@ class NumericsWatch:
         if self._sample is not None:
             one, self._sample = self._sample, None
             torch._foreach_sub_(one.kept, one.views)
-            figures["update_rms"] = readable((torch.linalg.vector_norm(one.table, dim=1) * one.factors).max())
+            figures["update_rms"] = number_of((torch.linalg.vector_norm(one.table, dim=1) * one.factors).max(), float)
         if self._checksum_steps:
             number = self._iterations.running or 0
             checksum = Checksum(sum_of(self._part(number // self._every % self._checksum_steps)))

@@ -180,6 +180,12 @@ def test_of_shards_only_the_update_is_measured(job: Job) -> None:
     assert (figures(job, "parameters_checksum", *own) == UNKNOWN).all()
 
 
+def test_a_figure_that_is_no_number_is_logged_and_not_known(job: Job) -> None:
+    assert "what=report" in job.log
+    assert np.isnan(figures(job, "loss", FLIPPED, FLIPPED + CHECKSUM_STEPS)).all()
+    assert np.isfinite(figures(job, "local_grad_norm", FLIPPED, FLIPPED + CHECKSUM_STEPS)).all()
+
+
 def test_no_sensor_failed(job: Job) -> None:
     assert "what=numerics" not in job.log
 
