@@ -234,6 +234,8 @@ class NumericsWatch:
             own, size = self._optimizer.state.get(one, {}), local_of(one).numel()
             like = sorted(key for key in own if getattr(own[key], "shape", None) == one.shape)
             pieces += [(number, key, size) for key in (None, *like)]
+        # All parameters first: so what altered one, and its state, shows in several of the parts.
+        pieces.sort(key=lambda piece: piece[1] or "")
         total, parts = sum(size for *_, size in pieces), self._checksum_steps
         return [_between(pieces, total * part // parts, total * (part + 1) // parts) for part in range(parts)]
 

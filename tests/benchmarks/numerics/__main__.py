@@ -30,7 +30,12 @@ def main() -> int:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        own = {"WORLD_SIZE": str(RANKS), "NUMERICS_STORE": f"{scratch}/store", "OMP_NUM_THREADS": "1"}
+        own = {
+            "WORLD_SIZE": str(RANKS),
+            "LOCAL_WORLD_SIZE": str(RANKS),
+            "NUMERICS_STORE": f"{scratch}/store",
+            "OMP_NUM_THREADS": "1",
+        }
         numbers = (given.seed, given.trials, given.clean, given.checksum_steps)
         what = [str(given.out.resolve()), *map(str, numbers)]
         command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.numerics.worker", *what]

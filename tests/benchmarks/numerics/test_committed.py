@@ -81,7 +81,7 @@ def test_nothing_differs_before_the_fault_or_without_one(directory: Path) -> Non
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
-def test_a_fault_in_one_step_shows_in_no_audit_but_that_of_altered_parameters(directory: Path) -> None:
+def test_before_the_reduction_replicas_stay_equal_and_audits_name_a_rank_that_errs_again(directory: Path) -> None:
     label, trace = label_of(directory), read_trace(directory)
     if label["kind"] != "corruption" or label["place"] not in BEFORE:
         return
