@@ -228,14 +228,14 @@ def audit(
             optimizer.step()
 
     In an audit every rank that holds the same parameters computes the gradients of one rank, in turn, and reports
-    their checksum: a rank that gets other bits than most computes wrongly. It takes three ranks or more; where it can't
-    be, the log says why, once. Gradients, random numbers and buffers are afterwards as they were before.
+    their checksum: a rank that gets other bits than most computes wrongly. It takes three ranks or more; where that
+    is not possible, the log says why, once. Gradients, random numbers and buffers are afterwards as before.
 
     Parameters
     ----------
     compute
-        Is given a model, in an audit the one inside DDP, and a batch; computes the loss and calls ``backward``. It must
-        do the same on the same numbers; what it changes apart from gradients, random numbers and buffers remains.
+        Is given a model, in an audit the one inside DDP, and a batch; computes the loss and calls ``backward``. It
+        must do the same on the same numbers; what it changes beside gradients, random numbers and buffers remains.
     every
         At least 2. The price is a forward and a backward pass each `every` steps.
     process_group

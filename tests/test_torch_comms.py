@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from irregulars import torch_comms
@@ -23,9 +25,28 @@ def test_a_wrong_call_is_told_in_one_line(given: dict[str, str], text: str) -> N
     assert str(caught.value) == text
 
 
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: torch_comms.watch_numerics(None, None, every=0), "every must be at least 1; got 0"),
+        (
+            lambda: torch_comms.watch_numerics(None, None, checksum_steps=-1),
+            "checksum_steps must be at least 0; got -1",
+        ),
+        (lambda: torch_comms.audit(None, print, every=1), "every must be at least 2; got 1"),
+    ],
+)
+def test_a_cadence_that_cannot_be_is_told_in_one_line(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value) == text
+
+
 def test_marks_without_a_start_do_nothing() -> None:
     with torch_comms.iteration(3), torch_comms.phase("eval"):
         torch_comms.report(loss=1.0)
+    torch_comms.watch_numerics(None, None)
+    torch_comms.audit(None, print)({})
     torch_comms.follow(object())
     torch_comms.name_group(object(), "dp")
     torch_comms.stop()

@@ -1,4 +1,4 @@
-"""Audits: each rank of a set of replicas computes one rank's micro-batch, and readers compare the gradients' checksums.
+"""Audits: each rank of a set of replicas computes one rank's micro-batch, and readers compare the checksums.
 
 Before gradients are reduced, replicas differ by their data, so that a small error hides. Here all have the same
 parameters and data, and must get the same bits.
@@ -7,6 +7,7 @@ parameters and data, and must get the same bits.
 from __future__ import annotations
 
 import logging
+import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ class _Place:
 
 
 class Audit:
-    """Called with this rank's micro-batch before each step; each `every`-th call audits one rank of the group, in turn.
+    """Called with this rank's micro-batch before each step; each `every`-th call audits one rank, in turn.
 
     `compute(model, batch)` computes a loss and calls `backward`. It is given the model inside DDP, which reduces
     nothing. Gradients, random numbers and the model's buffers are as before when a call returns.
@@ -93,8 +94,8 @@ class Audit:
             given = self._received(sent, of_rank)
             if given is None:
                 return
-            found = self._gradients(*given)
-            if number == 0 and not self._is_repeatable(found, self._gradients(*given)):
+            found = self._gradients(given)
+            if number == 0 and not self._is_repeatable(found, self._gradients(given)):
                 self._is_possible = False
                 self._log_none("most ranks got other bits from the same computation: it is not deterministic")
             elif found is not None:
@@ -111,7 +112,7 @@ class Audit:
         distributed.all_reduce(differs, group=self._group)
         return 2 * int(differs) < distributed.get_world_size(self._group)
 
-    # --- what all ranks compute from ----------------------------------------------------------------------------------
+    # --- what all ranks compute from ------------------------------------------------------------------------------
 
     def _device(self) -> Any:
         """Return the device whose tensors the group sends."""
@@ -120,25 +121,37 @@ class Audit:
         is_nccl = "nccl" in str(distributed.get_backend(self._group))
         return next(self._model.parameters()).device if is_nccl else "cpu"
 
-    def _sent(self, batch: Any) -> tuple[Any, list[Any]] | None:
-        """Return the batch, with buffers and random states, as its tree and its tensors; None: it can't be sent."""
+    def _sent(self, batch: Any) -> tuple[bytes, list[tuple[Any, Any]]] | None:
+        """Return the batch, with buffers and random states, as its tree, and its tensors' kinds and bytes.
+
+        None: it can't be sent. All that may fail is here: where one rank fails later, the others wait for it.
+        """
+        import torch
+
+        tensors: list[tuple[Any, Any]] = []
+
+        def place_of(one: Any) -> _Place:
+            own = one.detach().contiguous().reshape(-1).view(torch.uint8)
+            tensors.append(((one.dtype, tuple(one.shape)), own))
+            return _Place(len(tensors) - 1, one.is_cuda)
+
         try:
-            tensors: list[Any] = []
-            whole = (batch, list(self._model.buffers()), _random_states())
-            return _replaced(whole, lambda one: tensors.append(one) or _Place(len(tensors) - 1, one.is_cuda)), tensors
+            return pickle.dumps(_replaced((batch, list(self._model.buffers()), _random_states()), place_of)), tensors
         except Exception as error:
             self._on_error(error)
             return None
 
-    def _received(self, sent: tuple[Any, list[Any]] | None, of_rank: int) -> tuple[Any, Any, Any] | None:
-        """Send to, or receive from, all ranks of the group; each gets tensors of its own."""
+    def _received(
+        self, sent: tuple[bytes, list[tuple[Any, Any]]] | None, of_rank: int
+    ) -> Callable[[], tuple[Any, Any, Any]] | None:
+        """Send to, or receive from, all ranks of the group; return what puts it together; None: it can't be sent."""
         import torch
         from torch import distributed
 
         device = self._device()
         head: list[Any] = [None]
         if sent is not None:
-            head = [(sent[0], [(one.dtype, tuple(one.shape)) for one in sent[1]])]
+            head = [(sent[0], [kind for kind, _ in sent[1]])]
         distributed.broadcast_object_list(head, of_rank, group=self._group)
         if head[0] is None:
             return None
@@ -148,31 +161,35 @@ class Audit:
         packed = torch.zeros(starts[-1], dtype=torch.uint8, device=device)
         parts = [packed[start : start + length] for start, length in zip(starts, lengths, strict=False)]
         if sent is not None:
-            for part, one in zip(parts, sent[1], strict=True):
-                part.copy_(one.detach().contiguous().reshape(-1).view(torch.uint8))
+            for part, (_, own) in zip(parts, sent[1], strict=True):
+                part.copy_(own)
         distributed.broadcast(packed, of_rank, group=self._group)
-        own = next(self._model.parameters()).device
+        place = next(self._model.parameters()).device
 
-        def tensor_of(place: _Place) -> Any:
-            dtype, shape = kinds[place.number]
+        def tensor_of(one: _Place) -> Any:
+            dtype, shape = kinds[one.number]
             # A copy: torch crashes where the state of a generator is a view into another tensor.
-            return parts[place.number].view(dtype).reshape(shape).clone().to(own if place.is_on_device else "cpu")
+            return parts[one.number].view(dtype).reshape(shape).clone().to(place if one.is_on_device else "cpu")
 
-        found: tuple[Any, Any, Any] = _replaced(tree, tensor_of, _Place)
-        return found
+        def put_together() -> tuple[Any, Any, Any]:
+            found: tuple[Any, Any, Any] = _replaced(pickle.loads(tree), tensor_of, _Place)
+            return found
 
-    def _gradients(self, batch: Any, buffers: Sequence[Any], states: Any) -> Any:
+        return put_together
+
+    def _gradients(self, given: Callable[[], tuple[Any, Any, Any]]) -> Any:
         """Compute, and return the sum over the gradients' bits; None: it failed on this rank."""
         import torch
 
         parameters = [one for one in self._model.parameters() if one.requires_grad]
         with self._as_before(parameters):
             try:
+                batch, buffers, states = given()
                 with torch.no_grad():
                     for own, other in zip(self._model.buffers(), buffers, strict=True):
                         own.copy_(other)
                 _set_random_states(states)
-                self._compute(self._model, _replaced(batch, lambda one: one.clone()))
+                self._compute(self._model, batch)
                 return sum_of([one.grad for one in parameters if one.grad is not None])
             except Exception as error:
                 self._on_error(error)
@@ -207,7 +224,7 @@ def _random_states() -> tuple[Any, ...]:
     import torch
 
     on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call, unused-ignore]
-    return torch.get_rng_state(), on_device, random.getstate(), np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state(), on_device, random.getstate(), np.random.get_state()
 
 
 def _set_random_states(states: tuple[Any, ...]) -> None:
@@ -218,7 +235,7 @@ def _set_random_states(states: tuple[Any, ...]) -> None:
     if on_device is not None:
         torch.cuda.set_rng_state(on_device)
     random.setstate(of_python)
-    np.random.set_state(of_numpy)  # noqa: NPY002
+    np.random.set_state(of_numpy)
 
 
 def _replaced(value: Any, replace: Callable[[Any], Any], kind: Any = None) -> Any:

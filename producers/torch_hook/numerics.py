@@ -1,19 +1,18 @@
-"""What each step of training computes, seen on this rank: norms of its gradient and update, checksums of parameters."""
+"""What each step of training computes, as this rank sees it: norms of gradient and update, and checksums."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from irregulars.producers.torch_hook.checksums import sum_of
+from irregulars.producers.torch_hook.checksums import CHECKSUM_MASK, sum_of
 from irregulars.producers.torch_hook.iterations import Iterations
-from irregulars.producers.torch_hook.replicas import inner_of, is_sharded, local_of, tensors_of
+from irregulars.producers.torch_hook.replicas import inner_of, is_sharded, local_of, shared_parameters
 
 # Elements of each parameter whose update is measured: of all, it would cost three passes over the parameters. The RMS
-# of 4,096 elements is off by about 1 %.
-_SAMPLE: Final = 4096
-_BITS: Final = 62  # of a checksum
+# of 1,024 elements is off by about 2 %.
+_SAMPLE: Final = 1024
 
 
 class DeviceValue:
@@ -26,7 +25,7 @@ class DeviceValue:
 
         self._host = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True)
         self._host.copy_(value.detach(), non_blocking=True)
-        self._event = torch.cuda.Event()
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
         self._event.record()
 
     def __float__(self) -> float:
@@ -47,7 +46,7 @@ class Checksum:
         self._sum = readable(value)
 
     def __int__(self) -> int:
-        return int(self._sum) & ((1 << _BITS) - 1)
+        return int(self._sum) & CHECKSUM_MASK
 
 
 def readable(value: Any) -> Any:
@@ -55,6 +54,21 @@ def readable(value: Any) -> Any:
     if getattr(value, "is_cuda", False):
         return DeviceValue(value)
     return value.item() if hasattr(value, "item") else value
+
+
+class _Sample:
+    """Some elements of each parameter, from its middle, and room to keep them in: a row of a table for each."""
+
+    def __init__(self, places: list[int], parameters: Sequence[Any]) -> None:
+        import torch
+
+        self.places = places  # where the parameters lie: where they move, views show what was there
+        firsts = [max(0, one.numel() - _SAMPLE) // 2 for one in parameters]
+        self.views = [one[first : first + _SAMPLE] for one, first in zip(parameters, firsts, strict=True)]
+        own = {"dtype": torch.float32, "device": parameters[0].device}
+        self.table = torch.zeros(len(self.views), _SAMPLE, **own)
+        self.kept = [row[: one.numel()] for row, one in zip(self.table, self.views, strict=True)]
+        self.factors = torch.tensor([max(one.numel(), 1) ** -0.5 for one in self.views], **own)
 
 
 class NumericsWatch:
@@ -77,30 +91,30 @@ class NumericsWatch:
     ) -> None:  # fmt: skip
         self._iterations, self._optimizer = iterations, optimizer
         self._every, self._checksum_steps, self._on_error = every, checksum_steps, on_error
-        self._model = model
+        self._ddp = model if inner_of(model) is not model else None
+        self._shared = shared_parameters(model)
         self._trained = [one for one in inner_of(model).parameters() if one.requires_grad]
         self._sharded = is_sharded(model)
-        self._ddp = model if inner_of(model) is not model else None
-        self._norms: list[Any] = [None] * len(self._trained)
-        self._not_finite = 0
-        self._samples: tuple[list[int], list[Any], list[Any]] = ([], [], [])
-        self._is_sampled = False
-        self._plan: tuple[Any, list[list[tuple[int, str | None, int, int]]]] = (None, [])
+        # DDP reduces such gradients in place, a bucket as soon as it is full: each must be read before that.
+        self._must_hurry = bool(getattr(self._ddp, "gradient_as_bucket_view", False))
+        self._norms: dict[int, Any] = {}  # of the local gradient, by parameter
+        self._not_finite: Any = 0
+        self._is_waiting = False  # for the end of a backward pass
+        self._latest = 0  # parameter whose gradient came last
+        self._sample: _Sample | None = None  # from before a step until after it
+        self._made: _Sample | None = None
+        self._plan: tuple[int, list[list[tuple[int, str | None, int, int]]]] = (-1, [])
         self._handles = [
             optimizer.register_step_pre_hook(self._kept(self._before)),
             optimizer.register_step_post_hook(self._kept(self._after)),
         ]
-        if not self._sharded:
-            self._handles += [
-                one.register_post_accumulate_grad_hook(self._kept(self._local_gradient, number))
-                for number, one in enumerate(self._trained)
-            ]
+        self._gradient_handles: list[Any] = []
+        self._listen(range(len(self._trained)))
 
     def close(self) -> None:
         """Leave the model and the optimizer as they were."""
-        for handle in self._handles:
+        for handle in (*self._handles, *self._gradient_handles):
             handle.remove()
-        self._handles = []
 
     def _kept(self, hook: Callable[..., None], *first: Any) -> Callable[..., None]:
         """Keep errors of a hook from training."""
@@ -116,131 +130,143 @@ class NumericsWatch:
 
         return call
 
-    def _local_gradient(self, number: int, parameter: Any) -> None:
-        """Measure one parameter's gradient, summed over this rank's micro-batches so far, and not over ranks yet.
+    # --- the gradient before any reduction ------------------------------------------------------------------------
 
-        Torch calls this before DDP puts the gradient into a bucket.
-        """
-        if self._ddp is None or self._ddp.require_backward_grad_sync:
-            self._norms[number], count = _norm(parameter.grad)
+    def _listen(self, numbers: Iterable[int]) -> None:
+        """Be called when the gradients of these parameters, and no others, are there, before DDP has seen them."""
+        for handle in self._gradient_handles:
+            handle.remove()
+        numbers = () if self._sharded else numbers
+        self._gradient_handles = [
+            self._trained[one].register_post_accumulate_grad_hook(self._kept(self._arrived, one)) for one in numbers
+        ]
+
+    def _arrived(self, number: int, parameter: Any) -> None:
+        if self._ddp is not None and not self._ddp.require_backward_grad_sync:
+            return  # more micro-batches are summed into it
+        self._latest = number
+        if self._must_hurry:
+            (self._norms[number],), count = _norms([parameter.grad])
             self._not_finite += count
+        elif not self._is_waiting:
+            from torch.autograd import Variable
+
+            # At the end of the pass, but before DDP, which queues later, puts the averages in the gradients' place.
+            Variable._execution_engine.queue_callback(self._kept(self._passed))  # type: ignore[attr-defined, unused-ignore]
+            self._is_waiting = True
+
+    def _passed(self) -> None:
+        self._is_waiting = False
+        self._norms, self._not_finite = self._norms_of_gradients()
+
+    def _norms_of_gradients(self) -> tuple[dict[int, Any], Any]:
+        own = {number: one.grad for number, one in enumerate(self._trained) if one.grad is not None}
+        norms, not_finite = _norms(list(own.values()))
+        return dict(zip(own, norms, strict=True)), not_finite
+
+    # --- one step of the optimizer --------------------------------------------------------------------------------
 
     def _before(self, *_: Any) -> None:
         """Look at the gradients that the optimizer is about to use, and keep a sample of the parameters."""
         import torch
 
-        norms, self._norms = [one for one in self._norms if one is not None], [None] * len(self._norms)
-        not_finite, self._not_finite = self._not_finite, 0
+        norms, not_finite = self._norms, self._not_finite
+        self._norms, self._not_finite, self._is_waiting = {}, 0, False
         figures: dict[str, Any] = {}
         if norms:
-            figures["local_grad_norm"] = _together(norms)
+            figures["local_grad_norm"] = _together(list(norms.values()))
+        if not self._must_hurry:
+            # A call costs 50 µs while caches hold the model and not the interpreter: one is enough, the last.
+            self._listen([self._latest] if norms else range(len(self._trained)))
         if not self._sharded and self._iterations.reported("grad_norm") is None:
-            own = [one.grad for one in self._trained if one.grad is not None]
-            if own and not own[0].is_cuda:
-                found = [_norm(one) for one in own]
-                figures["grad_norm"] = _together([norm for norm, _ in found])
-                not_finite += 0 if norms else sum(count for _, count in found)
-            elif own:
-                figures["grad_norm"] = _together(torch._foreach_norm(own))
-        if norms or "grad_norm" in figures:
+            reduced, bad = self._norms_of_gradients()
+            figures["grad_norm"] = _together(list(reduced.values()))
+            not_finite = not_finite if norms else bad
+        if figures:
             loss = self._iterations.reported("loss")
-            is_loss_bad = isinstance(loss, float) and not math.isfinite(loss)
-            figures["not_finite"] = _bad(norms) if norms and hasattr(norms[0], "is_cuda") else not_finite + is_loss_bad
+            figures["not_finite"] = not_finite + (isinstance(loss, float) and not math.isfinite(loss))
         self._iterations.report({name: readable(value) for name, value in figures.items()})
-        _, now, kept = self._sampled()
-        torch._foreach_copy_(kept, now)
-        self._is_sampled = True
+        self._sample = self._sample_now()
+        torch._foreach_copy_(self._sample.kept, self._sample.views)
 
     def _after(self, *_: Any) -> None:
         """Measure the update that the step made, and sum this iteration's part of what replicas must share."""
         import torch
 
         figures, checksum = {}, None
-        if self._is_sampled:
-            self._is_sampled = False
-            _, now, kept = self._sampled()
-            torch._foreach_sub_(kept, now)
-            updates = torch._foreach_mul(torch._foreach_norm(kept), [one.numel() ** -0.5 for one in kept])
-            figures["update_rms"] = readable(torch.stack(updates).max())
+        if self._sample is not None:
+            one, self._sample = self._sample, None
+            torch._foreach_sub_(one.kept, one.views)
+            figures["update_rms"] = readable((torch.linalg.vector_norm(one.table, dim=1) * one.factors).max())
         if self._checksum_steps:
             number = self._iterations.running or 0
             checksum = Checksum(sum_of(self._part(number // self._every % self._checksum_steps)))
         self._iterations.report(figures, checksum)
 
-    def _sampled(self) -> tuple[list[int], list[Any], list[Any]]:
-        """Return where parameters lie, views of a sample of each, and room to keep the sample."""
-        import torch
-
+    def _sample_now(self) -> _Sample:
         places = [one.data_ptr() for one in self._trained]
-        if places != self._samples[0]:
-            views = [_sample(local_of(one.detach())) for one in self._trained]
-            views = [one for one in views if one.numel()]
-            self._samples = (places, views, [torch.empty_like(one) for one in views])
-        return self._samples
+        if self._made is None or self._made.places != places:
+            self._made = _Sample(places, [local_of(one.detach()).reshape(-1) for one in self._trained])
+        return self._made
 
-    # --- the parts of a checksum --------------------------------------------------------------------------------------
+    # --- the parts of a checksum ----------------------------------------------------------------------------------
 
     def _part(self, part: int) -> list[Any]:
         """Return views of one part of the parameters and of the optimizer's state, the same on all replicas."""
         state = self._optimizer.state
-        tensors = tensors_of(self._model)
-        if self._plan[0] != (len(tensors), len(state)):
-            self._plan = (len(tensors), len(state)), self._planned(tensors)
-        parameters = list(inner_of(self._model).parameters())
+        if self._plan[0] != len(state):  # it grows in the first step
+            self._plan = len(state), self._planned()
         found = []
         for number, key, first, past in self._plan[1][part]:
-            whole = tensors[number] if key is None else local_of(state[parameters[number]][key])
+            one = self._shared[number]
+            whole = local_of(one if key is None else state[one][key])
             found.append(whole.detach().reshape(-1)[first:past])
         return found
 
-    def _planned(self, tensors: Sequence[Any]) -> list[list[tuple[int, str | None, int, int]]]:
+    def _planned(self) -> list[list[tuple[int, str | None, int, int]]]:
         """Cut all, put end to end, into parts of equal length: for each its tensors, and from where to where."""
-        pieces: list[tuple[int, str | None, int]] = [(n, None, one.numel()) for n, one in enumerate(tensors)]
-        if len(tensors) == sum(1 for _ in inner_of(self._model).parameters()):
-            for number, parameter in enumerate(inner_of(self._model).parameters()):
-                own = self._optimizer.state.get(parameter, {})
-                pieces += [
-                    (number, key, tensors[number].numel())
-                    for key in sorted(own)
-                    if getattr(own[key], "shape", None) == parameter.shape
-                ]
+        pieces: list[tuple[int, str | None, int]] = []
+        for number, one in enumerate(self._shared):
+            own, size = self._optimizer.state.get(one, {}), local_of(one).numel()
+            like = sorted(key for key in own if getattr(own[key], "shape", None) == one.shape)
+            pieces += [(number, key, size) for key in (None, *like)]
         total, parts = sum(size for *_, size in pieces), self._checksum_steps
         return [_between(pieces, total * part // parts, total * (part + 1) // parts) for part in range(parts)]
 
 
-def _between(pieces: Sequence[tuple[int, str | None, int]], first: int, past: int) -> list[tuple[int, str | None, int, int]]:
+def _between(
+    pieces: Sequence[tuple[int, str | None, int]], first: int, past: int
+) -> list[tuple[int, str | None, int, int]]:
     found, start = [], 0
     for number, key, size in pieces:
-        low, high = max(first - start, 0), min(past - start, size)
+        # At multiples of 8 elements, and so of words
+        low, high = (min(max(at - start, 0) // 8 * 8, size) if at < start + size else size for at in (first, past))
         if low < high:
             found.append((number, key, low, high))
         start += size
     return found
 
 
-def _sample(tensor: Any) -> Any:
-    """Return a view of the middle of a tensor."""
-    flat = tensor.reshape(-1)
-    first = max(0, flat.numel() - _SAMPLE) // 2
-    return flat[first : first + _SAMPLE]
+def _norms(gradients: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Return the gradients' norms, and how many of their elements are not finite.
 
-
-def _norm(gradient: Any) -> tuple[Any, int]:
-    """Return a gradient's norm, and how many elements are not finite; on a device a tensor, and 0: to count must wait.
-
-    A norm is not finite too where squares overflow; then float64 holds it.
+    On a device both are tensors, and of the second there are the gradients that hold such an element, since to count
+    elements takes a pass more, or the host would have to wait. On the host, a norm whose squares overflow is computed
+    anew in float64.
     """
     import torch
 
-    kind = torch.float32 if gradient.element_size() < 4 else None
-    norm = torch.linalg.vector_norm(gradient, dtype=kind)
-    if norm.is_cuda:
-        return norm, 0
-    number = norm.item()
-    if math.isfinite(number):
-        return number, 0
-    count = int((~torch.isfinite(gradient)).sum())
-    return (number if count else torch.linalg.vector_norm(gradient, dtype=torch.float64).item()), count
+    is_short = gradients[0].element_size() < 4
+    norms = torch._foreach_norm(list(gradients), dtype=torch.float32 if is_short else None)
+    if norms[0].is_cuda:
+        return list(norms), (~torch.isfinite(torch.stack(norms))).sum()
+    numbers, not_finite = [norm.item() for norm in norms], 0
+    for place, number in enumerate(numbers):
+        if not math.isfinite(number):
+            bad = int((~torch.isfinite(gradients[place])).sum())
+            exact = torch.linalg.vector_norm(gradients[place], dtype=torch.float64).item()
+            numbers[place], not_finite = number if bad else exact, not_finite + bad
+    return numbers, not_finite
 
 
 def _together(norms: Sequence[Any]) -> Any:
@@ -250,10 +276,3 @@ def _together(norms: Sequence[Any]) -> Any:
     if isinstance(norms[0], float):
         return math.hypot(*norms)
     return torch.linalg.vector_norm(torch.stack(list(norms)).double())
-
-
-def _bad(norms: Sequence[Any]) -> Any:
-    """Return how many gradients hold a number that is not finite: on a device, to count elements costs a pass more."""
-    import torch
-
-    return (~torch.isfinite(torch.stack(list(norms)))).sum()

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def tensors_of(model: Any) -> list[Any]:
-    """Return what this rank holds of a model's parameters, without those that DDP was told to ignore."""
-    inner = inner_of(model)
+def shared_parameters(model: Any) -> list[Any]:
+    """Return a model's parameters, without those that DDP was told to ignore."""
     ignored = set(getattr(model, "parameters_to_ignore", ()))
-    own = [one for name, one in inner.named_parameters() if name not in ignored]
-    return [local_of(one) for one in own]
+    return [one for name, one in inner_of(model).named_parameters() if name not in ignored]
 
 
 def inner_of(model: Any) -> Any:

@@ -134,22 +134,32 @@ class Session:
     def watch(self, model: Any, optimizer: Any, every: int, checksum_steps: int, process_group: Any) -> None:
         """Measure the steps of an optimizer from now on."""
         try:
-            self.share(model, process_group)
-            steps = checksum_steps if self._source.replicas is not None else 0
+            is_shared = self._share(model, process_group)
             on_error = partial(self.troubles.add, what="numerics")
-            self._watches.append(NumericsWatch(self.iterations, model, optimizer, every, steps, on_error))
+            own = (model, optimizer, every, checksum_steps if is_shared else 0)
+            self._watches.append(NumericsWatch(self.iterations, *own, on_error))
         except Exception as error:
             self.troubles.add(error, "numerics")
 
-    def audit(self, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any) -> Audit:
+    def audit(
+        self, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any
+    ) -> Callable[[Any], None]:
         """Return what audits the model."""
-        self.share(model, group)
-        return Audit(self.iterations, model, compute, every, group, partial(self.troubles.add, what="audit"))
+        try:
+            self._share(model, group)
+            return Audit(self.iterations, model, compute, every, group, partial(self.troubles.add, what="audit"))
+        except Exception as error:
+            self.troubles.add(error, "audit")
+            return lambda batch: None
 
-    def share(self, model: Any, process_group: Any) -> None:
-        """Announce which ranks hold the same parameters, where that is known."""
+    def _share(self, model: Any, process_group: Any) -> bool:
+        """Announce which ranks hold the same parameters, of the first model of which that is known.
+
+        Return whether those of this model are the same.
+        """
         replicas = replicas_of(model, process_group)
-        self._source.replicas = replicas or self._source.replicas
+        self._source.replicas = self._source.replicas or replicas
+        return replicas is not None and replicas == self._source.replicas
 
     def stop(self) -> None:
         """Detach and pass on the rest; waits for it, 15 s at most. A second time, or in a fork, does nothing."""

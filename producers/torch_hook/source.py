@@ -208,7 +208,8 @@ class TorchSource:
             is_again = start.is_again or (start.id is None and announced is not None)
             self._announce(rank, world_size, start.id, self._announced_ns if is_again else None)
         elif not is_moved and (len(announced.communicators) < len(groups) or announced.replicas != self.replicas):
-            # Groups were made since, or replicas became known. Monitors keep to the first announcement, a trace directory has the newest.
+            # Groups were made since, or replicas became known. Monitors keep to the first announcement, a trace
+            # directory has the newest.
             self._announce(rank, world_size, announced.start, announced.since_ns)
         self._collect(is_ending)
         self._give_lost_rows()

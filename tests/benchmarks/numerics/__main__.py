@@ -1,9 +1,9 @@
-"""Train small models with faults of arithmetic: ``python -m tests.benchmarks.numerics --seed 1 --trials 40 --out DIR``.
+"""Train with faults of arithmetic: ``python -m tests.benchmarks.numerics --seed 1 --trials 40 --out DIR``.
 
-Four processes (torch, gloo) train a small transformer, as replicas of each other. A trial leaves the run that it shares
-with others at the step of its fault, and goes on for 30 steps, or 60 where the fault recurs. `torch_comms` records all
-of it with its sensors and audits; each trial becomes a trace directory with its truth in ``label.json``. Clean runs
-follow.
+Four processes (torch, gloo) train a small transformer, as replicas of each other. A trial leaves the run that it
+shares with others at the step of its fault, and goes on for 30 steps, or 60 where the fault recurs. `torch_comms`
+records all of it with its sensors and audits; each trial becomes a trace directory with its truth in ``label.json``.
+Clean runs follow.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ class Fault:
     """What a trial does wrong, and where.
 
     `kind`: ``corruption``, ``loss_spike`` or ``none``. `rank`: None: all alike. `iteration`: the first with it.
-    `mask`: bits of each element hit: turned over, or, of a lane, stuck at one. `lane`: None: one element is hit. `rate`:
-    share of the elements that are hit. `repeats`: whether each later iteration has it as well.
+    `mask`: bits of each element hit: turned over, or, of a lane, stuck at one. `lane`: None: one element is hit.
+    `rate`: share of the elements that are hit. `repeats`: whether each later iteration has it as well.
     """
 
     kind: str

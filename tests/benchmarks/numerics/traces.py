@@ -84,7 +84,7 @@ def _cut(batch: Batch, job: str, stretches: Sequence[tuple[int, int]], shifts_ns
 
 
 def _renumbered(columns: Mapping[str, np.ndarray], given: dict[tuple[int, ...], int]) -> np.ndarray:
-    """Return sequences that go on from those given so far, by communicator, and of sends and receives by both ends."""
+    """Return sequences that go on from those given so far, by communicator, and by both ends of sends."""
     is_p2p = columns["operator"] >= SEND
     key = np.stack([columns["communicator"], np.where(is_p2p, columns["operator"], 0), columns["peer"]])
     kinds, of_row = np.unique(key, axis=1, return_inverse=True)

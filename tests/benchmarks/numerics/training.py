@@ -111,7 +111,8 @@ class Replica:
         for number, linear in enumerate(self.linears):
             linear.register_forward_hook(self._output(number))
         torch_comms.watch_numerics(self.parallel, self.optimizer, checksum_steps=checksum_steps)
-        self.audit = torch_comms.audit(self.parallel, _compute, every=setting.audit_every)
+        self.audit = torch_comms.audit(self.parallel, self._compute_audit, every=setting.audit_every)
+        self.is_audit = False
 
     def _optimizer(self) -> torch.optim.Optimizer:
         if self.setting.optimizer == "sgd":
@@ -135,8 +136,16 @@ class Replica:
     def _due(self, place: str) -> Injector | None:
         """Return the injector, if this rank is at fault at this place in this step."""
         one = self.injector
-        is_due = one is not None and one.fault.place == place and one.fault.is_due(self.step)
-        return one if is_due and one is not None and one.fault.rank == self.rank else None
+        if one is None or one.fault.place != place or one.fault.rank != self.rank or not one.fault.is_due(self.step):
+            return None
+        return None if self.is_audit and not one.fault.repeats else one  # one that comes once hits the step itself
+
+    def _compute_audit(self, model: nn.Module, batch: torch.Tensor) -> None:
+        self.is_audit = True
+        try:
+            _compute(model, batch)
+        finally:
+            self.is_audit = False
 
     def _output(self, number: int) -> Callable[..., None]:
         def change(_: nn.Module, __: Any, output: torch.Tensor) -> None:
@@ -233,8 +242,8 @@ _reduce.__annotations__ = {"bucket": distributed.GradBucket, "return": torch.fut
 def reduce_in_ring(flat: torch.Tensor, rank: int, ranks: int, injector: Injector | None) -> None:
     """Sum over the ranks by sends and receives; the injector hits one buffer after it was received.
 
-    In the first ``ranks - 1`` turns partial sums go round, so that a hit alters the sum that all ranks get. In the rest
-    whole sums go round: a hit alters what this rank has and hands on.
+    In the first ``ranks - 1`` turns partial sums go round, so that a hit alters the sum that all ranks get. In the
+    rest whole sums go round: a hit alters what this rank has and hands on.
     """
     chunks = list(flat.chunk(ranks))
     chunks += [flat[:0]] * (ranks - len(chunks))
@@ -251,4 +260,3 @@ def reduce_in_ring(flat: torch.Tensor, rank: int, ranks: int, injector: Injector
             got += buffer
         else:
             got.copy_(buffer)
-

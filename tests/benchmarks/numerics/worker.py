@@ -68,7 +68,11 @@ class Runs:
         for _ in range(count):
             at = int(random.integers(FIRST_FORK, LAST_FORK))
             is_spike = random.random() < SPIKES
-            one = draw_spike(random, at, replica.ranks) if is_spike else draw_corruption(random, at, replica.ranks, bits)
+            one = (
+                draw_spike(random, at, replica.ranks)
+                if is_spike
+                else draw_corruption(random, at, replica.ranks, bits)
+            )
             faults.append(one)
         states, losses, first = {}, [], self._iterations
         forks = {fault.iteration for fault in faults}
@@ -95,8 +99,8 @@ class Runs:
         distributed.all_reduce(elements)
         off = float((both[0] - both[1]).abs().max() / replica.ranks)
         label = fault.label() | {
-            "dtype": replica.setting.dtype, "loss_off": off if np.isfinite(off) else None, "is_harmful": not off <= HARMFUL,
-            "elements_changed": int(elements), "setting": asdict(replica.setting),
+            "dtype": replica.setting.dtype, "setting": asdict(replica.setting), "elements_changed": int(elements),
+            "loss_off": off if np.isfinite(off) else None, "is_harmful": not off <= HARMFUL,
         }  # fmt: skip
         stretches = (base_first, base_first + fault.iteration), (first, self._iterations)
         self.trials.append(Trial(f"trial-{len(self.trials):03d}", stretches, label))
@@ -105,7 +109,12 @@ class Runs:
         """Run models without faults: with evaluations, changed data, and a restart from a checkpoint."""
         restart, change = steps // 2, 2 * steps // 3
         for number, setting in enumerate(clean_settings(self._seed)):
-            replica, first, has_restart, has_change = Replica(setting, self._checksum_steps), self._iterations, number != 1, number > 0
+            replica, first, has_restart, has_change = (
+                Replica(setting, self._checksum_steps),
+                self._iterations,
+                number != 1,
+                number > 0,
+            )
             checkpoint = replica.state()
             for step in range(steps):
                 if step == max(0, restart - 20):
@@ -127,7 +136,8 @@ def main(out: str, seed: str, trials: str, clean: str, checksum_steps: str) -> N
         "gloo", init_method=f"file://{os.environ['NUMERICS_STORE']}", rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]), timeout=timedelta(minutes=5),
     )  # fmt: skip
-    is_first, recording, began_s = distributed.get_rank() == 0, Path(out) / "recording", time.monotonic()
+    recording = Path(os.environ["NUMERICS_STORE"]).with_name("recording")
+    is_first, began_s = distributed.get_rank() == 0, time.monotonic()
     torch_comms.start(trace_dir=recording, job=f"numerics-{seed}", iterations="marks", hook="python")
     runs = Runs(int(seed), int(checksum_steps))
     if int(trials):

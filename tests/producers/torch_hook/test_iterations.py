@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -86,6 +88,39 @@ def test_an_iteration_that_holds_a_phase_is_of_it() -> None:
         iterations.in_phase("lunch"),
     ):
         pass
+
+
+def test_what_is_no_finite_number_is_sent_as_infinity() -> None:
+    """NaN says that a figure is not known."""
+    iterations = Iterations()
+    with iterations.mark(0):
+        iterations.report({"loss": math.nan, "grad_norm": -math.inf, "not_finite": 2}, checksum=7)
+    columns = iterations.take(0)
+    assert [columns[name][0] for name in ("loss", "grad_norm", "not_finite")] == [math.inf, math.inf, 2]
+    assert columns["parameters_checksum"].tolist() == [7]
+    assert np.isnan(columns["update_rms"]).all()
+
+
+def test_an_audit_has_a_row_before_that_of_its_iteration_and_leaves_its_figures_alone() -> None:
+    iterations = Iterations()
+    with iterations.mark(4):
+        iterations.report({"loss": 0.5})
+        with iterations.auditing() as give:
+            assert iterations.running is None
+            iterations.report({"loss": 9.0})  # the audited rank's, and not this one's
+            give(3, 77)
+        assert iterations.running == 4
+    with iterations.mark(5):
+        pass
+    columns = iterations.take(0)
+    assert columns["iteration"].tolist() == [4, 4, 5]
+    assert columns["audit_of_rank"].tolist() == [3, UNKNOWN, UNKNOWN]
+    assert columns["audit_checksum"].tolist() == [77, UNKNOWN, UNKNOWN]
+    assert np.isnan(columns["loss"]).tolist() == [True, False, True]
+    assert columns["loss"][1] == 0.5
+    assert [PHASES[code] for code in columns["phase"]] == ["eval", "eval", "train"]
+    assert columns["start_ns"][0] == columns["start_ns"][1]
+    assert columns["elapsed_ns"][0] == columns["elapsed_ns"][1]
 
 
 def test_an_iteration_that_fails_still_ends() -> None:

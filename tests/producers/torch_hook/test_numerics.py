@@ -1,0 +1,212 @@
+"""The sensors of numbers, in four real ranks: what they measure, and that training does not notice them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from irregulars.messages.records import PHASES, UNKNOWN
+from irregulars.producers.trace.directory import Trace, read_trace
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        find_spec("torch") is None, reason="torch must be installed for tests of the hook (make torch); it is not"
+    ),
+]
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = Path(__file__).with_name("numerics_ranks.py")
+LIMIT_S = 300.0
+RANKS = 4
+STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
+SAME, MEASURED, FLIPPED, HASTY = 100, 200, 300, 400
+CULPRIT = 2
+WIDTH = 16  # of the row that the culprit's gradient has filled with infinities
+"""As in numerics_ranks.py."""
+
+
+class Job(NamedTuple):
+    """What four ranks said and recorded."""
+
+    found: list[dict[str, Any]]
+    log: str
+    trace: Trace
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    directory = tmp_path_factory.mktemp("numerics")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(RANKS)}
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(directory / "trace")]
+    ranks = [
+        subprocess.Popen(
+            command, cwd=directory, env=environment | {"RANK": str(rank)}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    try:
+        outputs = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    log = "\n".join(error for _, error in outputs)
+    assert [rank.returncode for rank in ranks] == [0] * RANKS, log
+    trace = read_trace(directory / "trace")
+    assert trace.rejected.count == 0, trace.rejected
+    return Job([json.loads(said) for said, _ in outputs], log, trace)
+
+
+def figures(job: Job, name: str, first: int, past: int) -> np.ndarray:
+    """A column of iterations, by rank and iteration."""
+    rows = []
+    for rank in range(RANKS):
+        columns = job.trace.iterations[rank].columns
+        numbers, is_own = columns["iteration"], columns["audit_of_rank"] == UNKNOWN
+        rows.append(columns[name][is_own & (numbers >= first) & (numbers < past)])
+    return np.array(rows)
+
+
+def audits(job: Job, first: int, past: int) -> dict[tuple[int, int], dict[int, int]]:
+    """Checksums of each audit, by iteration and audited rank, and then by who computed."""
+    found: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    for rank in range(RANKS):
+        columns = job.trace.iterations[rank].columns
+        for place in np.flatnonzero(columns["audit_of_rank"] != UNKNOWN).tolist():
+            number = int(columns["iteration"][place])
+            if first <= number < past:
+                key = number, int(columns["audit_of_rank"][place])
+                found[key][rank] = int(columns["audit_checksum"][place])
+    return dict(found)
+
+
+@pytest.mark.parametrize("way", [0, 1, 2], ids=["plain, failing audits", "buckets as views", "bfloat16"])
+def test_sensors_and_audits_change_no_bit_of_training(job: Job, way: int) -> None:
+    assert [found["same"][way] for found in job.found] == [True] * RANKS
+
+
+@pytest.mark.parametrize("first", [MEASURED, HASTY], ids=["plain", "buckets as views"])
+@pytest.mark.parametrize("name", ["local_grad_norm", "grad_norm", "update_rms"])
+def test_figures_are_those_that_plain_arithmetic_gives(job: Job, first: int, name: str) -> None:
+    expected = [[step[name] for step in found["expected"][str(first)]] for found in job.found]
+    np.testing.assert_allclose(figures(job, name, first, first + STEPS), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("first", [MEASURED, HASTY], ids=["plain", "buckets as views"])
+def test_what_is_not_finite_is_counted_where_it_was_computed(job: Job, first: int) -> None:
+    assert (figures(job, "not_finite", first, first + STEPS) == 0).all()
+    last = first + STEPS, first + STEPS + 1
+    assert figures(job, "not_finite", *last)[:, 0].tolist() == [0, 0, WIDTH, 0]
+    assert np.isinf(figures(job, "local_grad_norm", *last)[:, 0]).tolist() == [False, False, True, False]
+    assert np.isinf(figures(job, "grad_norm", *last)).all()
+
+
+def test_replicas_have_one_checksum_in_each_iteration_and_another_in_the_next(job: Job) -> None:
+    checksums = figures(job, "parameters_checksum", MEASURED, MEASURED + STEPS)
+    assert (checksums >= 0).all()
+    assert (checksums == checksums[0]).all()
+    assert len(set(checksums[0].tolist())) == STEPS
+
+
+def test_a_flipped_bit_of_a_weight_shows_once_its_part_is_summed(job: Job) -> None:
+    checksums = figures(job, "parameters_checksum", FLIPPED, FLIPPED + 3 * CHECKSUM_STEPS)
+    differs = checksums != checksums[0]
+    assert not differs[:, :CHECKSUM_STEPS].any()
+    assert differs[CULPRIT, CHECKSUM_STEPS : 2 * CHECKSUM_STEPS].any()
+    assert differs[CULPRIT, 2 * CHECKSUM_STEPS :].any()
+    others = [rank for rank in range(RANKS) if rank != CULPRIT]
+    assert not differs[others].any()
+
+
+def test_an_audit_differs_on_the_rank_that_computes_wrongly(job: Job) -> None:
+    found = audits(job, FLIPPED, FLIPPED + CHECKSUM_STEPS)
+    assert list(found) == [(FLIPPED + 1, 0), (FLIPPED + 3, 1)]
+    for checksums in found.values():
+        right = {own for rank, own in checksums.items() if rank != CULPRIT}
+        assert len(right) == 1
+        assert checksums[CULPRIT] not in right
+
+
+def test_audits_agree_with_dropout_and_take_ranks_in_turn(job: Job) -> None:
+    for way in (1, 2):
+        first = SAME + way * STEPS
+        found = audits(job, first, first + STEPS)
+        assert [of_rank for _, of_rank in found] == [0, 1, 2, 3]
+        assert [len(set(checksums.values())) for checksums in found.values()] == [1] * RANKS
+        assert len({next(iter(checksums.values())) for checksums in found.values()}) == RANKS
+
+
+def test_an_audit_that_fails_on_one_rank_is_missing_there_alone(job: Job) -> None:
+    found = audits(job, SAME, SAME + STEPS)
+    assert [sorted(checksums) for checksums in found.values()] == [[1, 2, 3]] * (STEPS // AUDIT_EVERY - 1)
+    assert "the audit fails on rank 0" in job.log
+
+
+def test_a_batch_that_cannot_be_sent_is_not_audited(job: Job) -> None:
+    assert [number - SAME for number, _ in audits(job, SAME, SAME + STEPS)] == [1, 3, 7]
+    assert "pickle" in job.log
+
+
+def test_iterations_with_audits_are_not_judged_by_their_time(job: Job) -> None:
+    phases = figures(job, "phase", FLIPPED, FLIPPED + CHECKSUM_STEPS)
+    assert [PHASES[code] for code in phases[0]] == ["train", "eval"] * 2
+
+
+def test_replicas_are_those_that_torch_keeps_equal(job: Job) -> None:
+    for rank, found in enumerate(job.found):
+        own = found["replicas"]
+        assert own["ddp"] == [0, 1, 2, 3]
+        assert own["hybrid"] == [rank % 2, rank % 2 + 2]
+        assert own["given"] == [rank // 2 * 2, rank // 2 * 2 + 1]
+        assert (own["sharded"], own["plain"], own["is_sharded"]) == (None, None, [True, False])
+    assert [one.replicas for one in job.trace.announcements] == [(0, 1, 2, 3)] * RANKS
+
+
+def test_why_there_are_no_audits_is_logged(job: Job) -> None:
+    assert "voters must be at least 3; got 2" in job.log
+    assert "no process group is known whose ranks hold the same parameters" in job.log
+
+
+CHECKSUMS = """
+import torch
+from irregulars.producers.torch_hook.checksums import checksum
+random = torch.Generator().manual_seed(1)
+kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int8):
+    for size in (1, 7, 8, 9, 1000, 3 * 8192 + 5, 100_001):
+        one = (10 * torch.randn(size, generator=random)).to(dtype)
+        own = checksum([one])
+        assert 0 <= own < 1 << 62
+        assert own == checksum([one.clone()])
+        bits = 8 * one.element_size()
+        for bit in range(bits):
+            mask = -(1 << bit) if bit == bits - 1 else 1 << bit
+            for places in ([0], [size // 2], [size - 1], [0, size - 1], list(range(0, size, 32))):
+                other = one.clone()
+                other.view(kinds[other.element_size()])[sorted(set(places))] ^= mask
+                assert checksum([other]) != own, (dtype, size, places, bit)
+        other = one.clone()
+        other[0], other[-1] = one[-1], one[0]
+        assert torch.equal(one, other) or checksum([other]) != own, (dtype, size)
+    two = torch.arange(20).to(dtype)
+    assert checksum([two[:10], two[10:]]) != checksum([two[10:], two[:10]])
+    assert checksum([two[1:11]]) != checksum([two[2:12]])
+"""
+
+
+def test_a_checksum_shows_any_bit_and_any_swap(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", CHECKSUMS]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
