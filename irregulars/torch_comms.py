@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,8 @@ from irregulars.producers.torch_hook.identity import identity_of, machine_has_gp
 if TYPE_CHECKING:
     from irregulars.producers.torch_hook.session import Session
 
-__all__ = ["follow", "iteration", "lost_rows", "moved", "name_group", "phase", "report", "start", "stop",
-           "undelivered_rows"]  # fmt: skip
+__all__ = ["audit", "follow", "iteration", "lost_rows", "moved", "name_group", "phase", "report", "start", "stop",
+           "undelivered_rows", "watch_numerics"]  # fmt: skip
 
 _HOOKS = ("auto", "native", "python", "dispatcher")
 _ITERATIONS = ("steps", "marks", "inferred")
@@ -151,11 +152,100 @@ def phase(name: str) -> AbstractContextManager[None]:
     return nullcontext() if session is None else session.iterations.in_phase(name)
 
 
-def report(*, loss: float | None = None, grad_norm: float | None = None, tokens: int | None = None) -> None:
-    """Set figures of the iteration that runs; they must be on the host already."""
+def report(
+    *,
+    loss: Any = None,
+    grad_norm: Any = None,
+    tokens: Any = None,
+    local_grad_norm: Any = None,
+    update_rms: Any = None,
+    not_finite: Any = None,
+    parameters_checksum: Any = None,
+) -> None:
+    """Set figures of the iteration that runs: numbers, or tensors of one number, which a device may still compute.
+
+    A NaN or infinity is sent as infinity: NaN says that a figure is not known.
+
+    Parameters
+    ----------
+    grad_norm
+        Of all parameters, before clipping, after the reduction: what ``clip_grad_norm_`` returns.
+    local_grad_norm
+        Of this rank's own gradient, before any reduction.
+    update_rms
+        Largest root mean square of a parameter's update.
+    not_finite
+        Elements of loss and gradients that are NaN or infinite.
+    parameters_checksum
+        Integer over this rank's parameters after the step; the same on all ranks that hold them too.
+    """
     session = _running()
     if session is not None:
-        session.iterations.report(loss, grad_norm, tokens)
+        figures = {"loss": loss, "grad_norm": grad_norm, "tokens": tokens, "local_grad_norm": local_grad_norm}
+        session.report(figures | {"update_rms": update_rms, "not_finite": not_finite}, parameters_checksum)
+
+
+def watch_numerics(
+    model: Any, optimizer: Any, *, every: int = 1, checksum_steps: int = 64, process_group: Any = None
+) -> None:
+    """Report by itself, from now on: local_grad_norm, grad_norm, update_rms, not_finite and parameters_checksum.
+
+    Call it once the model is what it will be in training (in DDP, on its device), on all ranks alike. Costs and
+    limits: infra/docs/torch.md.
+
+    Parameters
+    ----------
+    every
+        Only iterations that this divides.
+    checksum_steps
+        Number of iterations over which all parameters, and the optimizer's state, are summed once, a part in each;
+        1: all in each. 0: none.
+    process_group
+        Whose ranks hold the same parameters after each step, bit by bit. Default: what DDP or FSDP keeps equal; no
+        checksum where that is unknown.
+
+    Raises `InputError` if `every` is not at least 1, or `checksum_steps` is negative.
+    """
+    _require_at_least(1, "every", every)
+    _require_at_least(0, "checksum_steps", checksum_steps)
+    session = _running()
+    if session is not None:
+        session.watch(model, optimizer, every, checksum_steps, process_group)
+
+
+def audit(
+    model: Any, compute: Callable[[Any, Any], object], *, every: int = 50, process_group: Any = None
+) -> Callable[[Any], None]:
+    """Return a function to call with this rank's micro-batch before each step: one of `every` calls is an audit.
+
+    ::
+
+        audit = torch_comms.audit(model, compute)
+        for batch in loader:
+            optimizer.zero_grad()
+            audit(batch)
+            compute(model, batch)
+            optimizer.step()
+
+    In an audit every rank that holds the same parameters computes the gradients of one rank, in turn, and reports
+    their checksum: a rank that gets other bits than most computes wrongly. It takes three ranks or more; where it can't
+    be, the log says why, once. Gradients, random numbers and buffers are afterwards as they were before.
+
+    Parameters
+    ----------
+    compute
+        Is given a model, in an audit the one inside DDP, and a batch; computes the loss and calls ``backward``. It must
+        do the same on the same numbers; what it changes apart from gradients, random numbers and buffers remains.
+    every
+        At least 2. The price is a forward and a backward pass each `every` steps.
+    process_group
+        As in `watch_numerics`. All its ranks must make the same calls.
+
+    Batches are tensors in dicts, lists and tuples; the rest of a batch must be picklable.
+    """
+    _require_at_least(2, "every", every)
+    session = _running()
+    return (lambda batch: None) if session is None else session.audit(model, compute, every, process_group)
 
 
 def follow(optimizer: Any) -> None:
@@ -184,6 +274,11 @@ def moved() -> None:
     session = _running()
     if session is not None:
         session.groups.start_over()
+
+
+def _require_at_least(least: int, name: str, given: int) -> None:
+    if given < least:
+        raise InputError(f"{name} must be at least {least}; got {given}")
 
 
 def _running() -> Session | None:

@@ -189,7 +189,8 @@ def _job_value(columns: Mapping[str, Column], name: str) -> float:
     """Return the value of the job: the median of its ranks'; NaN where none is known."""
     values: Floats = columns.get(name, np.empty(0))
     known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    with np.errstate(over="ignore"):  # the mean of two huge values is infinite, and says nothing here
+        return float(np.median(known)) if len(known) else math.nan
 
 
 def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Column) -> Iterator[Finding]:

@@ -15,6 +15,8 @@ from irregulars.detectors.numerics.thresholds import NUMERIC
 _TO_SIGMA = 1.2533  # from a mean absolute deviation, of a normal distribution
 _LEAST_SIGMA = 1e-3
 _GROWTH = math.log(1.1)  # a tenth: a loss that trains on falls, or stays
+_GROWTH_DEVIATIONS = 10.0  # of the mean: its lowest of long is three or four below
+_MOST_LOG = 700.0  # of a float64, nearly
 _BOUND = 3.0  # sigmas that one value moves a level by, at most
 
 
@@ -56,7 +58,7 @@ class JobTrend:
             return None
         expected = own.level + own.slope
         sigmas = (math.log(value) - expected) / max(own.sigma, _LEAST_SIGMA)
-        return Jump(math.exp(math.log(value) - expected), sigmas, math.exp(expected))
+        return Jump(_exp(math.log(value) - expected), sigmas, _exp(expected))
 
     def is_beyond(self, jump: Jump | None, deviations: float, times: float) -> bool:
         """Whether a jump is further than the noise explains, and than all that was seen of late."""
@@ -68,8 +70,11 @@ class JobTrend:
     def growth(self) -> float | None:
         """Return by which factor the series has grown since it was lowest; None: not for long, or by little."""
         own = self.state
-        is_long = own.risen >= 2 * NUMERIC.memory
-        return math.exp(own.mean - own.lowest) if is_long and own.mean - own.lowest > _GROWTH else None
+        if own.risen < 2 * NUMERIC.memory:
+            return None
+        noise = max(own.sigma, _LEAST_SIGMA) / math.sqrt(2 * NUMERIC.memory)  # of an exponential mean
+        is_growth = own.mean - own.lowest > max(_GROWTH, _GROWTH_DEVIATIONS * noise)
+        return _exp(own.mean - own.lowest) if is_growth else None
 
     def learn(self, value: float) -> None:
         """Take in a value, also one that jumped."""
@@ -91,7 +96,7 @@ class JobTrend:
             left = max(-_BOUND * sigma, min(_BOUND * sigma, left))
         own.mean = log if not own.seen else own.mean + (log - own.mean) / min(own.seen + 1, NUMERIC.memory)
         own.risen += 1
-        if not own.mean >= own.lowest:
+        if own.seen < NUMERIC.memory or own.mean < own.lowest:
             own.lowest, own.risen = own.mean, 0
         weight = 1 / min(own.seen + 1, NUMERIC.warm_up)
         before = own.level
@@ -99,3 +104,7 @@ class JobTrend:
         own.slope += weight / 4 * (own.level - before - own.slope) if own.seen else 0.0
         own.sigma += 1 / min(own.seen + 1, NUMERIC.memory) * (_TO_SIGMA * abs(left) - own.sigma)
         own.seen += 1
+
+
+def _exp(log: float) -> float:
+    return math.exp(min(log, _MOST_LOG))

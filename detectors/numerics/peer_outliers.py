@@ -74,7 +74,7 @@ class PeerOutliers:
         self._learn(left, sigmas, is_out)
         order = np.argsort(-sigmas[is_out], kind="stable")
         found = np.flatnonzero(is_out)[order]
-        return [Outlier(int(rank[i]), float(np.exp(left[i])), float(sigmas[i])) for i in found.tolist()]
+        return [Outlier(int(rank[i]), float(np.exp(min(left[i], 700.0))), float(sigmas[i])) for i in found.tolist()]
 
     def _follow_ranks(self, rank: Ints) -> None:
         """Take over what is known of ranks that go on; new ones begin at the median."""

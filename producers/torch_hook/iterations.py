@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, SupportsFloat, SupportsInt
 
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.records import PHASES, UNKNOWN, no_numerics
+from irregulars.messages.records import NUMERICS, PHASES, UNKNOWN, no_numerics
 
 _MOST_ROWS: Final = 1 << 14
 TRAIN: Final = PHASES.index("train")
+_FLOATS: Final = ("tokens", *NUMERICS[:-1])  # columns of figures; a checksum is an integer
 _OF_TRAINERS: Final = tuple(phase for phase in PHASES if phase != "observed")
 
 
@@ -47,9 +49,10 @@ class _Row:
     start: Boundary
     end: Boundary
     phase: int = TRAIN
-    loss: float = np.nan
-    grad_norm: float = np.nan
-    tokens: float = np.nan
+    # By the name of its column. A device may still compute a value when it is set: it is read when the row is taken.
+    figures: dict[str, SupportsFloat] = field(default_factory=dict)
+    checksum: SupportsInt = UNKNOWN
+    audits: list[tuple[int, SupportsInt]] = field(default_factory=list)
 
 
 class Iterations:
@@ -76,6 +79,7 @@ class Iterations:
         self._steps = 0
         self._optimizer: Callable[[], object | None] = lambda: None
         self._is_marked = not by_steps
+        self._is_auditing = False
 
     @contextmanager
     def mark(self, iteration: int | None = None) -> Iterator[None]:
@@ -131,14 +135,37 @@ class Iterations:
             self._mark_phase()
             self._phase = before
 
-    def report(self, loss: float | None, grad_norm: float | None, tokens: int | None) -> None:
-        """Set figures of the iteration that runs."""
+    def report(self, figures: Mapping[str, SupportsFloat | None], checksum: SupportsInt | None = None) -> None:
+        """Set figures of the iteration that runs, by the names of their columns; None changes nothing."""
         row = self._current
-        if row is None:
+        if row is None or self._is_auditing:
             return
-        row.loss = row.loss if loss is None else float(loss)
-        row.grad_norm = row.grad_norm if grad_norm is None else float(grad_norm)
-        row.tokens = row.tokens if tokens is None else float(tokens)
+        row.figures.update((name, value) for name, value in figures.items() if value is not None)
+        row.checksum = row.checksum if checksum is None else checksum
+
+    def reported(self, name: str) -> SupportsFloat | None:
+        """Return a figure of the iteration that runs; None: there is none yet."""
+        return None if self._current is None else self._current.figures.get(name)
+
+    @contextmanager
+    def auditing(self) -> Iterator[Callable[[int, SupportsInt], None]]:
+        """Compute another rank's micro-batch, whose figures are not this rank's own; yields what takes the result.
+
+        It is given that rank and the checksum of the gradients. The iteration is of the phase ``eval``: it takes
+        longer than others, and nobody is to blame.
+        """
+        row = self._current
+        self._is_auditing = True
+        try:
+            with self.in_phase("eval"):
+                yield lambda of_rank, checksum: None if row is None else row.audits.append((of_rank, checksum))
+        finally:
+            self._is_auditing = False
+
+    @property
+    def running(self) -> int | None:
+        """Number of the iteration that runs; None: none runs, or what is computed is another rank's."""
+        return None if self._current is None or self._is_auditing else self._current.iteration
 
     @property
     def ended(self) -> int:
@@ -153,19 +180,27 @@ class Iterations:
         rows = []
         while self._rows and (is_last or self._rows[0].end.time_ns() is not None):
             rows.append(self._rows.popleft())
+        # An audit's row has the times of its iteration, and goes before it: with that row a reader may close it.
+        lines = [(row, audit) for row in rows for audit in (*row.audits, None)]
         starts_ns, ends_ns = (
             np.array([one.host_ns if (time_ns := one.time_ns()) is None else time_ns for one in ones], dtype=np.int64)
-            for ones in ([row.start for row in rows], [row.end for row in rows])
+            for ones in ([row.start for row, _ in lines], [row.end for row, _ in lines])
         )
-        return no_numerics(len(rows)) | {
-            "iteration": np.array([row.iteration for row in rows], dtype=np.int64),
+        columns = no_numerics(len(lines)) | {
+            "iteration": np.array([row.iteration for row, _ in lines], dtype=np.int64),
             "start_ns": starts_ns + offset_ns,
             "elapsed_ns": np.maximum(ends_ns - starts_ns, 0).astype(np.float64),
-            "phase": np.array([row.phase for row in rows], dtype=np.uint8),
-            "loss": np.array([row.loss for row in rows]),
-            "grad_norm": np.array([row.grad_norm for row in rows]),
-            "tokens": np.array([row.tokens for row in rows]),
+            "phase": np.array([row.phase for row, _ in lines], dtype=np.uint8),
         }
+        for name in _FLOATS:
+            own = [row.figures.get(name) if audit is None else None for row, audit in lines]
+            columns[name] = np.array([math.nan if one is None else _figure(one) for one in own])
+        checksums = (row.checksum if audit is None else UNKNOWN for row, audit in lines)
+        audits = [(UNKNOWN, UNKNOWN) if audit is None else audit for _, audit in lines]
+        columns["parameters_checksum"] = np.array(list(map(int, checksums)), dtype=np.int64)
+        columns["audit_of_rank"] = np.array([of_rank for of_rank, _ in audits], dtype=np.int64)
+        columns["audit_checksum"] = np.array([int(checksum) for _, checksum in audits], dtype=np.int64)
+        return columns
 
     def _begin(self, number: int, now: Boundary) -> None:
         self._current = _Row(number, now, now)
@@ -182,3 +217,9 @@ class Iterations:
     def _mark_phase(self) -> None:
         if self._current is not None and self._phase is not None:
             self._current.phase = self._phase
+
+
+def _figure(value: SupportsFloat) -> float:
+    """Return a figure as it is sent: infinity where it is no finite number, since NaN says that it is unknown."""
+    number = float(value)
+    return number if math.isfinite(number) else math.inf

@@ -8,10 +8,11 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from irregulars.producers.torch_hook.audits import Audit
 from irregulars.producers.torch_hook.exporters import Exporter
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary, DeviceClock
 from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
@@ -21,6 +22,8 @@ from irregulars.producers.torch_hook.hooks.python_hook import PythonHook, has_co
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY
 from irregulars.producers.torch_hook.identity import Identity, agreed_start
 from irregulars.producers.torch_hook.iterations import Boundary, HostBoundary, Iterations
+from irregulars.producers.torch_hook.numerics import NumericsWatch, readable
+from irregulars.producers.torch_hook.replicas import replicas_of
 from irregulars.producers.torch_hook.source import Hook, TorchSource
 
 _LOG: Final = logging.getLogger("irregulars.torch")
@@ -80,6 +83,7 @@ class Session:
         self._thread = threading.Thread(target=self._run, name="irregulars-torch", daemon=True)
         self._pid = os.getpid()
         self._optimizer_hook: Any = None
+        self._watches: list[NumericsWatch] = []
 
     @property
     def hook_name(self) -> str:
@@ -120,6 +124,33 @@ class Session:
         atexit.register(self.stop)
         _at_fork(weakref.WeakMethod(self._leave_child))
 
+    def report(self, figures: Mapping[str, Any], checksum: Any) -> None:
+        """Set figures of the iteration that runs: numbers, or tensors of one."""
+        try:
+            self.iterations.report({name: readable(value) for name, value in figures.items()}, readable(checksum))
+        except Exception as error:
+            self.troubles.add(error, "report")
+
+    def watch(self, model: Any, optimizer: Any, every: int, checksum_steps: int, process_group: Any) -> None:
+        """Measure the steps of an optimizer from now on."""
+        try:
+            self.share(model, process_group)
+            steps = checksum_steps if self._source.replicas is not None else 0
+            on_error = partial(self.troubles.add, what="numerics")
+            self._watches.append(NumericsWatch(self.iterations, model, optimizer, every, steps, on_error))
+        except Exception as error:
+            self.troubles.add(error, "numerics")
+
+    def audit(self, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any) -> Audit:
+        """Return what audits the model."""
+        self.share(model, group)
+        return Audit(self.iterations, model, compute, every, group, partial(self.troubles.add, what="audit"))
+
+    def share(self, model: Any, process_group: Any) -> None:
+        """Announce which ranks hold the same parameters, where that is known."""
+        replicas = replicas_of(model, process_group)
+        self._source.replicas = replicas or self._source.replicas
+
     def stop(self) -> None:
         """Detach and pass on the rest; waits for it, 15 s at most. A second time, or in a fork, does nothing."""
         if not self.is_ours or self._ending.is_set():
@@ -148,6 +179,8 @@ class Session:
         self._process_groups.leave()
         if self._optimizer_hook is not None:
             self._optimizer_hook.remove()
+        for watch in self._watches:
+            watch.close()
 
     def _leave_child(self) -> None:
         # A fork has no exporter thread, and is no rank: a DataLoader's worker, for example.

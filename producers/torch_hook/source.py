@@ -122,6 +122,7 @@ class TorchSource:
         is_unmarked: bool = False,
     ) -> None:
         self.is_unmarked = is_unmarked
+        self.replicas: tuple[int, ...] | None = None  # ranks with the parameters of this one, where that is known
         self._hook, self._groups, self._iterations = hook, groups, iterations
         self._identity, self._world_of, self._start_of = identity, world, start
         self._world: tuple[int, int] | None = None
@@ -206,8 +207,8 @@ class TorchSource:
             start = self._start_of(rank)
             is_again = start.is_again or (start.id is None and announced is not None)
             self._announce(rank, world_size, start.id, self._announced_ns if is_again else None)
-        elif not is_moved and len(announced.communicators) < len(groups):
-            # Groups were made since. Monitors keep to the first announcement, a trace directory has the newest.
+        elif not is_moved and (len(announced.communicators) < len(groups) or announced.replicas != self.replicas):
+            # Groups were made since, or replicas became known. Monitors keep to the first announcement, a trace directory has the newest.
             self._announce(rank, world_size, announced.start, announced.since_ns)
         self._collect(is_ending)
         self._give_lost_rows()
@@ -227,7 +228,7 @@ class TorchSource:
             communicators=tuple(group.communicator for group in self._groups.present),
             sources=("commops", "iterations") if self._iterations.ended else ("commops",),
             clock=own.clock(world_size), host=own.host, gpu=own.gpu, nic=own.nic, switch=own.switch,
-            lost_rows=self.lost_rows, start=start, since_ns=since_ns,
+            lost_rows=self.lost_rows, start=start, since_ns=since_ns, replicas=self.replicas,
         )  # fmt: skip
         self._queue.append(self._announcement)
 

@@ -73,7 +73,7 @@ def test_an_iteration_that_holds_a_phase_is_of_it() -> None:
     with iterations.mark(0), iterations.in_phase("checkpoint"):
         pass
     with iterations.mark(1):
-        iterations.report(loss=0.5, grad_norm=None, tokens=128)
+        iterations.report({"loss": 0.5, "grad_norm": None, "tokens": 128})
     with iterations.in_phase("eval"), iterations.mark(2):
         pass
     columns = iterations.take(0)

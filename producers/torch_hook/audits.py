@@ -1,0 +1,235 @@
+"""Audits: each rank of a set of replicas computes one rank's micro-batch, and readers compare the gradients' checksums.
+
+Before gradients are reduced, replicas differ by their data, so that a small error hides. Here all have the same
+parameters and data, and must get the same bits.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from irregulars.producers.torch_hook.checksums import sum_of
+from irregulars.producers.torch_hook.iterations import Iterations
+from irregulars.producers.torch_hook.numerics import Checksum
+from irregulars.producers.torch_hook.replicas import group_of, inner_of, is_sharded
+
+_LOG: Final = logging.getLogger("irregulars.torch")
+LEAST_VOTERS: Final = 3
+"""Of two that differ neither is known to be the one that errs."""
+
+_ALIGNED: Final = 16  # bytes: of every tensor in a message, so that each can be seen as its own type
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Stands for a tensor of a batch."""
+
+    number: int
+    is_on_device: bool
+
+
+class Audit:
+    """Called with this rank's micro-batch before each step; each `every`-th call audits one rank of the group, in turn.
+
+    `compute(model, batch)` computes a loss and calls `backward`. It is given the model inside DDP, which reduces
+    nothing. Gradients, random numbers and the model's buffers are as before when a call returns.
+    """
+
+    def __init__(
+        self, iterations: Iterations, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any,
+        on_error: Callable[[Exception], None],
+    ) -> None:  # fmt: skip
+        self._iterations, self._compute, self._every, self._on_error = iterations, compute, every, on_error
+        self._model, self._wrapper = inner_of(model), model
+        self._group = group_of(model) if group is None else group
+        self._calls = 0
+        reason = self._obstacle()
+        self._is_possible = reason is None
+        if reason is not None:
+            self._log_none(reason)
+
+    def __call__(self, batch: Any) -> None:
+        """Audit, if it is time to; a collective of the group then."""
+        self._calls += 1
+        if not self._is_possible or self._calls % self._every:
+            return
+        try:
+            self._audit(batch)
+        except Exception as error:
+            self._on_error(error)
+
+    def _obstacle(self) -> str | None:
+        from torch import distributed
+
+        if self._group is None:
+            return "no process group is known whose ranks hold the same parameters"
+        voters = distributed.get_world_size(self._group)
+        if voters < LEAST_VOTERS:
+            return f"voters must be at least {LEAST_VOTERS}; got {voters}"
+        if is_sharded(self._wrapper):
+            return "ranks hold parts of the parameters, and none computes a gradient alone"
+        if getattr(self._wrapper, "find_unused_parameters", False):
+            return "DDP with find_unused_parameters would count the audit's use of parameters"
+        return None
+
+    def _log_none(self, reason: str) -> None:
+        _LOG.warning("event=torch_comms_no_audits reason=%r training=unaffected", reason)
+
+    def _audit(self, batch: Any) -> None:
+        from torch import distributed
+
+        ranks = distributed.get_process_group_ranks(self._group)
+        number = self._calls // self._every - 1
+        of_rank = ranks[number % len(ranks)]
+        sent = self._sent(batch) if of_rank == distributed.get_rank() else None
+        with self._iterations.auditing() as give:
+            given = self._received(sent, of_rank)
+            if given is None:
+                return
+            found = self._gradients(*given)
+            if number == 0 and not self._is_repeatable(found, self._gradients(*given)):
+                self._is_possible = False
+                self._log_none("most ranks got other bits from the same computation: it is not deterministic")
+            elif found is not None:
+                give(of_rank, Checksum(found))
+
+    def _is_repeatable(self, first: Any, second: Any) -> bool:
+        """Whether most ranks computed the same twice. One that did not may be the one that errs."""
+        import torch
+        from torch import distributed
+
+        differs = torch.tensor(
+            [first is None or second is None or int(first) != int(second)], dtype=torch.int32, device=self._device()
+        )
+        distributed.all_reduce(differs, group=self._group)
+        return 2 * int(differs) < distributed.get_world_size(self._group)
+
+    # --- what all ranks compute from ----------------------------------------------------------------------------------
+
+    def _device(self) -> Any:
+        """Return the device whose tensors the group sends."""
+        from torch import distributed
+
+        is_nccl = "nccl" in str(distributed.get_backend(self._group))
+        return next(self._model.parameters()).device if is_nccl else "cpu"
+
+    def _sent(self, batch: Any) -> tuple[Any, list[Any]] | None:
+        """Return the batch, with buffers and random states, as its tree and its tensors; None: it can't be sent."""
+        try:
+            tensors: list[Any] = []
+            whole = (batch, list(self._model.buffers()), _random_states())
+            return _replaced(whole, lambda one: tensors.append(one) or _Place(len(tensors) - 1, one.is_cuda)), tensors
+        except Exception as error:
+            self._on_error(error)
+            return None
+
+    def _received(self, sent: tuple[Any, list[Any]] | None, of_rank: int) -> tuple[Any, Any, Any] | None:
+        """Send to, or receive from, all ranks of the group; each gets tensors of its own."""
+        import torch
+        from torch import distributed
+
+        device = self._device()
+        head: list[Any] = [None]
+        if sent is not None:
+            head = [(sent[0], [(one.dtype, tuple(one.shape)) for one in sent[1]])]
+        distributed.broadcast_object_list(head, of_rank, group=self._group)
+        if head[0] is None:
+            return None
+        tree, kinds = head[0]
+        lengths = [dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in kinds]
+        starts = np.cumsum([0, *(-(-one // _ALIGNED) * _ALIGNED for one in lengths)]).tolist()
+        packed = torch.zeros(starts[-1], dtype=torch.uint8, device=device)
+        parts = [packed[start : start + length] for start, length in zip(starts, lengths, strict=False)]
+        if sent is not None:
+            for part, one in zip(parts, sent[1], strict=True):
+                part.copy_(one.detach().contiguous().reshape(-1).view(torch.uint8))
+        distributed.broadcast(packed, of_rank, group=self._group)
+        own = next(self._model.parameters()).device
+
+        def tensor_of(place: _Place) -> Any:
+            dtype, shape = kinds[place.number]
+            # A copy: torch crashes where the state of a generator is a view into another tensor.
+            return parts[place.number].view(dtype).reshape(shape).clone().to(own if place.is_on_device else "cpu")
+
+        found: tuple[Any, Any, Any] = _replaced(tree, tensor_of, _Place)
+        return found
+
+    def _gradients(self, batch: Any, buffers: Sequence[Any], states: Any) -> Any:
+        """Compute, and return the sum over the gradients' bits; None: it failed on this rank."""
+        import torch
+
+        parameters = [one for one in self._model.parameters() if one.requires_grad]
+        with self._as_before(parameters):
+            try:
+                with torch.no_grad():
+                    for own, other in zip(self._model.buffers(), buffers, strict=True):
+                        own.copy_(other)
+                _set_random_states(states)
+                self._compute(self._model, _replaced(batch, lambda one: one.clone()))
+                return sum_of([one.grad for one in parameters if one.grad is not None])
+            except Exception as error:
+                self._on_error(error)
+                return None
+
+    @contextmanager
+    def _as_before(self, parameters: Sequence[Any]) -> Iterator[None]:
+        """Set gradients aside, and bring back all that a computation changes."""
+        import torch
+
+        gradients, states = [one.grad for one in parameters], _random_states()
+        buffers = [one.detach().clone() for one in self._model.buffers()]
+        is_deterministic, is_lenient = (
+            torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
+        )  # fmt: skip
+        try:
+            for one in parameters:
+                one.grad = None
+            torch.use_deterministic_algorithms(True, warn_only=is_lenient or not is_deterministic)
+            yield
+        finally:
+            torch.use_deterministic_algorithms(is_deterministic, warn_only=is_lenient)
+            for one, gradient in zip(parameters, gradients, strict=True):
+                one.grad = gradient
+            with torch.no_grad():
+                for buffer, kept in zip(self._model.buffers(), buffers, strict=True):
+                    buffer.copy_(kept)
+            _set_random_states(states)
+
+
+def _random_states() -> tuple[Any, ...]:
+    import torch
+
+    on_device = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call, unused-ignore]
+    return torch.get_rng_state(), on_device, random.getstate(), np.random.get_state()  # noqa: NPY002
+
+
+def _set_random_states(states: tuple[Any, ...]) -> None:
+    import torch
+
+    on_host, on_device, of_python, of_numpy = states
+    torch.set_rng_state(on_host)
+    if on_device is not None:
+        torch.cuda.set_rng_state(on_device)
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)  # noqa: NPY002
+
+
+def _replaced(value: Any, replace: Callable[[Any], Any], kind: Any = None) -> Any:
+    """Copy nested dicts, lists and tuples with each tensor, or each instance of `kind`, replaced."""
+    import torch
+
+    if isinstance(value, kind or torch.Tensor):
+        return replace(value)
+    if isinstance(value, dict):
+        return {key: _replaced(own, replace, kind) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        own = [_replaced(one, replace, kind) for one in value]
+        return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
+    return value

@@ -1,0 +1,149 @@
+"""What the sensors of numbers cost a step: ``python -m tests.benchmarks.bench_numerics``. Markdown on standard output.
+
+Three processes (gloo, one thread each) train two like transformers in turn, one step each: one is watched, the other is
+not. So whatever else runs on the machine hits both alike. Audits are timed by themselves, each second call being one.
+The figures are medians of rank 0: of processor time (all threads, what training pays even on a busy machine) and of wall
+time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = 3
+WARM_UP = 5
+WIDTH, LAYERS, VOCABULARY = 256, 4, 1024
+BATCH, TOKENS = 8, 128
+AUDIT_EVERY = 50
+SEED = 1
+
+
+def work(directory: Path, rank: int, steps: int) -> None:
+    """Be one of the processes; rank 0 prints the table."""
+    import torch
+    from torch import distributed, nn
+
+    from irregulars import torch_comms
+
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS, timeout=timedelta(minutes=10)
+    )
+    torch_comms.start(trace_dir=directory / "trace", job="bench", hook="python")
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+            layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+            self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+
+        def forward(self, tokens: Any) -> Any:
+            return self.head(self.layers(self.tokens(tokens)))
+
+    def compute(model: Any, batch: Any) -> Any:
+        logits = model(batch[:, :-1])
+        loss = nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), batch[:, 1:].reshape(-1))
+        loss.backward()
+        return loss
+
+    replicas = []
+    for _ in range(2):
+        torch.manual_seed(SEED)
+        model = nn.parallel.DistributedDataParallel(Model())
+        replicas.append((model, torch.optim.AdamW(model.parameters(), 1e-4)))
+    watched, plain = replicas
+    torch_comms.follow(watched[1])
+    torch_comms.watch_numerics(*watched)
+    audit = torch_comms.audit(watched[0], compute, every=2)
+    torch.manual_seed(rank)
+    times: dict[str, list[tuple[float, float]]] = {"plain": [], "watched": [], "audit": []}
+
+    def step(model: Any, optimizer: Any, batch: Any) -> None:
+        optimizer.zero_grad()
+        loss = compute(model, batch)
+        torch_comms.report(loss=loss.detach(), grad_norm=nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        optimizer.step()
+
+    for number in range(WARM_UP + steps):
+        batch = torch.randint(VOCABULARY, (BATCH, TOKENS + 1))
+        order = [("plain", plain), ("watched", watched)]
+        for name, one in order if number % 2 else order[::-1]:
+            spent = _timed(lambda one=one, batch=batch: step(*one, batch))
+            if number >= WARM_UP:
+                times[name].append(spent)
+        if number % 5 == 0:
+            distributed.barrier()
+            audit(batch)  # none: each second call is
+            spent = _timed(lambda batch=batch: audit(batch))
+            if number > WARM_UP:
+                times["audit"].append(spent)
+    if rank == 0:
+        parameters = sum(one.numel() for one in watched[0].parameters())
+        print(_table({name: np.array(one) for name, one in times.items()}, parameters), flush=True)
+    distributed.destroy_process_group()
+    torch_comms.stop()
+
+
+def _timed(call: Callable[[], object]) -> tuple[float, float]:
+    wall_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+    call()
+    return (time.process_time_ns() - cpu_ns) / 1e6, (time.perf_counter_ns() - wall_ns) / 1e6
+
+
+def _table(times: dict[str, np.ndarray], parameters: int) -> str:
+    random = np.random.default_rng(SEED)
+    added = times["watched"] - times["plain"]
+    draws = random.integers(len(added), size=(1000, len(added)))
+    lines = [
+        f"{RANKS} processes on gloo, {parameters:,} parameters in float32, {BATCH * TOKENS:,} tokens a step, AdamW, clipped; "
+        f"{len(added)} pairs of steps. Medians, ms; added: of the pairs' differences, with 95 % interval.", "",
+        "| time | plain step | added by `watch_numerics` | of a step | an audit | at 1 of 50 |", "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for column, name in enumerate(("processor", "wall")):
+        plain, audit = float(np.median(times["plain"][:, column])), float(np.median(times["audit"][:, column]))
+        own = float(np.median(added[:, column]))
+        low, high = np.percentile(np.median(added[:, column][draws], axis=1), [2.5, 97.5])
+        lines.append(
+            f"| {name} | {plain:.1f} | {own:.2f} ({low:.2f} to {high:.2f}) | {own / plain:.2%} "
+            f"({low / plain:.2%} to {high / plain:.2%}) | {audit:.1f} | {audit / plain / AUDIT_EVERY:.2%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Start the processes, or be one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank is not None:
+        work(given.directory, given.rank, given.steps)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.bench_numerics", "--steps", str(given.steps)]
+        command += ["--directory", scratch, "--rank"]
+        own = os.environ | {"OMP_NUM_THREADS": "1"}
+        ranks = [subprocess.Popen([*command, str(rank)], cwd=ROOT, env=own) for rank in range(RANKS)]
+        try:
+            return max(one.wait() for one in ranks)
+        finally:
+            for one in ranks:
+                one.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

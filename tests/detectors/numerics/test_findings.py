@@ -1,0 +1,53 @@
+"""No number, however strange, stops the judge, and none that is not wrong is told."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from irregulars.detectors.numerics.findings import MOST_NAMED, Finding, Findings
+from irregulars.messages.evidence import NUMERIC_COLUMNS
+from irregulars.messages.ragged import Ragged
+from irregulars.messages.records import UNKNOWN
+from tests.conftest import examples
+
+RANK = np.arange(4)
+STRANGE = st.sampled_from([0.0, -1.0, 1e-320, 1.0, 1e308, -1e308, math.inf, -math.inf, math.nan]) | st.floats()
+CHECKSUMS = st.sampled_from([UNKNOWN, UNKNOWN + 1, 0, 1, (1 << 63) - 1])
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(data=st.data())
+def test_no_number_stops_the_judge(data: st.DataObject) -> None:
+    judge, names = Findings(), data.draw(st.sets(st.sampled_from(sorted(NUMERIC_COLUMNS))))
+    few = data.draw(st.integers(1, 4))
+    for _ in range(30):
+        ranks = RANK[: data.draw(st.sampled_from([few, 4]))]
+        columns = {
+            name: np.array([data.draw(CHECKSUMS if name == "parameters_checksum" else STRANGE) for _ in ranks])
+            for name in names
+        }
+        counts = np.array([data.draw(st.integers(0, 2)) for _ in ranks])
+        entries = np.array([data.draw(st.integers(0, 3)) for _ in range(counts.sum())], dtype=np.int64)
+        audits = Ragged(counts, {"of_rank": entries, "checksum": entries // 2})
+        for one in judge.observe(ranks, columns, audits, np.full(len(ranks), data.draw(st.sampled_from([-1, 0])))):
+            assert set(one.ranks) <= set(ranks.tolist())
+            assert len(one.ranks) <= MOST_NAMED
+            assert one.text.isprintable()
+
+
+@pytest.mark.filterwarnings("error")
+def test_tails_that_are_heavy_are_no_spikes() -> None:
+    """As the noise of batches: a t distribution of five degrees of freedom."""
+    found: list[Finding] = []
+    for seed in range(10):
+        random, judge = np.random.default_rng(seed), Findings()
+        for _ in range(1000):
+            names = ("loss", "local_grad_norm")
+            columns = {name: np.exp(0.05 * random.standard_t(5, 4) + random.normal(0, 0.2)) for name in names}
+            found += judge.observe(RANK, columns, None, np.full(4, -1))
+    assert len(found) <= 3, found

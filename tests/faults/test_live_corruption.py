@@ -1,0 +1,129 @@
+"""A bit of one replica's weights turns over in a real job of four processes: its rank is told within seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from irregulars.infra.runs.child_process import free_port
+from irregulars.infra.runs.local_services import LocalServices
+from irregulars.infra.runs.published_run import PublishedRun
+from irregulars.infra.settings import Settings
+from irregulars.infra.wiring import agent_settings, database_settings
+from irregulars.kafka.log_reader import LogReader
+from irregulars.producers.torch_hook.agent_socket import SocketSource
+from irregulars.sinks.connection import connect
+from tests.integration.worker_runs import ROOT, wait_until
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        find_spec("torch") is None, reason="torch must be installed for a real job (make torch); it is not"
+    ),
+]
+
+RANKS, RANK, STEP, STEPS = 4, 2, 40, 80
+MOST_S = 5.0  # from the end of the step to the alert on its topic
+
+
+def train() -> None:
+    """Train one replica, as one of the processes; the rank at fault prints when its step had ended."""
+    import torch
+    from torch import distributed, nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from irregulars import torch_comms
+
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    torch.manual_seed(1)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    torch_comms.start(agent=sys.argv[1], job="live-corruption")
+    torch_comms.watch_numerics(model, optimizer, checksum_steps=1)
+    data = torch.Generator().manual_seed(rank)
+    for step in range(STEPS):
+        batch = torch.randn(16, 32, generator=data)
+        loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch_comms.report(loss=loss.item())
+        if rank == RANK and step == STEP:
+            bits = next(iter(model.parameters())).data.view(torch.int32)
+            bits[3, 5] ^= 1 << 12
+            print(time.time(), flush=True)
+        time.sleep(0.1)
+    torch_comms.stop()
+    distributed.destroy_process_group()
+
+
+@contextmanager
+def processes(socket: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    running: list[subprocess.Popen[str]] = []
+    port = str(free_port())
+    try:
+        for rank in range(RANKS):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+            own |= {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
+            command = [sys.executable, "-W", "ignore", "-m", "tests.faults.test_live_corruption", str(socket)]
+            running.append(
+                subprocess.Popen(command, cwd=ROOT, env=os.environ | own, stdout=subprocess.PIPE, text=True)
+            )
+        yield running
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()
+
+
+def test_a_turned_bit_is_told_within_seconds(tmp_path: Path) -> None:
+    with LocalServices(Settings(snapshot_s=1.0, partitions=4)) as services:
+        own = services.settings
+        socket = tmp_path / "agent.sock"
+        with (
+            PublishedRun(SocketSource(socket, ranks=RANKS), agent_settings(own)) as run,
+            processes(socket) as running,
+            closing(LogReader(own.kafka_bootstrap, {})) as reader,
+        ):
+            out = running[RANK].stdout
+            assert out is not None
+            ended_s = float(out.readline())
+            topic = own.topics().name("alerts")
+
+            def alerts() -> list[tuple[float, dict[str, Any]]]:
+                found = [one for p in reader.partitions(topic) for one in reader.read_tail(topic, p)]
+                return [(one.timestamp()[1] / 1e3, json.loads(one.value() or b"{}")) for one in found]
+
+            wait_until(lambda: bool(alerts()), "an alert")
+            at_s, alert = min(alerts(), key=lambda one: one[0])
+            print(f"alert {at_s - ended_s:.2f} s after the step: {alert['summary']}")
+            assert (alert["kind"], alert["severity"], alert["suspects"][0]["rank"]) == ("corruption", "page", RANK)
+            assert at_s - ended_s < MOST_S
+            while run.is_running:
+                services.require_running()
+                time.sleep(0.25)
+
+        def stored() -> list[Any]:
+            client = connect(database_settings(own, 10.0, is_reading=True))
+            try:
+                sql = "SELECT DISTINCT kind, close_reason FROM verdicts FINAL WHERE job = 'live-corruption'"
+                return list(client.query(sql).result_rows)
+            finally:
+                client.close_connections()
+
+        wait_until(lambda: stored() == [("corruption", "finished")], "the verdict in the database")
+
+
+if __name__ == "__main__":
+    train()
