@@ -176,8 +176,16 @@ def test_a_spike_of_a_rank_becomes_a_corruption_when_its_replicas_say_so() -> No
 
 
 def test_what_is_equal_again_is_recovered() -> None:
-    last = told(trained(on(2, {"parameters_checksum": another}, WRONG + 5)))[-1]
+    last = told(trained(on(2, {"grad_norm": times(1.5)}, WRONG + 5)))[-1]
     assert (last.close_reason, last.iterations) == ("recovered", (WRONG, WRONG + 5))
+
+
+def test_a_part_of_the_parameters_that_comes_up_again_is_the_same_corruption() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        on(2, {"parameters_checksum": lambda own: own ^ (number % 32 == 3)})(number, rank, row)
+
+    (last,) = {one.verdict_id: one for one in told(trained(spoil))}.values()
+    assert (last.close_reason, last.iterations) == ("finished", (67, 100))
 
 
 def test_audits_of_which_two_ranks_disagree_name_nobody_alone() -> None:
