@@ -14,7 +14,7 @@ from irregulars.detectors.numerics.job_trend import JobTrend
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace, write_trace
 from tests.streams.judged_streams import MonitoredJob, in_order
 from tests.streams.lockstep_job import MS, LockstepJob
@@ -61,6 +61,7 @@ def audit(job: LockstepJob, every: int, wrong: int | None, voters: int = RANKS) 
         for rank in range(voters):
             told = next(row for row in job.iteration_rows[rank] if row["iteration"] == number)
             checksum = number + (rank == wrong and number >= WRONG)
+            told["phase"] = PHASES.index("eval")  # an audit makes its iteration longer
             job.iteration_rows[rank].append({**told, "audit_of_rank": 0, "audit_checksum": checksum})
     for rows in job.iteration_rows.values():
         rows.sort(key=lambda row: row["iteration"])
