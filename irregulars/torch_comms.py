@@ -190,8 +190,9 @@ def watch_numerics(
 ) -> None:
     """Report by itself, from now on: local_grad_norm, grad_norm, update_rms, not_finite and parameters_checksum.
 
-    Call it once the model is what it will be in training (in DDP, on its device), on all ranks alike. Costs and
-    limits: infra/docs/torch.md.
+    Call it once the model is what it will be in training (in DDP, on its device), on all ranks alike. What is found,
+    and the price: infra/docs/numerics.md. Without a reported grad_norm, that of the gradients at the step is sent,
+    which may be clipped by then.
 
     Parameters
     ----------

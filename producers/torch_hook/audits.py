@@ -69,13 +69,13 @@ class Audit:
     def _obstacle(self) -> str | None:
         from torch import distributed
 
+        if is_sharded(self._wrapper):
+            return "ranks hold parts of the parameters, and none computes a gradient alone"
         if self._group is None:
             return "no process group is known whose ranks hold the same parameters"
         voters = distributed.get_world_size(self._group)
         if voters < LEAST_VOTERS:
             return f"voters must be at least {LEAST_VOTERS}; got {voters}"
-        if is_sharded(self._wrapper):
-            return "ranks hold parts of the parameters, and none computes a gradient alone"
         if getattr(self._wrapper, "find_unused_parameters", False):
             return "DDP with find_unused_parameters would count the audit's use of parameters"
         return None

@@ -23,8 +23,8 @@ class DeviceValue:
     def __init__(self, value: Any) -> None:
         import torch
 
-        self._host = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True)
-        self._host.copy_(value.detach(), non_blocking=True)
+        self._host = torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
+        self._host.copy_(value.detach().reshape(()), non_blocking=True)
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call, unused-ignore]
         self._event.record()
 
@@ -43,17 +43,20 @@ class Checksum:
     __slots__ = ("_sum",)
 
     def __init__(self, value: Any) -> None:
-        self._sum = readable(value)
+        self._sum = number_of(value, int)
 
     def __int__(self) -> int:
         return int(self._sum) & CHECKSUM_MASK
 
 
-def readable(value: Any) -> Any:
-    """Return a number that can be read later, whatever becomes of the tensor that it comes in."""
+def number_of(value: Any, kind: type[float]) -> Any:
+    """Return a number, of a tensor too; one that a device still computes can be read later.
+
+    Raises ValueError, TypeError or RuntimeError if it is no single number: here, and not in the thread that reads it.
+    """
     if getattr(value, "is_cuda", False):
         return DeviceValue(value)
-    return value.item() if hasattr(value, "item") else value
+    return kind(value.item() if hasattr(value, "item") else value)
 
 
 class _Sample:
@@ -98,7 +101,7 @@ class NumericsWatch:
         # DDP reduces such gradients in place, a bucket as soon as it is full: each must be read before that.
         self._must_hurry = bool(getattr(self._ddp, "gradient_as_bucket_view", False))
         self._norms: dict[int, Any] = {}  # of the local gradient, by parameter
-        self._not_finite: Any = 0
+        self._not_finite: dict[int, Any] = {}  # elements of it, by parameter
         self._is_waiting = False  # for the end of a backward pass
         self._latest = 0  # parameter whose gradient came last
         self._sample: _Sample | None = None  # from before a step until after it
@@ -146,8 +149,7 @@ class NumericsWatch:
             return  # more micro-batches are summed into it
         self._latest = number
         if self._must_hurry:
-            (self._norms[number],), count = _norms([parameter.grad])
-            self._not_finite += count
+            (self._norms[number],), self._not_finite[number] = _norms([parameter.grad])
         elif not self._is_waiting:
             from torch.autograd import Variable
 
@@ -157,7 +159,8 @@ class NumericsWatch:
 
     def _passed(self) -> None:
         self._is_waiting = False
-        self._norms, self._not_finite = self._norms_of_gradients()
+        self._norms, not_finite = self._norms_of_gradients()
+        self._not_finite = {0: not_finite}
 
     def _norms_of_gradients(self) -> tuple[dict[int, Any], Any]:
         own = {number: one.grad for number, one in enumerate(self._trained) if one.grad is not None}
@@ -170,8 +173,8 @@ class NumericsWatch:
         """Look at the gradients that the optimizer is about to use, and keep a sample of the parameters."""
         import torch
 
-        norms, not_finite = self._norms, self._not_finite
-        self._norms, self._not_finite, self._is_waiting = {}, 0, False
+        norms, not_finite = self._norms, sum(self._not_finite.values())
+        self._norms, self._not_finite, self._is_waiting = {}, {}, False
         figures: dict[str, Any] = {}
         if norms:
             figures["local_grad_norm"] = _together(list(norms.values()))
@@ -185,7 +188,7 @@ class NumericsWatch:
         if figures:
             loss = self._iterations.reported("loss")
             figures["not_finite"] = not_finite + (isinstance(loss, float) and not math.isfinite(loss))
-        self._iterations.report({name: readable(value) for name, value in figures.items()})
+        self._iterations.report({name: number_of(value, float) for name, value in figures.items()})
         self._sample = self._sample_now()
         torch._foreach_copy_(self._sample.kept, self._sample.views)
 
@@ -197,16 +200,17 @@ class NumericsWatch:
         if self._sample is not None:
             one, self._sample = self._sample, None
             torch._foreach_sub_(one.kept, one.views)
-            figures["update_rms"] = readable((torch.linalg.vector_norm(one.table, dim=1) * one.factors).max())
+            figures["update_rms"] = number_of((torch.linalg.vector_norm(one.table, dim=1) * one.factors).max(), float)
         if self._checksum_steps:
             number = self._iterations.running or 0
             checksum = Checksum(sum_of(self._part(number // self._every % self._checksum_steps)))
         self._iterations.report(figures, checksum)
 
     def _sample_now(self) -> _Sample:
-        places = [one.data_ptr() for one in self._trained]
+        parts = [local_of(one.detach()) for one in self._trained] if self._sharded else self._trained
+        places = [one.data_ptr() for one in parts]
         if self._made is None or self._made.places != places:
-            self._made = _Sample(places, [local_of(one.detach()).reshape(-1) for one in self._trained])
+            self._made = _Sample(places, [one.detach().reshape(-1) for one in parts])
         return self._made
 
     # --- the parts of a checksum ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from irregulars.producers.torch_hook.hooks.python_hook import PythonHook, has_co
 from irregulars.producers.torch_hook.hooks.ring import CAPACITY
 from irregulars.producers.torch_hook.identity import Identity, agreed_start
 from irregulars.producers.torch_hook.iterations import Boundary, HostBoundary, Iterations
-from irregulars.producers.torch_hook.numerics import NumericsWatch, readable
+from irregulars.producers.torch_hook.numerics import NumericsWatch, number_of
 from irregulars.producers.torch_hook.replicas import replicas_of
 from irregulars.producers.torch_hook.source import Hook, TorchSource
 
@@ -127,7 +127,8 @@ class Session:
     def report(self, figures: Mapping[str, Any], checksum: Any) -> None:
         """Set figures of the iteration that runs: numbers, or tensors of one."""
         try:
-            self.iterations.report({name: readable(value) for name, value in figures.items()}, readable(checksum))
+            given = {name: number_of(value, float) for name, value in figures.items() if value is not None}
+            self.iterations.report(given, None if checksum is None else number_of(checksum, int))
         except Exception as error:
             self.troubles.add(error, "report")
 

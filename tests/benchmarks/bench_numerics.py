@@ -1,9 +1,8 @@
 """What the sensors of numbers cost a step: ``python -m tests.benchmarks.bench_numerics``. Markdown on output.
 
-Three processes (gloo, one thread each) train two like transformers in turn, one step each: one is watched, the other
-is not. So whatever else runs on the machine hits both alike. Audits are timed by themselves, each second call being
-one. The figures are medians of rank 0: of processor time (all threads, what training pays even on a busy machine) and
-of wall time.
+Three processes (gloo, one thread each) train a transformer; each second step is watched, so that whatever else runs
+on the machine hits both alike. Audits are timed by themselves, each second call being one. The figures are medians of
+rank 0: of processor time (all threads, what training pays even on a busy machine) and of wall time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from irregulars.producers.torch_hook.numerics import NumericsWatch
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 3
-WARM_UP = 5
+WARM_UP = 6
 TOKENS = 128
 WIDTH, LAYERS, VOCABULARY = 128, 4, 512
 AUDIT_EVERY = 50
@@ -63,40 +62,36 @@ def work(directory: Path, rank: int, steps: int, batch_size: int) -> None:
         loss.backward()
         return loss
 
-    replicas = []
-    for _ in range(2):
-        torch.manual_seed(SEED)
-        model = nn.parallel.DistributedDataParallel(Model())
-        replicas.append((model, torch.optim.AdamW(model.parameters(), 1e-4)))
-    watched, plain = replicas
-    torch_comms.follow(watched[1])
-    torch_comms.watch_numerics(*watched)
-    audit = torch_comms.audit(watched[0], compute, every=2)
+    torch.manual_seed(SEED)
+    model = nn.parallel.DistributedDataParallel(Model())
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    torch_comms.watch_numerics(model, optimizer, every=2)
+    audit = torch_comms.audit(model, compute, every=2)
     torch.manual_seed(rank)
-    times: dict[str, list[tuple[float, float]]] = {"plain": [], "watched": [], "audit": []}
+    times: dict[str, list[tuple[float, float, float]]] = {"plain": [], "watched": [], "audit": []}
 
-    def step(model: Any, optimizer: Any, batch: Any) -> None:
+    def step(batch: Any) -> None:
         optimizer.zero_grad()
         loss = compute(model, batch)
         torch_comms.report(loss=loss.detach(), grad_norm=nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         optimizer.step()
 
-    for number in range(WARM_UP + steps):
+    for number in range(WARM_UP + 2 * steps):
         batch = torch.randint(VOCABULARY, (batch_size, TOKENS + 1))
-        order = [("plain", plain), ("watched", watched)]
-        for name, one in order if number % 2 else order[::-1]:
+        distributed.barrier()
+        with torch_comms.iteration(number):
             inside_ns[0] = 0
-            spent = _timed(lambda one=one, batch=batch: step(*one, batch))
-            if number >= WARM_UP:
-                times[name].append((*spent, inside_ns[0] / 1e6))
-        if number % 5 == 0:
+            spent = _timed(lambda batch=batch: step(batch))
+        if number >= WARM_UP:
+            times["plain" if number % 2 else "watched"].append((*spent, inside_ns[0] / 1e6))
+        if number % 10 == 0:
             distributed.barrier()
             audit(batch)  # none: each second call is
             spent = _timed(lambda batch=batch: audit(batch))
             if number > WARM_UP:
                 times["audit"].append((*spent, math.nan))
     if rank == 0:
-        parameters = sum(one.numel() for one in watched[0].parameters())
+        parameters = sum(one.numel() for one in model.parameters())
         print(
             _table({name: np.array(one) for name, one in times.items()}, parameters, batch_size * TOKENS), flush=True
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 import warnings
@@ -18,6 +19,7 @@ import torch  # noqa: E402
 from torch import distributed  # noqa: E402
 
 from irregulars import torch_comms  # noqa: E402
+from irregulars.producers.torch_hook.trace_parts import assemble  # noqa: E402
 from tests.benchmarks.numerics.faults import Fault, Injector, draw_corruption, draw_spike  # noqa: E402
 from tests.benchmarks.numerics.traces import Trial, cut_into_trials  # noqa: E402
 from tests.benchmarks.numerics.training import Replica, Setting  # noqa: E402
@@ -27,7 +29,7 @@ ONCE, REPEATED = 30, 60  # steps that follow a fault: once, or in each step, so 
 LOSS_FROM, LOSS_TO = 3, 11  # steps after the fault whose loss is compared with the run without it
 HARMFUL = 0.02
 SPIKES = 0.15  # share of the trials
-PER_MODEL = 15  # trials, at least
+PER_MODEL = 10  # trials, at least
 
 
 def settings_of(seed: int) -> list[Setting]:
@@ -136,8 +138,7 @@ def main(out: str, seed: str, trials: str, clean: str, checksum_steps: str) -> N
         "gloo", init_method=f"file://{os.environ['NUMERICS_STORE']}", rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]), timeout=timedelta(minutes=5),
     )  # fmt: skip
-    recording = Path(os.environ["NUMERICS_STORE"]).with_name("recording")
-    is_first, began_s = distributed.get_rank() == 0, time.monotonic()
+    recording, is_first, began_s = Path(out) / ".recording", distributed.get_rank() == 0, time.monotonic()
     torch_comms.start(trace_dir=recording, job=f"numerics-{seed}", iterations="marks", hook="python")
     runs = Runs(int(seed), int(checksum_steps))
     if int(trials):
@@ -147,14 +148,17 @@ def main(out: str, seed: str, trials: str, clean: str, checksum_steps: str) -> N
     distributed.destroy_process_group()
     torch_comms.stop()
     if is_first:
-        deadline_s = time.monotonic() + LAST_WAIT_S
-        while not (recording / "job.json").exists() and time.monotonic() < deadline_s:
+        parts, deadline_s = recording / "parts", time.monotonic() + LAST_WAIT_S
+        while parts.exists() and time.monotonic() < deadline_s:
             time.sleep(0.1)
+        if parts.exists():
+            assemble(recording)
         cut_into_trials(recording, runs.trials, Path(out), f"numerics-{seed}")
+        shutil.rmtree(recording)
         print(f"{len(runs.trials)} directories in {time.monotonic() - began_s:.0f} s", flush=True)
 
 
-LAST_WAIT_S = 30.0  # for the other ranks to end, whose parts belong to the recording
+LAST_WAIT_S = 100.0  # for the other ranks to end, the last of which puts the recording together
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

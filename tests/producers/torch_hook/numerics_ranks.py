@@ -19,6 +19,7 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 from torch import distributed, nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 
 from irregulars import torch_comms  # noqa: E402
@@ -26,7 +27,7 @@ from irregulars.producers.torch_hook.replicas import is_sharded, replicas_of  # 
 
 RANK, RANKS = int(os.environ["RANK"]), 4
 STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
-SAME, MEASURED, FLIPPED, HASTY = 100, 200, 300, 400  # first iterations of the parts of this script
+SAME, MEASURED, FLIPPED, HASTY, SHARDED = 100, 200, 300, 400, 500  # first iterations of the parts of this script
 CULPRIT = 2
 UNSENDABLE = 5  # step of the third audit, whose batch no rank can send
 INFINITE = 3  # elements
@@ -128,9 +129,25 @@ def flip(first: int) -> None:
             optimizer.zero_grad()
             audit(batch_of(step))
             compute(model, batch_of(step))
+            torch_comms.report(loss=torch.zeros(2))  # not one number
             optimizer.step()
         if RANK == CULPRIT and step == CHECKSUM_STEPS - 1:
             next(model.parameters()).data.view(torch.int32)[0, 0] ^= 1
+
+
+def shard(first: int) -> None:
+    """Train in two replicas of two shards each."""
+    torch.manual_seed(9)
+    model = nn.Linear(8, 8)
+    fully_shard(model, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    torch_comms.watch_numerics(model, optimizer, checksum_steps=1)
+    torch_comms.audit(model, compute)
+    for step in range(STEPS):
+        with torch_comms.iteration(first + step):
+            optimizer.zero_grad()
+            torch_comms.report(loss=compute(model, {"x": batch_of(step)["x"][:, :8]}))
+            optimizer.step()
 
 
 def groups() -> dict[str, Any]:
@@ -162,6 +179,7 @@ def main(trace_dir: str) -> None:
         same.append(all(torch.equal(one, two) for one, two in zip(plain[number], watched, strict=True)))
     expected = {MEASURED: measure(MEASURED), HASTY: measure(HASTY, gradient_as_bucket_view=True)}
     flip(FLIPPED)
+    shard(SHARDED)
     pair = distributed.new_group([0, 1]), distributed.new_group([2, 3])
     torch_comms.audit(make(8)[0], compute, process_group=pair[RANK // 2])({"x": torch.zeros(1)})
     torch_comms.audit(nn.Linear(2, 2), compute)({"x": torch.zeros(1)})

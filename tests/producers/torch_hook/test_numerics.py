@@ -25,10 +25,10 @@ pytestmark = [
 ]
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("numerics_ranks.py")
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 RANKS = 4
 STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
-SAME, MEASURED, FLIPPED, HASTY = 100, 200, 300, 400
+SAME, MEASURED, FLIPPED, HASTY, SHARDED = 100, 200, 300, 400, 500
 CULPRIT = 2
 WIDTH = 16  # of the row that the culprit's gradient has filled with infinities
 """As in numerics_ranks.py."""
@@ -169,6 +169,25 @@ def test_replicas_are_those_that_torch_keeps_equal(job: Job) -> None:
         assert own["given"] == [rank // 2 * 2, rank // 2 * 2 + 1]
         assert (own["sharded"], own["plain"], own["is_sharded"]) == (None, None, [True, False])
     assert [one.replicas for one in job.trace.announcements] == [(0, 1, 2, 3)] * RANKS
+
+
+def test_of_shards_only_the_update_is_measured(job: Job) -> None:
+    own = SHARDED, SHARDED + STEPS
+    assert (figures(job, "update_rms", *own) > 0).all()
+    assert np.isfinite(figures(job, "loss", *own)).all()
+    assert np.isnan([figures(job, name, *own) for name in ("local_grad_norm", "grad_norm", "not_finite")]).all()
+    # These two sets of replicas are not those announced for the models before.
+    assert (figures(job, "parameters_checksum", *own) == UNKNOWN).all()
+
+
+def test_a_figure_that_is_no_number_is_logged_and_not_known(job: Job) -> None:
+    assert "what=report" in job.log
+    assert np.isnan(figures(job, "loss", FLIPPED, FLIPPED + CHECKSUM_STEPS)).all()
+    assert np.isfinite(figures(job, "local_grad_norm", FLIPPED, FLIPPED + CHECKSUM_STEPS)).all()
+
+
+def test_no_sensor_failed(job: Job) -> None:
+    assert "what=numerics" not in job.log
 
 
 def test_why_there_are_no_audits_is_logged(job: Job) -> None:
