@@ -162,9 +162,10 @@ class IterationJudge:
         if rows.phase == "train":
             is_irregular = self._window.judge(rows.elapsed_ns)
             answer = self._judge_training(rows, scored, read_back, is_irregular=is_irregular)
-            revisions, seen_in = self._numerics.observe(rows, rows.start_ns, self._topology)
-            self._log.verdicts += revisions
-            answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
+        is_training = rows.phase == "train"
+        revisions, seen_in = self._numerics.observe(rows, self._topology, rows.start_ns, is_training=is_training)
+        self._log.verdicts += revisions
+        answer = answer._replace(verdict_ids=(*answer.verdict_ids, *seen_in))
         self._log.add_ranks(rows, scored.largest)
         self._log.add_scores(rows, scored.named, is_irregular=bool(is_irregular))
         if not is_irregular:

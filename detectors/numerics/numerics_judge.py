@@ -4,7 +4,7 @@
 opens       with the first finding (`findings`): numbers that are wrong are wrong at once
 goes on     its sensor finds the same rank again, or any sensor does
 changes     what began as a spike of one rank's loss or norm becomes a corruption when its replicas or a replay say so
-closes      its sensors did not find it in 10 observations (`NUMERIC.quiet`), audits in 3, or the job ended
+closes      its sensors did not find it in 10 observations, checksums in 128, audits in 3, or the job ended
 takes in    what no rank stands out in, while a verdict is open that names a rank: the job feels the same thing
 severity    a page where the run is wrong from there on, a ticket for one rank's spike, a note for the job's
 ==========  ========================================================================================================
@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.detectors.job.topology import Device, Topology
-from irregulars.detectors.numerics.findings import Finding, Findings, FindingsState
+from irregulars.detectors.numerics.findings import EQUAL, Finding, Findings, FindingsState
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.detectors.verdicts.revision import suspect_of
 from irregulars.detectors.verdicts.severity import worse
@@ -89,14 +89,18 @@ class NumericsJudge:
         self.attempt = attempt
         self._state = state or NumericsState()
 
-    def observe(self, rows: EvidenceRows, time_ns: int, topology: Topology) -> tuple[list[Verdict], tuple[str, ...]]:
-        """Take in the rows of an iteration of training, by rank.
+    def observe(
+        self, rows: EvidenceRows, topology: Topology, time_ns: int, *, is_training: bool
+    ) -> tuple[list[Verdict], tuple[str, ...]]:
+        """Take in the rows of an iteration, by rank; `time_ns`: its start.
 
         Returns revisions, and the ids of verdicts whose cause was seen in it.
         """
         columns = {name: rows.columns[name] for name in NUMERIC_COLUMNS if name in rows.columns}
         if not columns and rows.audits is None:
             return [], ()
+        if not is_training:  # of its own loss and norms nobody knows of which data they are
+            columns = {name: column for name, column in columns.items() if name == EQUAL[0]}
         rank = rows.columns["rank"]
         sets: Ints = np.array([topology.replica_set.get(one, -1) for one in rank.tolist()], dtype=np.int64)
         self._state.has_numbers = True
@@ -107,9 +111,8 @@ class NumericsJudge:
         told = [(one, event) for one in self._state.open if (event := _event_of(one))]
         revisions = [self._revise(one, event, topology) for one, event in told]
         over = [one for one in self._state.open if one.quiet >= _quiet_enough(one)]
-        return [*revisions, *self._close(over, "recovered", topology)], tuple(
-            dict.fromkeys(one.verdict_id for one in seen)
-        )
+        revisions += self._close(over, "recovered", topology)
+        return revisions, tuple(dict.fromkeys(one.verdict_id for one in seen))
 
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close what is open, because the job ended, restarted or fell silent."""
@@ -183,6 +186,8 @@ def _severity(finding: Finding) -> str:
 
 
 def _quiet_enough(one: OpenNumeric) -> int:
+    if "checksum" in one.sensors:
+        return NUMERIC.quiet_checksums
     return NUMERIC.clean_audits if one.sensors == ("audit",) else NUMERIC.quiet
 
 

@@ -19,7 +19,7 @@ _MAD_TO_SIGMA = 1.4826  # of a normal distribution
 _LEAST_SIGMA = 1e-3
 """In logarithms: 0.1 %. Values of ranks that differ less are alike, and the last digits say nothing."""
 
-_GROSS = math.log(4.0)
+_GROSS = math.log(8.0)
 _LEAST_RANKS = 3  # of two that part, nobody knows which one left
 
 

@@ -39,6 +39,9 @@ class NumericThresholds:
     quiet: int = threshold(10, "observations",
         "As many without a sign of its cause close a verdict.",
         "chosen: as many iterations close a verdict on times (`VERDICTS.close_quiet`)")  # fmt: skip
+    quiet_checksums: int = threshold(128, "observations",
+        "The same where checksums found it: each may be of another part of the parameters.",
+        "twice the iterations in which `torch_comms.watch_numerics` sums all parts once")  # fmt: skip
     clean_audits: int = threshold(3, "audits",
         "As many that agree close a verdict that an audit opened.",
         "chosen: a defect of one in two replays passes three in one of eight cases")  # fmt: skip

@@ -182,7 +182,7 @@ def _numerics_chart(title: str, bands: Sequence[Band], out: Sequence[Band], mark
         f'<polygon points="{line("highest", bands)} {line("lowest", reversed(bands))}" class="band"/>',
         f'<polyline points="{line("middle", bands)}" class="others"/>',
         *(
-            _rect(across(at) - 1, top, 2, height - top - _BOTTOM, "odd", f"{kind}, from iteration {at} on")
+            _rect(across(at) - 0.6, top, 1.2, height - top - _BOTTOM, "odd", f"{kind}, from iteration {at} on")
             for at, kind in marks
             if first <= at <= last
         ),

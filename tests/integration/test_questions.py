@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from irregulars.infra.runs.analysis import judge_whole
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.records import NUMERICS, UNKNOWN
 from irregulars.sinks.connection import DatabaseSettings, connect
@@ -18,7 +19,9 @@ from irregulars.sinks.investigations import run
 from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.protocol import Rows
 from irregulars.sinks.tables import TABLES, table_of_opinions, tables_of
+from irregulars.streams.local_pipeline import LocalPipeline
 from tests.conftest import ClickHouseAddress
+from tests.detectors.numerics.test_numerics_judge import CASES, WRONG
 from tests.integration.pipelines import own_database, store
 from tests.integration.sql_page import PAGE, RECORDED, renewed
 from tests.integration.test_clickhouse import answer
@@ -431,6 +434,37 @@ def test_ranks_that_announce_no_replicas_are_not_apart(own: DatabaseSettings, cl
     assert answer(client, "replicas_apart") == []
     store(own, rows)
     assert {row["undecided_in"] for row in answer(client, "replicas_apart")} == {60}
+
+
+def test_where_no_replicas_are_announced_they_are_those_that_were_equal_at_first(
+    own: DatabaseSettings, client: Client
+) -> None:
+    def checksum(iteration: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        return (
+            100 * iteration + rank // 4 + 7 * ((rank == 6) & (iteration >= 20)) + 9 * ((rank == 1) & (iteration > 4))
+        )
+
+    store(own, with_columns(numeric_job(parameters_checksum=checksum), ["jobs"], replicas_of=None))
+    [row] = answer(client, "replicas_apart")  # rank 1 was apart too soon to be known as a replica
+    assert (row["rank"], row["host"], row["first_iteration"], row["replicas"]) == (6, "node-3", 20, 4)
+
+
+@pytest.mark.parametrize("case", ["weight", "weight, sets not announced", "audit"])
+def test_a_judged_job_s_corruption_is_found_in_its_numbers_as_well(
+    own: DatabaseSettings, client: Client, case: str
+) -> None:
+    trace = next(one[1] for one in CASES if one[0] == case)
+    judgements = replace(judge_whole(LocalPipeline(trace.job), trace), announcements=list(trace.announcements))
+    store(own, tables_of(judgements))
+    question = "audits_apart" if case == "audit" else "replicas_apart"
+    rows = answer(client, question, job=trace.job)
+    assert {(row["rank"], row["host"]) for row in rows} == {(2, "node-2")}
+    assert min(row.get("first_iteration", row.get("iteration")) for row in rows) == WRONG
+    other = {"audits_apart", "replicas_apart"} - {question}
+    assert answer(client, other.pop(), job=trace.job) == []
+    [newest, *_] = answer(client, "numerics_of_job", job=trace.job)
+    assert (newest["iteration"], newest["ranks"]) == (99, 4)
+    assert newest["loss_lowest"] < newest["loss"] < newest["loss_highest"]
 
 
 def test_who_disagrees_in_an_audit_is_named_and_nobody_where_no_side_is_larger(

@@ -1,10 +1,11 @@
 -- title: Replicas whose parameters differ
 -- theme: devices and hosts
 -- description: Ranks whose parameters had another checksum than most of their replicas (apart_in iterations), or than
---     some where no side is the larger one (undecided_in): one of them is wrong then, and which is not known. Only ranks
---     that announced each other as replicas are compared: shards of a model differ, and are no fault. Ranks that were
---     apart stay so until their state is copied or loaded: the first iteration tells most.
--- empty: No replicas were apart in these iterations; or their ranks announce no replicas, or send no checksums.
+--     some where no side is the larger one (undecided_in): one of them is wrong then, and which is not known. Replicas
+--     are the ranks that announced each other; in a job that announces none, those with equal checksums in the attempt's
+--     first eight iterations. All others, such as shards, differ by nature, and are compared with nobody. Ranks stay
+--     apart until their state is copied or loaded: the first iteration tells most.
+-- empty: No replicas were apart in these iterations; or there are none, or they send no checksums.
 -- parameter: job String = NEWEST | training job; default: the newest
 -- parameter: iteration Nullable(Int64) = NULL | the last iteration to look at; default: the newest
 -- parameter: attempt Nullable(Int64) = NULL | start number of the job; default: the newest
@@ -23,11 +24,38 @@ WITH
             (SELECT max(iteration) FROM iterations WHERE job = {job:String} AND attempt = wanted)
         )
     ) AS newest,
+    sets AS
+    (
+        SELECT rank, assumeNotNull(replicas_of) AS replicas_of
+        FROM jobs FINAL
+        WHERE job = {job:String} AND attempt = wanted AND jobs.replicas_of IS NOT NULL
+    ),
+    alike AS
+    (
+        SELECT groupArray(rank) AS ranks
+        FROM
+        (
+            SELECT rank, arraySort(groupArray((iteration, assumeNotNull(parameters_checksum)))) AS first_ones
+            FROM rank_iterations FINAL
+            WHERE job = {job:String} AND attempt = wanted AND parameters_checksum IS NOT NULL AND iteration <
+                (SELECT min(iteration) FROM iterations WHERE job = {job:String} AND attempt = wanted) + 8
+                AND (SELECT count() FROM sets) = 0
+            GROUP BY rank
+        )
+        GROUP BY first_ones
+    ),
     places AS
     (
-        SELECT rank, replicas_of, host, gpu
-        FROM jobs FINAL
-        WHERE job = {job:String} AND attempt = wanted AND replicas_of IS NOT NULL
+        SELECT own.rank AS rank, own.replicas_of AS replicas_of, known.host AS host, known.gpu AS gpu
+        FROM
+        (
+            SELECT rank, replicas_of FROM sets
+            UNION ALL
+            SELECT arrayJoin(ranks) AS rank, arrayMin(ranks) AS replicas_of FROM alike
+        ) AS own
+        LEFT JOIN
+        (SELECT rank, host, gpu FROM jobs FINAL WHERE job = {job:String} AND attempt = wanted) AS known
+            ON known.rank = own.rank
     ),
     sides AS
     (

@@ -61,7 +61,7 @@ class Recording:
 
     def with_more_rows(self, schema: str, more: Columns) -> Recording:
         """Return the same recording with rows added to a table."""
-        table = self.tables[schema]
+        table = self.tables.get(schema)  # a recording of before audits has none
         return self.with_table(schema, {name: np.concatenate([table[name], more[name]]) for name in table})
 
     def with_communicators(self, communicators: Sequence[Communicator]) -> Recording:
@@ -81,8 +81,8 @@ class Recording:
         return assemble_trace(self.job, self._table_file)
 
     def _table_file(self, schema: str) -> TableFile | None:
-        table = self.tables[schema]
-        if not len(table["rank"]) and schema != "commops":
+        table = self.tables.get(schema)  # audits are among the iterations
+        if table is None or (not len(table["rank"]) and schema != "commops"):
             return None
         ids = [communicator.id for communicator in self.job.communicators]
         names = {"operator": OPERATORS, "path": PATHS, "phase": PHASES, "communicator": ids, "device": self.devices}

@@ -14,7 +14,7 @@ from irregulars.detectors.numerics.job_trend import JobTrend
 from irregulars.detectors.numerics.thresholds import NUMERIC
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace, write_trace
 from tests.streams.judged_streams import MonitoredJob, in_order
 from tests.streams.lockstep_job import MS, LockstepJob
@@ -61,6 +61,7 @@ def audit(job: LockstepJob, every: int, wrong: int | None, voters: int = RANKS) 
         for rank in range(voters):
             told = next(row for row in job.iteration_rows[rank] if row["iteration"] == number)
             checksum = number + (rank == wrong and number >= WRONG)
+            told["phase"] = PHASES.index("eval")  # an audit makes its iteration longer
             job.iteration_rows[rank].append({**told, "audit_of_rank": 0, "audit_checksum": checksum})
     for rows in job.iteration_rows.values():
         rows.sort(key=lambda row: row["iteration"])
@@ -176,8 +177,16 @@ def test_a_spike_of_a_rank_becomes_a_corruption_when_its_replicas_say_so() -> No
 
 
 def test_what_is_equal_again_is_recovered() -> None:
-    last = told(trained(on(2, {"parameters_checksum": another}, WRONG + 5)))[-1]
+    last = told(trained(on(2, {"grad_norm": times(1.5)}, WRONG + 5)))[-1]
     assert (last.close_reason, last.iterations) == ("recovered", (WRONG, WRONG + 5))
+
+
+def test_a_part_of_the_parameters_that_comes_up_again_is_the_same_corruption() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        on(2, {"parameters_checksum": lambda own: own ^ (number % 32 == 3)})(number, rank, row)
+
+    (last,) = {one.verdict_id: one for one in told(trained(spoil))}.values()
+    assert (last.close_reason, last.iterations) == ("finished", (67, 100))
 
 
 def test_audits_of_which_two_ranks_disagree_name_nobody_alone() -> None:

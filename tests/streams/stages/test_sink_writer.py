@@ -109,8 +109,10 @@ def test_all_rows_reach_the_sink(run_with: RunWith, letters: Letters) -> None:
 
     sink = MemorySink()
     run_with(sink, work)
-    counts = {name: sink.read(name).num_rows for name in ("jobs", "iterations", "rank_iterations", "verdicts")}
-    assert counts == {"jobs": 4, "iterations": 40, "rank_iterations": 160, "verdicts": 1}
+    counts = {
+        name: sink.read(name).num_rows for name in ("jobs", "iterations", "rank_iterations", "audits", "verdicts")
+    }
+    assert counts == {"jobs": 4, "iterations": 40, "rank_iterations": 160, "audits": 8, "verdicts": 1}
     assert (sink.read("bandwidth").num_rows, letters.sent) == (240, [])
 
 
