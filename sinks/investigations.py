@@ -114,7 +114,7 @@ def shipped_investigations() -> Mapping[str, Investigation]:
     """Return the shipped investigations by name.
 
     >>> sorted(shipped_investigations())[0]
-    'bandwidth_of_rank'
+    'audits_apart'
     """
     folder = files("irregulars.sinks").joinpath("sql", "investigations")
     paths = sorted((path for path in folder.iterdir() if path.name.endswith(".sql")), key=lambda path: path.name)

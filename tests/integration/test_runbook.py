@@ -32,6 +32,7 @@ KINDS = {
     "slow_rank": "gloo-slow-compute", "slow_nic": "gloo-slow-nic", "slow_link": "gloo-slow-link",
     "slow_communicator": "bench/tp2pp2dp2-spine", "slow_stage": "bench/tp2pp2dp2-stage",
     "imbalance": "bench/tp2pp2dp2-imbalance", "hang": "bench/pp4dp2-hang-inside",
+    "corruption": "numerics/weight-exponent-fp32", "loss_spike": "numerics/batch-of-all-fp32",
 }  # fmt: skip
 """Kinds of verdicts, and a recording of each. A detector's own verdict (`custom`) has none."""
 
