@@ -60,6 +60,7 @@ class FindingsState:
     agreed: set[int] = field(default_factory=set)  # announced sets whose checksums were equal once
     peers: dict[str, PeerState] = field(default_factory=dict)
     trends: dict[str, TrendState] = field(default_factory=dict)
+    unsettled: int = 0  # iterations in which ranks find new places: the job's loss or norm jumped, on other data
     was_finite: bool = False
     infinite: int = 0  # newest iterations in a row in which something was not finite
 
@@ -85,6 +86,7 @@ class Findings:
         infinite = list(self._not_finite(rank, columns))
         standing_out = list(self._peers(rank, columns))
         jumps = list(self._jumps(columns)) if not infinite else []
+        self.state.unsettled = 2 * NUMERIC.warm_up if jumps else max(self.state.unsettled - 1, 0)
         self._learn_trends(columns)
         return [*corrupt, *infinite, *standing_out, *jumps]
 
@@ -162,7 +164,7 @@ class Findings:
             if name not in columns:
                 continue
             watch = PeerOutliers(self.state.peers.setdefault(name, PeerState()))
-            found = watch.observe(rank, columns[name])
+            found = watch.observe(rank, columns[name], is_settled=not self.state.unsettled)
             for one in found[:MOST_NAMED]:
                 what = f"{_NAMES[name]} of rank {one.rank} is {one.times:.3g} times what its peers' say"
                 text = f"{what}, {one.sigmas:.0f} of its usual deviations away"

@@ -49,10 +49,11 @@ class PeerOutliers:
     def __init__(self, state: PeerState | None = None) -> None:
         self.state = state or PeerState()
 
-    def observe(self, rank: Ints, values: Floats) -> list[Outlier]:
+    def observe(self, rank: Ints, values: Floats, *, is_settled: bool = True) -> list[Outlier]:
         """Take in one iteration; return the ranks that stand out, most first.
 
         `rank`: ascending. `values`: positive and finite ones are compared; the others say nothing here.
+        `is_settled`: else only what is gross stands out.
         """
         is_comparable: Flags = np.isfinite(values) & (values > 0)
         rank, logs = rank[is_comparable], np.log(values[is_comparable])
@@ -67,7 +68,7 @@ class PeerOutliers:
         limit = max(NUMERIC.peer_deviations, NUMERIC.peer_times * max(own.furthest, default=0.0))
         # How far tails reach is learned after the usual places are; until then only what is gross stands out.
         is_gross = (np.abs(left) > _GROSS) & (own.seen >= NUMERIC.warm_up)
-        is_out: Flags = (sigmas > limit) & (is_gross | (own.seen >= 2 * NUMERIC.warm_up))
+        is_out: Flags = (sigmas > limit) & (is_gross | (is_settled and own.seen >= 2 * NUMERIC.warm_up))
         if 2 * int(is_out.sum()) > len(rank):  # then they are not the ones that stand out
             is_out = np.zeros(len(rank), dtype=np.bool_)
         self._learn(at, left, sigmas, is_out)
