@@ -246,7 +246,11 @@ def audit(
     """
     _require_at_least(2, "every", every)
     session = _running()
-    return (lambda batch: None) if session is None else session.audit(model, compute, every, process_group)
+    if session is None:
+        from irregulars.producers.torch_hook.audits import declined
+
+        return declined(model, every, process_group)
+    return session.audit(model, compute, every, process_group)
 
 
 def follow(optimizer: Any) -> None:

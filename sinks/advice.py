@@ -126,16 +126,6 @@ def _host(suspect: Suspect | None) -> str:
     return suspect.host or f"the host of {name_ranks(suspect.ranks)}"
 
 
-CHECKSUM_STEPS: Final = 64
-"""Iterations in which `torch_comms.watch_numerics` sums all parameters once: so late an error may be seen."""
-
-
-def trusted_before(verdict: Verdict) -> int | None:
-    """Return the first doubtful iteration: checkpoints that were written before it can be trusted; None: all can."""
-    is_doubtful = "roll_back" in _actions(verdict.kind, _first(verdict))
-    return verdict.iterations[0] - CHECKSUM_STEPS if is_doubtful else None
-
-
 def _first(verdict: Verdict) -> Suspect | None:
     return verdict.suspects[0] if verdict.suspects else None
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
-from irregulars.messages.announcements import Announcement
+from irregulars.messages.announcements import Announcement, ranks_to_runs
 from irregulars.messages.records import KINDS
 
 
@@ -268,8 +268,16 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
         stage_of=_stages(announcements),
         kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
         unlogged=_unlogged(announcements),
-        replica_set={a.rank: min(a.replicas) for a in announcements if a.replicas},
+        replica_set=_replica_sets(announcements),
     )
+
+
+def _replica_sets(announcements: Sequence[Announcement]) -> dict[int, int]:
+    found = {}
+    for one in announcements:
+        if one.replicas is not None and one.rank in one.replicas:
+            found[one.rank] = min(first for first, _, _ in ranks_to_runs(one.replicas))
+    return found
 
 
 def _unlogged(announcements: Sequence[Announcement]) -> frozenset[int]:

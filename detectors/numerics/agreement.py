@@ -77,6 +77,7 @@ def count_votes(rank: Ints, of_rank: Ints, checksum: Ints) -> Vote:
     >>> count_votes(*ring).suspects.tolist()
     [1]
     """
+    rank, of_rank, checksum = np.unique(np.stack([rank, of_rank, checksum]), axis=1)  # a row may come twice
     found = compare(of_rank, checksum)
     is_bad = found.is_odd | found.is_split
     voters, apart = len(np.unique(rank[found.is_compared])), len(np.unique(of_rank[is_bad]))

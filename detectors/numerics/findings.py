@@ -21,13 +21,15 @@ from irregulars.words import name_ranks
 MOST_NAMED: Final = 8
 """Ranks of one finding at most: of more that differ nobody could say which one is broken."""
 
-EQUAL: Final = ("parameters_checksum", "grad_norm", "loss")
-"""Columns that may be equal by nature: of replicas, after a reduction."""
+EQUAL: Final = ("parameters_checksum", "grad_norm")
+"""Columns that may be equal by nature: of replicas, after a reduction. Rounded losses are so by chance."""
 
 OWN: Final = ("local_grad_norm", "loss")  # columns that show a rank's own work, before any reduction
 _FLOATS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms")
 _SKIPPED: Final = 3
 """Gradients of all ranks may be infinite in fewer iterations in a row: loss scaling skips such a step by design."""
+
+_LEAST_OTHERS: Final = 2  # of one other rank alone nobody can tell that it is the rule
 
 _NAMES: Final = {"loss": "loss", "grad_norm": "gradient norm", "local_grad_norm": "own gradient norm"}
 
@@ -115,19 +117,19 @@ class Findings:
         own = self.state.equal.setdefault(name, EqualState())
         if not np.isin(rank, own.ranks).all():  # others may be missing in this iteration
             own.ranks, own.sets, own.seen = rank.copy(), np.zeros(len(rank), dtype=np.int64), 0
-        if own.seen >= NUMERIC.equal_iterations:
+        if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.equal_norms):
             return own.sets[np.searchsorted(own.ranks, rank)], False
         if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
             own.sets, own.seen = refine(own.sets, values, is_known), own.seen + 1
         return np.full(len(rank), -1), False
 
     def _with_history(self, sets: Ints, found: Agreement) -> Agreement:
-        """Leave out sets without a majority that never agreed: they are no replicas, whatever was announced."""
+        """Leave out sets that never agreed as a whole: they are no replicas, whatever was announced."""
         is_bad = found.is_odd | found.is_split
         good = np.unique(sets[found.is_compared & ~np.isin(sets, sets[is_bad])])
         self.state.agreed.update(good.tolist())
         is_believed = np.isin(sets, list(self.state.agreed))
-        return found._replace(is_split=found.is_split & is_believed)
+        return found._replace(is_odd=found.is_odd & is_believed, is_split=found.is_split & is_believed)
 
     # --- values that are not finite ---------------------------------------------------------------------------------
 
@@ -145,10 +147,11 @@ class Findings:
         self.state.infinite += 1
         for name in (*OWN, "not_finite", "grad_norm"):  # what is nearest to one rank's own work names it
             count = int(bad[name].sum()) if name in bad else 0
-            if count and 2 * count <= len(rank) and count <= MOST_NAMED:
+            others = int((~bad[name] & ~np.isnan(columns[name])).sum()) if count else 0
+            if count and count <= min(others, MOST_NAMED) and others >= _LEAST_OTHERS:
                 named = tuple(rank[bad[name]].tolist())
                 what = _NAMES.get(name, "part of loss and gradients")
-                text = f"{what} of {name_ranks(named)} is not finite, that of the other {len(rank) - count} ranks is"
+                text = f"{what} of {name_ranks(named)} is not finite, that of {others} other ranks is"
                 yield Finding("loss_spike", name, named, text, is_grave)
                 return
         if not is_grave and self.state.infinite < _SKIPPED:
@@ -205,19 +208,20 @@ def _job_value(columns: Mapping[str, Column], name: str) -> float:
 
 def _differing(name: str, rank: Ints, sets: Ints, found: Agreement, values: Column) -> Iterator[Finding]:
     sensor, is_checksum = ("checksum", True) if name == EQUAL[0] else (name, False)
-    for own in np.unique(sets[found.is_odd]).tolist():
-        in_set = sets == own
-        odd = rank[in_set & found.is_odd].tolist()
-        right = rank[in_set & ~found.is_odd].tolist()
-        for one in odd[:MOST_NAMED]:
-            yield Finding("corruption", sensor, (one,), _differs_text(name, one, right, values[rank == one],
-                          values[rank == right[0]]), is_checksum)  # fmt: skip
-    for own in np.unique(sets[found.is_split]).tolist():
-        members = rank[(sets == own) & found.is_split].tolist()
-        named = tuple(members) if len(members) <= MOST_NAMED else ()
-        what = "parameters" if is_checksum else f"values of {_NAMES[name]} after the reduction"
+    what = "parameters" if is_checksum else f"values of {_NAMES[name]} after the reduction"
+    odd = rank[found.is_odd].tolist()
+    if len(odd) > MOST_NAMED:
+        text = f"{what} of {len(odd)} ranks differ from their replicas'"
+        yield Finding("corruption", sensor, (), text, is_checksum)
+        return
+    for one in odd:
+        right = rank[(sets == sets[rank == one]) & ~found.is_odd].tolist()
+        values_of = (values[rank == other] for other in (one, right[0]))
+        yield Finding("corruption", sensor, (one,), _differs_text(name, one, right, *values_of), is_checksum)
+    if found.is_split.any():
+        members = rank[found.is_split].tolist()
         text = f"{what} of {name_ranks(members)} differ, which should be equal; no majority says which are right"
-        yield Finding("corruption", sensor, named, text, is_checksum)
+        yield Finding("corruption", sensor, (), text, is_checksum)
 
 
 def _differs_text(name: str, one: int, right: Sequence[int], value: Column, other: Column) -> str:
@@ -235,8 +239,11 @@ def _by_audits(rank: Ints, audits: Ragged | None) -> Iterator[Finding]:
     vote = count_votes(audits.of_entries(rank), audits["of_rank"], audits["checksum"])
     if not vote.apart:
         return
-    named, others = tuple(vote.suspects.tolist()), f"{vote.voters} ranks that did it again"
+    named = tuple(vote.suspects.tolist())
+    if not named or 2 * len(named) >= vote.voters:
+        text = f"{vote.voters} ranks computed unlike gradients for the same data; no majority says which are right"
+        yield Finding("corruption", "audit", (), text, is_grave=True)
+        return
+    others = f"{vote.voters} ranks that did it again"
     text = f"{name_ranks(named)} computed other gradients than the others for the same data, of {others}"
-    if len(named) > 1:
-        text = f"one of {name_ranks(named)} computed other gradients for the same data, no majority says which"
-    yield Finding("corruption", "audit", named if len(named) <= MOST_NAMED else (), text, is_grave=True)
+    yield Finding("corruption", "audit", named[:MOST_NAMED], text, is_grave=True)

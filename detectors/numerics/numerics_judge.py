@@ -125,7 +125,9 @@ class NumericsJudge:
     def _of(self, finding: Finding, iteration: int, time_ns: int) -> OpenNumeric:
         """Give a finding to the verdict that it is of, a new one if there is none."""
         for one in self._state.open:
-            is_same = bool(set(finding.ranks) & set(one.ranks)) or not finding.ranks
+            if not finding.ranks and one.ranks and worse(one.severity, _severity(finding)) == one.severity:
+                return one  # the job feels what this rank did; it says nothing more about the rank
+            is_same = bool(set(finding.ranks) & set(one.ranks)) or not (finding.ranks or one.ranks)
             if is_same or (not one.ranks and one.first == iteration):
                 one.see(finding, iteration, time_ns)
                 return one

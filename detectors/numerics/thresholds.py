@@ -15,6 +15,9 @@ class NumericThresholds:
     equal_iterations: int = threshold(8, "iterations",
         "Ranks whose values were equal bit by bit in the first ones are held to be equal from there on.",
         "chosen: float64 values of different data are equal by chance in none")  # fmt: skip
+    equal_norms: int = threshold(32, "iterations",
+        "The same of gradient norms, which sources may round.",
+        "chosen: half the memory; rounded values that only seem equal part in fewer")  # fmt: skip
     memory: int = threshold(64, "iterations",
         "Over about as many the usual level, its slope and its noise are learned.",
         "the robust window of the trial with 350 injected bit flips: 64 steps")  # fmt: skip

@@ -36,35 +36,35 @@ class _Place:
     is_on_device: bool
 
 
-class Audit:
-    """Called with this rank's micro-batch before each step; each `every`-th call audits one rank, in turn.
+def declined(model: Any, every: int, group: Any) -> Callable[[Any], None]:
+    """Return what a rank calls that can't audit: it says so once to the others, who would wait for it else."""
+    try:
+        return _Vote(model, every, group, can_audit=False)
+    except Exception:  # without torch, or with a model that we don't know, nobody waits
+        return lambda batch: None
 
-    `compute(model, batch)` computes a loss and calls `backward`. It is given the model inside DDP, which reduces
-    nothing. Gradients, random numbers and the model's buffers are as before when a call returns.
-    """
 
-    def __init__(
-        self, iterations: Iterations, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any,
-        on_error: Callable[[Exception], None],
-    ) -> None:  # fmt: skip
-        self._iterations, self._compute, self._every, self._on_error = iterations, compute, every, on_error
-        self._model, self._wrapper = inner_of(model), model
+class _Vote:
+    """Counts the calls; at the first that is due all ranks of the group say whether they can audit."""
+
+    def __init__(self, model: Any, every: int, group: Any, *, can_audit: bool) -> None:
+        self._every, self._wrapper, self._model = every, model, inner_of(model)
         self._group = group_of(model) if group is None else group
         self._calls = 0
-        reason = self._obstacle()
-        self._is_possible = reason is None
-        if reason is not None:
-            self._log_none(reason)
+        self._obstacle_found = self._obstacle()
+        self._can_audit = can_audit
+        self._is_agreed: bool | None = None if self._obstacle_found is None else False
 
     def __call__(self, batch: Any) -> None:
-        """Audit, if it is time to; a collective of the group then."""
+        """Take part in the vote, if it is due."""
         self._calls += 1
-        if not self._is_possible or self._calls % self._every:
-            return
-        try:
-            self._audit(batch)
-        except Exception as error:
-            self._on_error(error)
+        if not self._calls % self._every:
+            self._agree()
+
+    def _agree(self) -> bool:
+        if self._is_agreed is None:
+            self._is_agreed = self._all_can(self._can_audit)
+        return self._is_agreed
 
     def _obstacle(self) -> str | None:
         from torch import distributed
@@ -79,6 +79,52 @@ class Audit:
         if getattr(self._wrapper, "find_unused_parameters", False):
             return "DDP with find_unused_parameters would count the audit's use of parameters"
         return None
+
+    def _all_can(self, can: bool) -> bool:
+        """Whether something went well on all ranks of the group."""
+        import torch
+        from torch import distributed
+
+        votes = torch.tensor([int(can)], dtype=torch.int32, device=self._device())
+        distributed.all_reduce(votes, distributed.ReduceOp.MIN, group=self._group)
+        return bool(int(votes))
+
+    def _device(self) -> Any:
+        """Return the device whose tensors the group sends."""
+        from torch import distributed
+
+        is_nccl = "nccl" in str(distributed.get_backend(self._group))
+        return next(self._model.parameters()).device if is_nccl else "cpu"
+
+
+class Audit(_Vote):
+    """Called with this rank's micro-batch before each step; each `every`-th call audits one rank, in turn.
+
+    `compute(model, batch)` computes a loss and calls `backward`. It is given the model inside DDP, which reduces
+    nothing. Gradients, random numbers and the model's buffers are as before when a call returns.
+    """
+
+    def __init__(
+        self, iterations: Iterations, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any,
+        on_error: Callable[[Exception], None],
+    ) -> None:  # fmt: skip
+        super().__init__(model, every, group, can_audit=True)
+        self._iterations, self._compute, self._on_error = iterations, compute, on_error
+        if self._obstacle_found is not None:
+            self._log_none(self._obstacle_found)
+
+    def __call__(self, batch: Any) -> None:
+        """Audit, if it is time to; a collective of the group then."""
+        self._calls += 1
+        if self._is_agreed is False or self._calls % self._every:
+            return
+        try:
+            if self._agree():
+                self._audit(batch)
+            else:
+                self._log_none("a rank of the group can't audit")
+        except Exception as error:
+            self._on_error(error)
 
     def _log_none(self, reason: str) -> None:
         _LOG.warning("event=torch_comms_no_audits reason=%r training=unaffected", reason)
@@ -96,7 +142,7 @@ class Audit:
                 return
             found = self._gradients(given)
             if number == 0 and not self._is_repeatable(found, self._gradients(given)):
-                self._is_possible = False
+                self._is_agreed = False
                 self._log_none("most ranks got other bits from the same computation: it is not deterministic")
             elif found is not None:
                 give(of_rank, Checksum(found))
@@ -113,13 +159,6 @@ class Audit:
         return 2 * int(differs) < distributed.get_world_size(self._group)
 
     # --- what all ranks compute from ------------------------------------------------------------------------------
-
-    def _device(self) -> Any:
-        """Return the device whose tensors the group sends."""
-        from torch import distributed
-
-        is_nccl = "nccl" in str(distributed.get_backend(self._group))
-        return next(self._model.parameters()).device if is_nccl else "cpu"
 
     def _sent(self, batch: Any) -> tuple[bytes, list[tuple[Any, Any]]] | None:
         """Return the batch, with buffers and random states, as its tree, and its tensors' kinds and bytes.
@@ -158,7 +197,15 @@ class Audit:
         tree, kinds = head[0]
         lengths = [dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in kinds]
         starts = np.cumsum([0, *(-(-one // _ALIGNED) * _ALIGNED for one in lengths)]).tolist()
-        packed = torch.zeros(starts[-1], dtype=torch.uint8, device=device)
+        packed = torch.empty(0, dtype=torch.uint8)
+        has_room = True
+        try:
+            packed = torch.zeros(starts[-1], dtype=torch.uint8, device=device)
+        except Exception as error:  # no memory, on this rank alone
+            self._on_error(error)
+            has_room = False
+        if not self._all_can(has_room):
+            return None
         parts = [packed[start : start + length] for start, length in zip(starts, lengths, strict=False)]
         if sent is not None:
             for part, (_, own) in zip(parts, sent[1], strict=True):
@@ -182,8 +229,8 @@ class Audit:
         import torch
 
         parameters = [one for one in self._model.parameters() if one.requires_grad]
-        with self._as_before(parameters):
-            try:
+        try:
+            with self._as_before(parameters):
                 batch, buffers, states = given()
                 with torch.no_grad():
                     for own, other in zip(self._model.buffers(), buffers, strict=True):
@@ -191,9 +238,9 @@ class Audit:
                 _set_random_states(states)
                 self._compute(self._model, batch)
                 return sum_of([one.grad for one in parameters if one.grad is not None])
-            except Exception as error:
-                self._on_error(error)
-                return None
+        except Exception as error:
+            self._on_error(error)
+            return None
 
     @contextmanager
     def _as_before(self, parameters: Sequence[Any]) -> Iterator[None]:

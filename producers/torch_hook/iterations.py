@@ -197,9 +197,9 @@ class Iterations:
             columns[name] = np.array([math.nan if one is None else _figure(one) for one in own])
         checksums = (row.checksum if audit is None else UNKNOWN for row, audit in lines)
         audits = [(UNKNOWN, UNKNOWN) if audit is None else audit for _, audit in lines]
-        columns["parameters_checksum"] = np.array(list(map(int, checksums)), dtype=np.int64)
+        columns["parameters_checksum"] = np.array(list(map(_checksum, checksums)), dtype=np.int64)
         columns["audit_of_rank"] = np.array([of_rank for of_rank, _ in audits], dtype=np.int64)
-        columns["audit_checksum"] = np.array([int(checksum) for _, checksum in audits], dtype=np.int64)
+        columns["audit_checksum"] = np.array([_checksum(checksum) for _, checksum in audits], dtype=np.int64)
         return columns
 
     def _begin(self, number: int, now: Boundary) -> None:
@@ -219,7 +219,17 @@ class Iterations:
             self._current.phase = self._phase
 
 
+def _checksum(value: SupportsInt) -> int:
+    try:
+        return int(value)
+    except RuntimeError:  # as below
+        return UNKNOWN
+
+
 def _figure(value: SupportsFloat) -> float:
     """Return a figure as it is sent: infinity where it is no finite number, since NaN says that it is unknown."""
-    number = float(value)
+    try:
+        number = float(value)
+    except RuntimeError:  # of a device that failed: the rows of a crash matter most
+        return math.nan
     return number if math.isfinite(number) else math.inf

@@ -124,7 +124,7 @@ class NumericsWatch:
 
         def call(*args: Any) -> None:
             number = self._iterations.running
-            if number is None or number % self._every:
+            if number is None or number % self._every or _is_captured():
                 return
             try:
                 hook(*first, *args)
@@ -282,3 +282,11 @@ def _together(norms: Sequence[Any]) -> Any:
     if isinstance(norms[0], float):
         return math.hypot(*norms)
     return torch.linalg.vector_norm(torch.stack(list(norms)).double())
+
+
+def _is_captured() -> bool:
+    """Whether the stream is captured into a graph: then nothing may be recorded in it."""
+    import torch
+
+    is_used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call, unused-ignore]
+    return is_used and torch.cuda.is_current_stream_capturing()

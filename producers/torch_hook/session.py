@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from irregulars.producers.torch_hook.audits import Audit
+from irregulars.producers.torch_hook.audits import Audit, declined
 from irregulars.producers.torch_hook.exporters import Exporter
 from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary, DeviceClock
 from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
@@ -151,7 +151,7 @@ class Session:
             return Audit(self.iterations, model, compute, every, group, partial(self.troubles.add, what="audit"))
         except Exception as error:
             self.troubles.add(error, "audit")
-            return lambda batch: None
+            return declined(model, every, group)
 
     def _share(self, model: Any, process_group: Any) -> bool:
         """Announce which ranks hold the same parameters, of the first model of which that is known.

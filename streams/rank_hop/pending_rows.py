@@ -30,6 +30,8 @@ that marks some iterations and then runs on for hours must not fill the worker: 
 MOST_NAMES: Final = 1 << 16
 """Communicators of one rank in an attempt, whose names are kept: batches number theirs with 16 bits."""
 
+_MOST_AUDITS: Final = 64  # of one rank in one iteration: it computes its own micro-batch again, and one or two more
+
 _NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
                    for name in OPERATOR_COLUMNS}  # fmt: skip
 
@@ -216,7 +218,9 @@ class PendingRows:
             elif self.closed_through is not None and number <= self.closed_through:
                 self._late_rows += 1
             elif times.audit is not None:
-                self.audits.setdefault(number, []).append(times.audit)
+                own = self.audits.setdefault(number, [])
+                if times.audit not in own and len(own) < _MOST_AUDITS:
+                    own.append(times.audit)
             else:
                 self.iterations[number] = times
                 self.closes_ns[number] = closing_time_ns(times)
@@ -303,9 +307,9 @@ class PendingRows:
         self._recount()
         for number in numbers:
             self.starts_ns.pop(number, None)
-            self.audits.pop(number, None)
             if number in self.iterations:
                 del self.iterations[number], self.closes_ns[number]
+        self.audits = {number: own for number, own in self.audits.items() if number > numbers[-1]}
         self._find_first_closes()
         return taken
 

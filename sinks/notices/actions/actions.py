@@ -19,7 +19,7 @@ from irregulars.kafka.lasting_producer import LastingProducer, Record
 from irregulars.messages.bounds import LATEST_NS
 from irregulars.messages.judgements import Suspect, Verdict, decode_verdict
 from irregulars.messages.records import VERSION, decode_json, encode_json
-from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour, name_device, plan_of, trusted_before
+from irregulars.sinks.advice import gpu_hours_lost, gpu_hours_per_hour, name_device, plan_of
 from irregulars.sinks.notices.notice import Notice, written
 from irregulars.validation import Count, Integer, JobName, Name, NotNegative, Rank, Share, Text, checked, one_of
 from irregulars.words import name_kind
@@ -50,7 +50,6 @@ class Action:
     gpu_hours_lost_per_hour: float | None  # while the cause is there (`sinks.advice`); None also where it is over
     expires_at_ns: int | None  # until when it may be begun, ns since the epoch; None also: without an end
     reason: str  # one line for people
-    trusted_before: int | None = None  # of ``roll_back``: checkpoints of iterations before this one can be trusted
 
 
 def actions_of(notice: Notice) -> tuple[Action, ...]:
@@ -119,8 +118,7 @@ def _proposed(verdict: Verdict, action: str, suspect: Suspect) -> Action:
     expires_at_ns = None if verdict.time_ns is None else min(verdict.time_ns + TIME_TO_LIVE_NS[action], LATEST_NS)
     percent = min(round(100 * suspect.probability), 99)  # nobody is ever 100% sure
     reason = f"{name_kind(verdict.kind)} in {verdict.job}: {name_device(suspect)}, {percent}% sure"
-    proposed = _action(verdict, action, "proposed", suspect, expires_at_ns, reason)
-    return replace(proposed, trusted_before=trusted_before(verdict)) if action == "roll_back" else proposed
+    return _action(verdict, action, "proposed", suspect, expires_at_ns, reason)
 
 
 def _action(
@@ -202,7 +200,6 @@ def _to_json(action: Action) -> dict[str, Any]:
         "probability": probability, "gpu_hours_lost": action.gpu_hours_lost,
         "gpu_hours_lost_per_hour": action.gpu_hours_lost_per_hour, "expires_at_ns": action.expires_at_ns,
         "device": device | {"ranks": list(action.suspect.ranks)},
-        **({} if action.trusted_before is None else {"trusted_before": action.trusted_before}),
     }  # fmt: skip
 
 
@@ -223,7 +220,7 @@ def _action_of(found: _Action) -> Action:
     )  # fmt: skip
     return Action(
         found.action_id, found.action, "proposed" if found.state == "proposed" else "withdrawn", suspect,
-        found.gpu_hours_lost, found.gpu_hours_lost_per_hour, found.expires_at_ns, found.reason, found.trusted_before,
+        found.gpu_hours_lost, found.gpu_hours_lost_per_hour, found.expires_at_ns, found.reason,
     )  # fmt: skip
 
 
@@ -253,7 +250,6 @@ class _Action:
     gpu_hours_lost_per_hour: NotNegative | None
     expires_at_ns: Integer | None
     device: _Device
-    trusted_before: Integer | None = None
 
 
 @dataclass(frozen=True, slots=True)

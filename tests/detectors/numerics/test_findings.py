@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from irregulars.detectors.numerics.agreement import count_votes
 from irregulars.detectors.numerics.findings import MOST_NAMED, Finding, Findings
 from irregulars.messages.evidence import NUMERIC_COLUMNS
 from irregulars.messages.ragged import Ragged
@@ -51,3 +52,8 @@ def test_tails_that_are_heavy_are_no_spikes() -> None:
             columns = {name: np.exp(0.05 * random.standard_t(5, 4) + random.normal(0, 0.2)) for name in names}
             found += judge.observe(RANK, columns, None, np.full(4, -1))
     assert len(found) <= 3, found
+
+
+def test_a_vote_that_comes_twice_counts_once() -> None:
+    rank, checksum = np.array([0, 1, 2, 2, 2, 2, 3]), np.array([9, 9, 5, 5, 5, 5, 9])
+    assert count_votes(rank, np.zeros(7, dtype=np.int64), checksum).suspects.tolist() == [2]

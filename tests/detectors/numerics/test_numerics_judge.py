@@ -149,13 +149,13 @@ def test_a_directory_holds_all_that_is_judged(tmp_path: Path) -> None:
         assert (verdict.kind, tuple(one.rank for one in verdict.suspects)) == (kind, ranks)
 
 
-def test_two_replicas_that_differ_name_both() -> None:
+def test_two_replicas_that_differ_name_nobody() -> None:
     def spoil(number: int, rank: int, row: Row) -> None:
         row["parameters_checksum"] += rank // 2  # ranks 0 and 1 are replicas of each other, as are 2 and 3
         on(1, {"parameters_checksum": another})(number, rank, row)
 
     first = told(trained(spoil, replicas=False))[0]
-    assert [(one.rank, one.probability) for one in first.suspects] == [(0, 0.45), (1, 0.45)]
+    assert (first.kind, first.severity, first.suspects) == ("corruption", "page", ())
 
 
 def test_replicas_that_were_never_equal_are_none() -> None:
@@ -189,9 +189,34 @@ def test_a_part_of_the_parameters_that_comes_up_again_is_the_same_corruption() -
     assert (last.close_reason, last.iterations) == ("finished", (67, 100))
 
 
-def test_audits_of_which_two_ranks_disagree_name_nobody_alone() -> None:
+def test_audits_of_which_two_ranks_disagree_name_nobody() -> None:
     first = told(trained(replicas=False, every=20, wrong=1, voters=2))[0]
-    assert [one.rank for one in first.suspects] == [0, 1]
+    assert (first.kind, first.suspects) == ("corruption", ())
+
+
+def test_a_loss_that_one_rank_alone_reports_accuses_nobody() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        row["loss"] = math.nan if rank else math.inf if number >= WRONG else row["loss"]
+
+    found = told(trained(spoil))
+    assert {(one.kind, one.suspects) for one in found} == {("loss_spike", ())}
+
+
+def test_rounded_losses_are_not_held_to_be_equal() -> None:
+    def spoil(number: int, _: int, row: Row) -> None:
+        row["loss"] = round(3.0 + np.random.default_rng([number, _]).normal(0, 0.003), 2)
+
+    assert told(trained(spoil)) == []
+
+
+def test_the_job_s_own_trouble_is_not_put_on_a_rank() -> None:
+    def spoil(number: int, rank: int, row: Row) -> None:
+        if rank == 2 and number == WRONG:
+            row["local_grad_norm"] *= 50
+        row["loss"] = math.inf if number >= WRONG + 5 else row["loss"]
+
+    last = {one.verdict_id: one for one in told(trained(spoil))}.values()
+    assert [(tuple(s.rank for s in one.suspects), one.severity) for one in last] == [((2,), "ticket"), ((), "page")]
 
 
 def test_a_loss_that_is_never_known_is_no_spike() -> None:
