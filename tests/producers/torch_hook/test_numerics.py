@@ -229,3 +229,47 @@ def test_a_checksum_shows_any_bit_and_any_swap(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+WITHOUT_ONE = """
+import os, sys
+from datetime import timedelta
+import torch
+from torch import distributed
+from irregulars import torch_comms
+from irregulars.producers.torch_hook import audits, session
+rank = int(os.environ["RANK"])
+if rank == 1 and sys.argv[2] == "start":
+    session.Session.start = lambda self: 1 / 0
+if rank == 1 and sys.argv[2] == "set aside":
+    audits.Audit._as_before = lambda *_: 1 / 0
+store = f"file://{sys.argv[1]}/store"
+distributed.init_process_group("gloo", store, timeout=timedelta(seconds=20), rank=rank, world_size=3)
+torch_comms.start(trace_dir=sys.argv[1] + "/trace", hook="python")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+compute = lambda model, batch: model(batch).sum().backward()
+audit = torch_comms.audit(model, compute, every=2)
+for _ in range(6):
+    batch = torch.full((2, 4), float(rank))
+    audit(batch)
+    compute(model, batch)
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("failing", ["start", "set aside"])
+def test_a_rank_that_can_not_audit_holds_up_no_other(tmp_path: Path, failing: str) -> None:
+    (tmp_path / "train.py").write_text(WITHOUT_ONE)
+    own = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}
+    command = [sys.executable, "-W", "ignore", "train.py", str(tmp_path), failing]
+    ranks = [
+        subprocess.Popen(command, cwd=tmp_path, env=own | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
+                         stderr=subprocess.PIPE)
+        for rank in range(3)
+    ]  # fmt: skip
+    try:
+        said = [rank.communicate(timeout=LIMIT_S)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
