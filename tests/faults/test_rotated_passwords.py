@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import database_settings
 from irregulars.kafka.access_roles import ROLES, grant, rights_of
+from irregulars.kafka.log_reader import LogReader
 from irregulars.kafka.login_password import new_producer
 from irregulars.kafka.topic_admin import create_topics
 from irregulars.kafka.topics import TopicSettings
@@ -99,6 +101,9 @@ def test_a_new_password_of_kafka_is_taken_from_its_file_by_all_that_run(
     running = {name: start(*command) for name, command in commands(tmp_path).items()}
     wait_until(lambda: says(running["worker"], "event=restored hop=job"), "the partition")
     wait_until(lambda: says(running["notify"], "event=loaded"), "what was told")
+    jobs = PREFIX + "jobs"
+    with closing(LogReader(broker.bootstrap, {})) as reader:  # who was never let in takes it for a wrong password
+        wait_until(lambda: any(reader.read_tail(jobs, one) for one in reader.partitions(jobs)), "the agent's job")
     broker.change_password(NEW)
     broker.kill()
     broker.start()  # everybody must log in anew; at its very start it may still let in one with the old password
