@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from irregulars.detectors.judging.iteration_rows import IterationRows
 from irregulars.detectors.nics.pattern_distances import Patterns, judge_patterns
@@ -14,7 +13,7 @@ from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.verdicts.strange_ranks import RankScores
 from irregulars.dtypes import Column, Floats, Ints
 from irregulars.messages.announcements import Announcement
-from irregulars.messages.evidence import NUMERIC_COLUMNS
+from irregulars.messages.evidence import NUMERIC_UNKNOWN
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import OPERATORS, UNKNOWN
@@ -106,8 +105,7 @@ def rank_columns(rows: IterationRows, score: Floats) -> dict[str, Column]:
     names = ("attempt", "iteration", "rank", "start_ns", "work_ns", "operators", "late_rows")
     columns = {name: rows.columns[name] for name in names}
     # Evidence has only the known ones, and iterations are joined column by column: each gets all of them.
-    for name, kind in NUMERIC_COLUMNS.items():
-        unknown = UNKNOWN if kind == pa.int64() else np.nan
+    for name, unknown in NUMERIC_UNKNOWN.items():
         columns[name] = rows.columns[name] if name in rows.columns else np.full(len(rows), unknown)
     return {**columns, "elapsed_ns": rows.columns["elapsed_ns"].astype(np.float64), "score": score}
 

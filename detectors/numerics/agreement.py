@@ -41,17 +41,15 @@ def compare(sets: Ints, values: Column) -> Agreement:
     return Agreement(is_compared & has_majority & ~is_majority, is_compared & ~has_majority, is_compared)
 
 
-def refine(codes: Ints, values: Column, is_known: Flags) -> Ints:
-    """Split sets of equals by another value; where it is not known nothing is split.
+def refine(codes: Ints, values: Column) -> Ints:
+    """Split sets of equals by another value, which is known of all.
 
-    `codes`: the set of each rank so far. Returns the sets, numbered anew; a rank that is not known keeps to those
-    that were in its set and are not known either.
+    `codes`: the set of each rank so far. Returns the sets, numbered anew.
 
-    >>> refine(np.array([0, 0, 0]), np.array([1.5, 1.5, 2.0]), np.ones(3, bool)).tolist()
+    >>> refine(np.array([0, 0, 0]), np.array([1.5, 1.5, 2.0])).tolist()
     [0, 0, 1]
     """
-    _, of_value = np.unique(np.where(is_known, values, 0), return_inverse=True)
-    of_value = np.where(is_known, of_value + 1, 0)
+    _, of_value = np.unique(values, return_inverse=True)
     _, refined = np.unique(codes * (int(of_value.max(initial=0)) + 1) + of_value, return_inverse=True)
     return refined.astype(np.int64)
 

@@ -120,7 +120,7 @@ class Findings:
         if own.seen >= (NUMERIC.equal_iterations if name == EQUAL[0] else NUMERIC.equal_norms):
             return own.sets[np.searchsorted(own.ranks, rank)], False
         if len(rank) == len(own.ranks) and is_known.all() and (values.dtype.kind == "i" or np.isfinite(values).all()):
-            own.sets, own.seen = refine(own.sets, values, is_known), own.seen + 1
+            own.sets, own.seen = refine(own.sets, values), own.seen + 1
         return np.full(len(rank), -1), False
 
     def _with_history(self, sets: Ints, found: Agreement) -> Agreement:

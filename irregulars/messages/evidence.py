@@ -86,6 +86,11 @@ NUMERIC_COLUMNS: Final[Mapping[str, Any]] = {
 """Further flat columns: what an iteration computed on its rank, as `ITERATIONS` says. A message has those of which it
 knows any value; unknown is NaN, or `UNKNOWN`."""
 
+NUMERIC_UNKNOWN: Final[Mapping[str, float | int]] = {
+    name: UNKNOWN if kind == pa.int64() else math.nan for name, kind in NUMERIC_COLUMNS.items()
+}
+"""How an unknown value looks in each of `NUMERIC_COLUMNS`."""
+
 AUDIT_COLUMNS: Final[Mapping[str, Any]] = {"of_rank": pa.int64(), "checksum": pa.int64()}
 """Columns of the audits of each row: whose micro-batch its rank computed again, and the checksum of the gradients."""
 
@@ -205,7 +210,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
     def own(part: EvidenceRows, name: str) -> Column:  # columns of detectors may be in some of the parts alone
         if name in part.columns:
             return part.columns[name]
-        return np.full(len(part), UNKNOWN if NUMERIC_COLUMNS.get(name) == pa.int64() else math.nan)
+        return np.full(len(part), NUMERIC_UNKNOWN.get(name, math.nan))
 
     return replace(
         parts[0],

@@ -163,7 +163,7 @@ class Audit(_Vote):
     def _sent(self, batch: Any) -> tuple[bytes, list[tuple[Any, Any]]] | None:
         """Return the batch, with buffers and random states, as its tree, and its tensors' kinds and bytes.
 
-        None: it can't be sent. All that may fail is here: where one rank fails later, the others wait for it.
+        None: it can't be sent. Between two collectives nothing may raise: the others would wait.
         """
         import torch
 

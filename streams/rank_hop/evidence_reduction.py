@@ -5,20 +5,18 @@ Those of many ranks are reduced at once, since numpy's cost is per call and not 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from irregulars.compiled import KERNEL
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.bounds import known_peers
-from irregulars.messages.evidence import COLUMNS, NUMERIC_COLUMNS, Evidence, Membership, no_patterns
+from irregulars.messages.evidence import COLUMNS, NUMERIC_COLUMNS, NUMERIC_UNKNOWN, Evidence, Membership, no_patterns
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import RECV, UNKNOWN
 from irregulars.streams.rank_hop.message_rows import Cut, MessageRows, shared_codes
@@ -371,7 +369,7 @@ def _numerics(closings: Sequence[Closing]) -> dict[str, Column]:
     rows = list(chain.from_iterable(one.numerics for one in closings))
     if not any(rows):
         return {}
-    nothing = tuple(UNKNOWN if kind == pa.int64() else math.nan for kind in NUMERIC_COLUMNS.values())
+    nothing = tuple(NUMERIC_UNKNOWN.values())
     columns = zip(*(row or nothing for row in rows), strict=True)
     made: dict[str, Column] = {
         name: np.array(column, dtype=kind.to_pandas_dtype())
