@@ -102,13 +102,15 @@ def test_a_turned_bit_is_told_within_seconds(tmp_path: Path) -> None:
             topic = own.topics().name("alerts")
 
             def alerts() -> list[tuple[float, dict[str, Any]]]:
+                # Four processes beside other tests on two cores: a rank may be slow, too, and is told
                 found = [one for p in reader.partitions(topic) for one in reader.read_tail(topic, p)]
-                return [(one.timestamp()[1] / 1e3, json.loads(one.value() or b"{}")) for one in found]
+                told = [(one.timestamp()[1] / 1e3, json.loads(one.value() or b"{}")) for one in found]
+                return [one for one in told if one[1]["kind"] == "corruption"]
 
             wait_until(lambda: bool(alerts()), "an alert")
             at_s, alert = min(alerts(), key=lambda one: one[0])
             print(f"alert {at_s - ended_s:.2f} s after the step: {alert['summary']}")
-            assert (alert["kind"], alert["severity"], alert["suspects"][0]["rank"]) == ("corruption", "page", RANK)
+            assert (alert["severity"], [one["rank"] for one in alert["suspects"]]) == ("page", [RANK])
             assert at_s - ended_s < MOST_S
             while run.is_running:
                 services.require_running()
@@ -117,12 +119,18 @@ def test_a_turned_bit_is_told_within_seconds(tmp_path: Path) -> None:
         def stored() -> list[Any]:
             client = connect(database_settings(own, 10.0, is_reading=True))
             try:
-                sql = "SELECT DISTINCT kind, close_reason FROM verdicts FINAL WHERE job = 'live-corruption'"
+                sql = "SELECT kind, close_reason, evidence FROM verdicts FINAL WHERE job = 'live-corruption'"
                 return list(client.query(sql).result_rows)
             finally:
                 client.close_connections()
 
-        wait_until(lambda: stored() == [("corruption", "finished")], "the verdict in the database")
+        def is_stored() -> bool:
+            return [one[1] for one in stored() if one[0] == "corruption"] == ["finished"]
+
+        try:
+            wait_until(is_stored, "the verdict in the database")
+        finally:
+            print("stored:", stored())
 
 
 if __name__ == "__main__":
