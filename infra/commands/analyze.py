@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,7 +47,8 @@ class Source(StrEnum):
 def analyze(
     context: typer.Context,
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A trace directory: job.json and commops.*; import makes one.")
+        Path,
+        typer.Argument(metavar="SRC", help="A trace directory, or files that import reads: a file, a folder, an archive."),
     ],
     delta: Annotated[
         float | None, typer.Option(help="Irregular: longer than this times the mean of the window.")
@@ -60,13 +62,15 @@ def analyze(
 ) -> None:
     """Judge a recorded job: which iterations were irregular, and which device is to blame.
 
+    SRC may hold sub-folders, be a .tar, .tar.gz, .tgz or .zip, and mix kinds (dumps and logs of one job): they are
+    recognised by content, and what was taken is said.
     Runs the stream's own monitors in one process, without Kafka or database, and gives the same verdicts.
     Status 0 whatever was found, 2 when the input is unusable. Without a log of operators (--without commops) the
     bandwidth of the NICs alone is judged: a NIC whose rate is steady and capped while others burst is found.
 
     Example: irregulars analyze tests/recordings/gloo-slow-nic --json
 
-    Example: irregulars import kineto traces/ job/ && irregulars analyze job/
+    Example: irregulars analyze dumps.tar.gz
     """
     from irregulars.infra.runs.analysis import analyze as judge
     from irregulars.infra.wiring import monitor_settings
@@ -84,12 +88,11 @@ def analyze(
 
 
 def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
-    """Read a recorded job; report left out and inferred parts on standard error."""
+    """Read a recorded job, a trace directory or whatever an importer reads; report what is missing on standard error."""
     from irregulars.infra.runs.trace_reports import report_traffic
-    from irregulars.producers.trace.directory import read_trace
     from irregulars.producers.trace.iterations import number_iterations
 
-    trace = read_trace(directory, without=without)
+    trace = _read_anything(directory, without)
     report_rejected(trace)
     numbered = number_iterations(trace)
     if numbered.report:
@@ -97,6 +100,20 @@ def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
     for line in report_traffic(trace):
         say(line)
     return numbered.trace
+
+
+def _read_anything(source: Path, without: Collection[str]) -> Trace:
+    from irregulars.producers.trace.directory import read_trace
+
+    if source.is_dir() and any((source / name).exists() for name in ("job.json", "parts")):
+        return read_trace(source, without=without)
+    from irregulars.producers.importers.anything import take_anything
+
+    with TemporaryDirectory(prefix="irregulars-analyze-") as scratch:
+        taken = take_anything(source, Path(scratch))
+        for line in taken.lines:
+            say(printable(line))
+        return read_trace(taken.directory, without=without)
 
 
 @contextmanager

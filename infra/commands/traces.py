@@ -388,6 +388,7 @@ def _summary(imported: ImportedJob, trace: Trace) -> dict[str, Any]:
         "skipped": dict(imported.skipped),
         "unusable_rows": sum(rows.unusable for rows in imported.ranks.values()),
         "notes": list(imported.notes),
+        "left_out": [one._asdict() for one in imported.left_out],
     }
 
 
@@ -409,6 +410,8 @@ def _show_imported(out: Path, summary: dict[str, Any], late: list[LateRank]) -> 
             f"{one.collectives}, and was waited for {one.waited_s * 1e3:.3g} ms",
             markup=False,
         )
+    for one in summary["left_out"][:_LATE_SHOWN]:
+        console.print(f"Left out {one['name']}: {one['reason']}", markup=False)
     for reason, count in summary["skipped"].items():
         console.print(f"Left out: {count} × {reason}", markup=False)
     if summary["unusable_rows"]:

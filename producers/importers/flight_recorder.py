@@ -11,7 +11,7 @@ import pickletools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,11 +38,18 @@ _MOST_GROUPS: Final = 65_536
 class Dump:
     """One rank's dump, checked."""
 
-    rank: int
+    rank: int  # -1: not known
     groups: Mapping[str, ProcessGroup]
     entries: Sequence[Entry]
     completed: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
+    own_rank: int | None = None  # by its own sends and recvs, which name both ends; None: it has none, or they differ
+    digest: bytes = b""  # of the file's content; empty: it was no file
+
+    @property
+    def world_size(self) -> int | None:
+        """Number of ranks of its largest group; None without groups."""
+        return max((len(group.ranks) for group in self.groups.values()), default=None)
 
 
 class Entry(NamedTuple):
@@ -57,11 +64,11 @@ class Entry(NamedTuple):
     size_bytes: float
 
 
-def read_dump(value: Any, rank: int) -> Dump:
+def read_dump(value: Any, rank: int | None) -> Dump:
     """Check one dump.
 
-    Raises InputError if it is no dump of a version that we read. Single entries that make no sense are counted as
-    skipped.
+    `rank`: by the name of its file; None: that has none. Raises InputError if it is no dump of a version that we
+    read. Single entries that make no sense are counted as skipped.
     """
     if not isinstance(value, dict) or not isinstance(value.get("version"), str):
         raise InputError(f"must be a flight recorder dump with a text under 'version'; got {_kind(value)}")
@@ -72,10 +79,78 @@ def read_dump(value: Any, rank: int) -> Dump:
     if not isinstance(listed, (list, tuple)):
         raise InputError(f"entries must be a list; got {_kind(listed)}")
     rows = [one for one in listed if isinstance(one, dict)]
-    entries = [_entry(one, groups) for one in _with_coalesced(rows)]
-    good = [entry for entry in entries if entry is not None]
-    skipped = len(listed) - len(good)
-    return Dump(rank, groups, good, _completed(value.get("pg_status"), rows, groups), skipped)
+    has_states = any(one.get("state") == "completed" for one in rows)
+    whole = [(one, _entry(one, groups, has_states=has_states)) for one in _with_coalesced(rows)]
+    good = _in_order([entry for _, entry in whole if entry is not None])
+    if not has_states and not value.get("pg_status"):
+        good = _without_states(good)
+    if _is_numbered_through(rows):
+        good = _numbered_by_group(good, is_whole=_is_from_the_start(rows))
+    own = {entry.ends[entry.operator != SEND] for entry in good if entry.ends is not None}
+    return Dump(
+        -1 if rank is None else rank, groups, good, _completed(value.get("pg_status"), rows, groups),
+        skipped=len(listed) - len(good), own_rank=own.pop() if len(own) == 1 else None,
+    )  # fmt: skip
+
+
+def _in_order(entries: Sequence[Entry]) -> list[Entry]:
+    """Let all collectives of a group before its last completed one have ended: they run in order."""
+    last: dict[str, int] = {}
+    for at, entry in enumerate(entries):
+        if entry.ends is None and not np.isnan(entry.elapsed_ns):
+            last[entry.group] = at
+    return [
+        entry._replace(elapsed_ns=ENDED_NS) if entry.ends is None and at < last.get(entry.group, -1)
+        and np.isnan(entry.elapsed_ns) else entry
+        for at, entry in enumerate(entries)
+    ]  # fmt: skip
+
+
+def _without_states(entries: Sequence[Entry]) -> list[Entry]:
+    """Let the last collective of each group be the only one that is open, where states were never kept.
+
+    TorchComms keeps none on devices without events: all its entries stay ``scheduled``.
+    """
+    last = {entry.group: at for at, entry in enumerate(entries)}
+    return [
+        entry if last[entry.group] == at or not np.isnan(entry.elapsed_ns) else entry._replace(elapsed_ns=ENDED_NS)
+        for at, entry in enumerate(entries)
+    ]
+
+
+def _is_numbered_through(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one row of numbers counts the collectives of several groups, as TorchComms has it.
+
+    PyTorch counts each group from 1, sends and recvs apart, so that numbers of its groups come twice or have holes.
+    """
+    numbers = [one.get("collective_seq_id") for one in rows]
+    groups = {_name_of_group(one) for one in rows}
+    if len(groups) < 2 or any(type(one) is not int for one in numbers):
+        return False
+    return all(later - one == 1 for one, later in pairwise(numbers))
+
+
+def _is_from_the_start(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(rows) and rows[0].get("record_id") == 0
+
+
+def _numbered_by_group(entries: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
+    """Number the collectives of each group by themselves.
+
+    `is_whole`: whether the dump begins with the rank's first call: then from 0. Else the first one that never ended
+    has the same number on all ranks, as with sends and recvs.
+    """
+    places: dict[str, list[int]] = {}
+    for at, entry in enumerate(entries):
+        if entry.ends is None:
+            places.setdefault(entry.group, []).append(at)
+    numbered = list(entries)
+    for own in places.values():
+        first_open = next((n for n, at in enumerate(own) if np.isnan(entries[at].elapsed_ns)), len(own))
+        first = 0 if is_whole else _FIRST_OPEN - first_open
+        for n, at in enumerate(own):
+            numbered[at] = entries[at]._replace(sequence=first + n)
+    return numbered
 
 
 def _kind(value: object) -> str:
@@ -116,7 +191,7 @@ def _run_key(one: Mapping[str, Any]) -> tuple[Any, ...]:
     return _name_of_group(one), is_pair, one.get("p2p_seq_id" if is_pair else "collective_seq_id")
 
 
-def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> Entry | None:
+def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup], *, has_states: bool) -> Entry | None:
     group = groups.get(_name_of_group(one))
     operator = operator_of(_text(one.get("profiling_name")))
     if group is None or operator is None:
@@ -134,7 +209,7 @@ def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> Entry 
     start_ns = _time(one.get("time_created_ns"))
     size_bytes = bytes_of_tensors(one.get("input_sizes"), one.get("input_dtypes"))
     number = -1 if ends else sequence
-    return Entry(group.name, operator, number, ends, start_ns, _elapsed(one, start_ns), size_bytes)
+    return Entry(group.name, operator, number, ends, start_ns, _elapsed(one, start_ns, has_states), size_bytes)
 
 
 def _name_of_group(one: Mapping[str, Any]) -> str:
@@ -146,8 +221,9 @@ def _time(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1 << 62 else UNKNOWN  # JSON has 0 where a pickle has None
 
 
-def _elapsed(one: Mapping[str, Any], start_ns: int) -> float:
-    if one.get("state") != "completed" and one.get("retired") is not True:
+def _elapsed(one: Mapping[str, Any], start_ns: int, has_states: bool) -> float:
+    # Retired and not completed: it timed out. Where no entry was ever completed states are not kept.
+    if one.get("state") != "completed" and (has_states or one.get("retired") is not True):
         return np.nan
     duration_ms = one.get("duration_ms")
     if isinstance(duration_ms, (int, float)) and 0 <= duration_ms < 1e9:

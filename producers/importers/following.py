@@ -327,7 +327,7 @@ def follow(
 
 
 def _job_of_dump_files(files: list[Path], job: str) -> ImportedJob:
-    found = [(dump, path) for path in files if (dump := read_dump_file(path)) is not None]
+    found = [(dump, path) for path in files if (dump := read_dump_file(path)).rank >= 0]
     if not found:
         raise InputError(f"{files[0]}: must be named after its rank, as _dump_3; got no number")
     dumps = {dump.rank: dump for dump, _ in found}

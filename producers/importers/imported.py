@@ -13,6 +13,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.bounds import BOUNDS
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch, Header, no_numerics
+from irregulars.producers.importers.identity import LeftOut
 from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.job_file import RankLocation
 
@@ -41,6 +42,11 @@ class RankRows:
 
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
+
+    @property
+    def has_open(self) -> bool:
+        """Whether an operator never ended."""
+        return bool(np.isnan(np.frombuffer(self._rows, _COLUMNS)["elapsed_ns"]).any())
 
     @property
     def has_iterations(self) -> bool:
@@ -127,8 +133,14 @@ class ImportedJob:
     notes: Sequence[str] = ()  # limits of this source that a person must know, a sentence each
     # Number of records without a known collective, by reason
     skipped: Mapping[str, int] = field(default_factory=dict)
+    left_out: Sequence[LeftOut] = ()  # files that were not used
     # Per rank, where it is known: time up to which all its rows are here, ns since the epoch
     complete_until_ns: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether any operator was entered and never ended: the job hung, or was recorded while it ran."""
+        return any(rows.has_open for rows in self.ranks.values())
 
     def announcements(self) -> Iterator[Announcement]:
         """Yield one of each logged rank."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Final
 
 import orjson
@@ -16,6 +18,8 @@ import orjson
 from irregulars.errors import InputError
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, load_plain, read_dump
+from irregulars.producers.importers.gathering import Gathered, gather
+from irregulars.producers.importers.identity import Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogParser, Operation, Process
@@ -50,18 +54,60 @@ def import_trace(
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")
-    imported = KINDS[kind](list_files(source), job or name_of_job(source))
-    if hosts:
-        known = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
-        places = {rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()}
-        imported = replace(imported, places=places)
+    with TemporaryDirectory(prefix="irregulars-import-") as scratch:
+        with naming_members(Path(scratch)):
+            found = gather(source, Path(scratch))
+            files = found.files.get(kind) or list_files(source)
+            imported = KINDS[kind](files, job or name_of_job(source))
+        imported = with_left_out(imported, found, Path(scratch))
     if directory.resolve() == source.resolve():
         raise InputError(f"{directory}: must be another directory than the source; got the same")
+    write_imported(with_hosts(imported, hosts or {}), directory)
+    return imported
+
+
+def with_hosts(imported: ImportedJob, hosts: Mapping[int, str]) -> ImportedJob:
+    """Place ranks on hosts that people named."""
+    known = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
+    return replace(imported, places={rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()})
+
+
+def with_left_out(imported: ImportedJob, found: Gathered, scratch: Path) -> ImportedJob:
+    """Add the files that were left out when they were gathered, under the names that people know."""
+    both = (*found.left_out, *imported.left_out)
+    named = [replace_names(one, scratch) for one in both]
+    return replace(imported, left_out=tuple(named))
+
+
+def replace_names(one: LeftOut, scratch: Path) -> LeftOut:
+    """Name a member of an archive by the archive and its path in there."""
+    return one._replace(name=shown(one.name, scratch), reason=shown(one.reason, scratch))
+
+
+def shown(text: str, scratch: Path) -> str:
+    """Take the folder into which archives were unpacked out of a text.
+
+    >>> shown("/tmp/x/0-1/b.tar.gz/node0/rank_0: is cut", Path("/tmp/x"))
+    'b.tar.gz/node0/rank_0: is cut'
+    """
+    return re.sub(rf"{re.escape(str(scratch))}/\d+-\d+/", "", text)
+
+
+@contextmanager
+def naming_members(scratch: Path) -> Iterator[None]:
+    """Put the names that people know into an error's text."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(shown(str(error), scratch)) from None
+
+
+def write_imported(imported: ImportedJob, directory: Path) -> None:
+    """Write a trace directory; InputError if that is not possible."""
     try:
         write_trace(directory, imported.announcements(), imported.batches())
     except OSError as error:
         raise InputError(f"{directory}: must be a directory that can be written; got {error.strerror}") from None
-    return imported
 
 
 def name_of_job(source: Path) -> str:
@@ -83,23 +129,35 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_flight_recorder(files: list[Path], job: str) -> ImportedJob:
-    """Read dumps, pickles or JSON; the rank is in the file's name."""
-    dumps = [dump for dump in (read_dump_file(path) for path in files) if dump is not None]
+    """Read dumps, pickles or JSON; ranks as `identity.identify` tells them."""
+    read, broken = read_each(files, read_dump_file)
+    dumps, left_out, notes = ranked_dumps(read)
     if not dumps:
         raise InputError(f"{files[0].parent}: must hold dumps with their rank at the end of the name, as _dump_3; "
                          f"got {files[0].name}")  # fmt: skip
-    return job_of_dumps(dumps, job)
+    imported = job_of_dumps(dumps, job)
+    return replace(imported, left_out=(*broken, *left_out), notes=(*notes, *imported.notes))
 
 
-def read_dump_file(path: Path) -> Dump | None:
-    """Read one dump; None where the file's name holds no rank."""
-    rank = rank_of_name(path)
-    if rank is None:
-        return None
+def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
+    """Join dumps and lines of watchdogs, each a list of files by its kind."""
+    return read_flight_recorder(files.get("flight-recorder", []), job)
+
+
+def ranked_dumps(read: Sequence[tuple[Path, Dump]]) -> tuple[list[Dump], Sequence[LeftOut], Sequence[str]]:
+    """Give each dump its rank; also return those left out, and how ranks were told where that is not plain."""
+    claims = [Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read]
+    who = identify(claims)
+    return [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()], who.left_out, who.notes
+
+
+def read_dump_file(path: Path) -> Dump:
+    """Read one dump; its rank is -1 where neither file nor name says it."""
     with naming(path):
         value = read_bounded(path, MAX_PICKLE_BYTES)
         is_json = value.lstrip()[:1] == b"{"
-        return read_dump(_load_json(value) if is_json else load_plain(value), rank)
+        found = read_dump(_load_json(value) if is_json else load_plain(value), rank_of_name(path))
+        return replace(found, digest=blake2b(value, digest_size=16).digest())
 
 
 def _load_json(value: bytes) -> object:
@@ -178,26 +236,32 @@ def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:
 
 def read_clog(files: list[Path], job: str) -> ImportedJob:
     """Read logs of ranks."""
-    logs: dict[str, Log] = {}
-    for path in files:
+    calls = 0
+
+    def read(path: Path) -> Log:
+        nonlocal calls
         with naming(path), open_plain(path) as stream:
-            logs[path.name] = read_log(bounded_lines(stream), sum(map(len, logs.values())))
+            log = read_log(bounded_lines(stream), calls)
+        calls += len(log)
+        return log
+
+    read_logs, left_out = read_each(files, read)
+    logs = {str(path): log for path, log in read_logs}
     with naming(files[0].parent if len(files) > 1 else files[0]):
-        named = {path.name: rank_of_name(path) for path in files}
-        return job_of_logs(logs, named, job, now_ms=time.time_ns() // 1_000_000)
+        named = {str(path): rank_of_name(path) for path, _ in read_logs}
+        imported = job_of_logs(logs, named, job, now_ms=time.time_ns() // 1_000_000)
+    return replace(imported, left_out=left_out)
 
 
 # --- NCCL RAS -------------------------------------------------------------------------------------------------------
 
 
 def read_nccl_ras(files: list[Path], job: str) -> ImportedJob:
-    """Read saved answers of NCCL's RAS service, one or several in a file."""
-    answers: list[Answer] = []
-    for path in files:
-        with naming(path):
-            answers += split_answers(read_bounded(path, MAX_ANSWER_BYTES))
+    """Read saved answers of NCCL's RAS service, one or several in a file, in JSON or in text."""
+    read, left_out = read_each(files, lambda path: split_answers(read_bounded(path, MAX_ANSWER_BYTES)))
+    answers = [answer for _, own in read for answer in own]
     with naming(files[0].parent if len(files) > 1 else files[0]):
-        return job_of_answers(answers, job)
+        return replace(job_of_answers(answers, job), left_out=left_out)
 
 
 _TRACE_NAME: Final = re.compile(r"\.json(\.gz)?$|\.trace\b", re.IGNORECASE)

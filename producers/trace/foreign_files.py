@@ -9,7 +9,7 @@ import shlex
 import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Final, cast
@@ -18,12 +18,17 @@ from irregulars.errors import InputError
 
 _LOG: Final = logging.getLogger("irregulars.following")
 GZIP_MAGIC: Final = b"\x1f\x8b"
-_ENDINGS: Final = frozenset({".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".trace"})
-_RANK_WORD: Final = re.compile(r"(?:rank|worker)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_ENDINGS: Final = frozenset({".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".tar", ".tgz", ".trace", ".txt", ".zip"})
+# A number at the end of a word, and the word: the rank of rank3_step12 is 3, that of gpu-worker-11_0 is 0.
+_WORD_NUMBER: Final = re.compile(r"(?:([A-Za-z]+)[-_.=]?)?(?<!\d)(\d+)(?![0-9A-Za-z])")
+_RANK_WORD: Final = re.compile(r"(?:^|[^A-Za-z])(?:rank|worker)[-_.]?\d", re.IGNORECASE)
+_NO_RANKS: Final = frozenset(
+    {"step", "steps", "iter", "iteration", "epoch", "pid", "of", "world", "size", "v", "job", "attempt", "restart"}
+)
+_MOST_DIGITS: Final = 6  # of a rank; longer numbers are times and processes
 _HOST_NAME: Final = re.compile(
     r"([A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)_\d{1,10}\.(?:\d+\.)?pt\.trace\.json(?:\.gz)?$"
 )
-_LAST_NUMBER: Final = re.compile(r"(?<!\d)(\d{1,6})$")  # longer ones are times
 
 
 def list_files(source: Path) -> list[Path]:
@@ -78,14 +83,21 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 
 
 def rank_of_name(path: Path) -> int | None:
-    """Read a global rank off a file's name: after ``rank`` or ``worker``, else the number at its end.
+    """Read a rank off a file's name: the number after ``rank``, else the one at its end, else that after ``worker``.
 
-    >>> names = "worker3_step_12.pt.trace.json.gz", "_dump_12", "notes.txt", "host.1694128201545.pt.trace.json"
+    >>> names = "worker3_step_12.pt.trace.json", "_dump_12", "notes.txt", "host.1694128201545.pt.trace.json"
     >>> [rank_of_name(Path(name)) for name in names]
     [3, 12, None, None]
+    >>> [rank_of_name(Path(name)) for name in ("nccl_trace_rank_gpu-worker-11_0", "train-worker-1_rank_7.json.gz")]
+    [0, 7]
     """
-    found = _RANK_WORD.search(path.name) or _LAST_NUMBER.search(stem_of(path))
-    return int(found[1]) if found else None
+    stem = stem_of(path)
+    found = [match for match in _WORD_NUMBER.finditer(stem) if len(match[2]) <= _MOST_DIGITS]
+    words = [((match[1] or "").lower(), match) for match in found]
+    ranks = [int(match[2]) for word, match in words if word.endswith("rank")]
+    ends = [int(match[2]) for word, match in words if match.end() == len(stem) and word not in _NO_RANKS]
+    workers = [int(match[2]) for word, match in words if word == "worker"]
+    return next((numbers[-1] for numbers in (ranks, ends, workers) if numbers), None)
 
 
 def hosts_of_names(paths: Sequence[Path]) -> dict[Path, str]:
@@ -159,8 +171,14 @@ _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "nccl-inspector": ((b'"coll_perf"',), (b'"p2p_perf"',), (b'"dump_stats"',)),
     "flight-recorder": ((b"pg_config", b"version"), (b"pg_status", b"version"), (b"collective_seq_id",)),
     "clog": ((b"V|", b"|base_timestamp="),),
-    "nccl-ras": ((b'"communicators"', b'"nccl_version"'), (b'"communicators"', b'"missing_ranks"')),
-}
+    "nccl-ras": (
+        (b'"communicators"', b'"nccl_version"'), (b'"communicators"', b'"missing_ranks"'),
+        (b"NCCL version ", b"Job summary", b"Communicators..."),
+    ),
+}  # fmt: skip
+_TRAINING_LOG: Final = "watchdog"
+# Words of which a log of a training job that hung has one anywhere: lines of PyTorch's and TorchComms' watchdogs.
+LOG_SIGNS: Final = (b"atchdog", b"onitoredBarrier", b"onitored barrier", b"last enqueued", b"timed out")
 
 
 def kind_of_files(source: Path) -> str | None:
@@ -169,8 +187,12 @@ def kind_of_files(source: Path) -> str | None:
         files = list_files(source)
     except InputError:
         return None
-    kinds = (_kind_of(path) for path in islice(files, _FILES_LOOKED_AT))
-    return next((kind for kind in kinds if kind is not None), None)
+    for path in islice(files, _FILES_LOOKED_AT):
+        with suppress(InputError):
+            kind = kind_of_file(path)
+            if kind is not None:
+                return kind
+    return None
 
 
 def how_to_import(source: Path) -> str:
@@ -185,11 +207,26 @@ def how_to_import(source: Path) -> str:
     return f". It looks like {kind}; run: irregulars import {kind} {shlex.quote(str(source))} job/"
 
 
-def _kind_of(path: Path) -> str | None:
-    try:
-        with open_plain(path) as stream:
-            head = stream.read(_HEAD_BYTES)
-    except InputError:
-        return None
-    groups = ((kind, group) for kind, all_groups in _SIGNS.items() for group in all_groups)
-    return next((kind for kind, group in groups if all(word in head for word in group)), None)
+def kind_of_file(path: Path) -> str | None:
+    """Return the kind of one file by its content; None where it is of none. Raises InputError if it is not readable."""
+    with open_plain(path) as stream:
+        head = stream.read(_HEAD_BYTES)
+        groups = ((kind, group) for kind, all_groups in _SIGNS.items() for group in all_groups)
+        found = next((kind for kind, group in groups if all(word in head for word in group)), None)
+        if found is not None or b"\0" in head:
+            return found
+        return _TRAINING_LOG if _holds_log_sign(head, stream) else None
+
+
+def _holds_log_sign(head: bytes, stream: IO[bytes]) -> bool:
+    """Whether a text holds a line of a watchdog, however far down."""
+    overlap = max(map(len, LOG_SIGNS))
+    while head:
+        if any(sign in head for sign in LOG_SIGNS):
+            return True
+        more = stream.read(_SEARCHED_BYTES)
+        head = head[-overlap:] + more if more else b""
+    return False
+
+
+_SEARCHED_BYTES: Final = 8 << 20  # of a log at once

@@ -65,7 +65,7 @@ def test_nobody_is_late_where_nobody_was_waited_for(run: Run, tmp_path: Path) ->
         (("nccl-inspector", "/etc/hostname"), "/etc/hostname: logs must hold coll_perf or p2p_perf records"),
         (("clgo", "."), "clog, nccl-ras; got 'clgo'; did you mean clog?"),
         (("clog", "/etc/hostname"), "/etc/hostname: line 1 must be V|1|base_timestamp=SECONDS.MILLISECONDS"),
-        (("flight-recorder", "/etc/hostname"), "must hold dumps with their rank at the end of the name"),
+        (("flight-recorder", "/etc/hostname"), "/etc/hostname: must be a complete pickle of plain data"),
     ],
 )
 def test_what_can_not_be_imported_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -1,0 +1,176 @@
+"""What people have of a job, found and sorted by kind: a file, folders, archives, in any mixture.
+
+Kinds are recognised by content (`producers.trace.foreign_files`). An archive is unpacked into a folder of the
+caller's, member by member: only plain files, under names of our own making, and within the bounds below.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+
+from irregulars.errors import InputError
+from irregulars.producers.importers.identity import LeftOut
+from irregulars.producers.trace.foreign_files import kind_of_file, rank_of_name
+
+MOST_FILES: Final = 100_000  # of a source, archives included: a rank of the largest jobs known writes one or two
+MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full disk stops more than this program
+MOST_DEPTH: Final = 16  # folders in folders, and archives in archives
+_CHUNK_BYTES: Final = 1 << 20
+TRACE: Final = "trace"  # a trace directory, kept by its folder
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Files of a source by kind, each kind in the order of names."""
+
+    files: dict[str, list[Path]] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+    unknown: int = 0  # files of no kind that we know: scripts, notes, pictures
+    seen: int = 0
+    unpacked_bytes: int = 0
+
+    def add(self, kind: str, path: Path) -> None:
+        """Take in a file, or the folder of a trace directory."""
+        self.files.setdefault(kind, []).append(path)
+
+
+def gather(source: Path, scratch: Path) -> Gathered:
+    """Find the files of a source and sort them by kind.
+
+    `scratch`: an empty folder for the members of archives; the caller removes it. Raises InputError if the source is
+    none, or holds more than the bounds above.
+    """
+    found = Gathered()
+    try:
+        mode = source.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{source}: must be a file or a directory of files; got nothing") from None
+    except OSError as error:
+        raise InputError(f"{source}: must be a file or a directory of files; got: {error.strerror}") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(f"{source}: must be a file or a directory of files; got a pipe, socket or device")
+    _take(source, scratch, found, 0)
+    return found
+
+
+def _take(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
+    if depth > MOST_DEPTH:
+        found.left_out.append(LeftOut(str(path), f"lies more than {MOST_DEPTH} folders deep"))
+    elif path.is_dir():
+        _take_folder(path, scratch, found, depth)
+    else:
+        _take_file(path, scratch, found, depth)
+
+
+def _take_folder(folder: Path, scratch: Path, found: Gathered, depth: int) -> None:
+    try:
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        found.left_out.append(LeftOut(str(folder), str(error.strerror)))
+        return
+    if any(path.name == "job.json" for path in inside):
+        found.add(TRACE, folder)
+        return
+    for path in inside:
+        if path.is_symlink() and path.is_dir():  # it may lead back up
+            found.left_out.append(LeftOut(str(path), "a link to a folder"))
+        else:
+            _take(path, scratch, found, depth + 1)
+
+
+def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
+    found.seen += 1
+    if found.seen > MOST_FILES:
+        raise InputError(f"{path}: must be among at most {MOST_FILES} files; got more")
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return
+        if path.stat().st_size == 0:
+            found.left_out.append(LeftOut(str(path), "empty", rank_of_name(path)))
+            return
+        members = _members(path)
+    except OSError as error:
+        found.left_out.append(LeftOut(str(path), str(error.strerror), rank_of_name(path)))
+        return
+    if members is not None:
+        folder = scratch / f"{len(found.files)}-{found.seen}" / path.name
+        _unpack(path, folder, found, members)
+        if folder.is_dir():
+            _take_folder(folder, scratch, found, depth + 1)
+        return
+    try:
+        kind = kind_of_file(path)
+    except InputError as error:
+        found.left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: "), rank_of_name(path)))
+        return
+    if kind is None:
+        found.unknown += 1
+    else:
+        found.add(kind, path)
+
+
+# --- archives -------------------------------------------------------------------------------------------------------
+
+_Member = tuple[str, IO[bytes]]
+
+
+def _members(path: Path) -> Iterator[_Member] | None:
+    """Return the plain files of an archive, each with its name and content; None where it is no archive."""
+    if zipfile.is_zipfile(path):
+        return _of_zip(path)
+    try:
+        return _of_tar(path) if tarfile.is_tarfile(path) else None
+    except (tarfile.TarError, EOFError, zlib.error):
+        return None
+
+
+def _of_zip(path: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(path) as archive:
+        for one in archive.infolist():
+            is_plain = stat.S_IFMT(one.external_attr >> 16) in (0, stat.S_IFREG)
+            if not one.is_dir() and is_plain:
+                with archive.open(one) as stream:
+                    yield one.filename, stream
+
+
+def _of_tar(path: Path) -> Iterator[_Member]:
+    with tarfile.open(path, "r:*") as archive:
+        for one in archive:
+            stream = archive.extractfile(one) if one.isreg() else None
+            if stream is not None:
+                yield one.name, stream
+
+
+def _unpack(path: Path, folder: Path, found: Gathered, members: Iterator[_Member]) -> None:
+    """Write the members of an archive; a broken one gives those before its damage."""
+    try:
+        for count, (name, stream) in enumerate(members):
+            if found.seen + count > MOST_FILES:
+                raise InputError(f"{path}: must hold at most {MOST_FILES} files; got more")
+            target = folder.joinpath(*_safe_parts(name))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as out:
+                while chunk := stream.read(_CHUNK_BYTES):
+                    found.unpacked_bytes += len(chunk)
+                    if found.unpacked_bytes > min(MOST_BYTES, shutil.disk_usage(folder).free):
+                        raise InputError(f"{path}: must unpack to at most {MOST_BYTES} bytes, and to what the disk "
+                                         "has free; got more")  # fmt: skip
+                    out.write(chunk)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError, RuntimeError,
+            NotImplementedError, ValueError) as error:  # fmt: skip
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        found.left_out.append(LeftOut(str(path), f"must be a complete archive; got: {reason}"))
+
+
+def _safe_parts(name: str) -> Sequence[str]:
+    """Return the parts of a member's path that can only lie below a folder, and fit into its names."""
+    parts = [part[-200:].replace("\0", "") for part in PurePosixPath(name.replace("\\", "/")).parts]
+    return [part for part in parts if part not in ("", "/", ".", "..")][-MOST_DEPTH:] or ["member"]

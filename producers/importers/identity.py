@@ -1,0 +1,131 @@
+"""Which rank wrote which file, and which ranks are missing: decided in one place for all importers.
+
+A file's own words go before its name. Names are read together, since only together they tell a rank from the number
+of a host or of a step. Two files of one rank are copies if their contents are equal; else one is left out and named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from irregulars.errors import InputError
+from irregulars.producers.trace.foreign_files import rank_of_name, stem_of
+
+_NUMBERS: Final = re.compile(r"(\d+)")
+
+
+class LeftOut(NamedTuple):
+    """A file that was not used."""
+
+    name: str  # of the file, as people know it
+    reason: str
+    rank: int | None = None  # whose it is, by its name; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One file's words about its writer."""
+
+    path: Path
+    rank: int | None = None  # global rank by the file's own words; None: it does not say
+    digest: bytes = b""  # of the content: files with equal ones are copies; empty: not known
+    world_size: int | None = None  # number of ranks of the job by the file's own words
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """Files of a job by rank."""
+
+    ranks: Mapping[int, int]  # position of each rank's claim among all claims
+    left_out: Sequence[LeftOut] = ()  # files without a rank, copies, and second files of one rank
+    notes: Sequence[str] = field(default_factory=tuple)  # how ranks were told, where that is not plain
+
+
+T = TypeVar("T")
+
+
+def read_each(paths: Iterable[Path], read: Callable[[Path], T]) -> tuple[list[tuple[Path, T]], list[LeftOut]]:
+    """Read files one by one; those that can't be used are left out, with the reason.
+
+    Raises InputError if none can be used: that of the first file.
+    """
+    found: list[tuple[Path, T]] = []
+    left_out: list[LeftOut] = []
+    for path in paths:
+        try:
+            found.append((path, read(path)))
+        except InputError as error:
+            left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: "), rank_of_name(path)))
+    if not found and left_out:
+        raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
+    return found, left_out
+
+
+def identify(claims: Sequence[Claim]) -> Identified:
+    """Tell which rank wrote each file: the rank of its own words, else that of its name.
+
+    Several files of one rank are local ranks of several hosts (`node0/rank_0`, `node1/rank_0`) if each host has the
+    same ones, from 0 on, and the job is that large; else copies if their contents are equal; else the first in the
+    order of names counts.
+    """
+    ranks = [rank_of_name(claim.path) if claim.rank is None else claim.rank for claim in claims]
+    notes: tuple[str, ...] = ()
+    if has_twice(ranks):
+        spread = _local_ranks(claims, ranks)
+        if spread is not None:
+            ranks = list(spread)
+            notes = ("files of several hosts have the same local ranks: hosts were numbered in the order of names",)
+    found: dict[int, int] = {}
+    left_out: list[LeftOut] = []
+    for at, (claim, rank) in enumerate(zip(claims, ranks, strict=True)):
+        if rank is None:
+            left_out.append(LeftOut(str(claim.path), "neither the file nor its name says of which rank it is"))
+        elif found.setdefault(rank, at) != at:
+            first = claims[found[rank]]
+            is_copy = claim.digest == first.digest != b""
+            reason = f"a copy of {first.path}" if is_copy else f"rank {rank} too, by another file: {first.path}"
+            left_out.append(LeftOut(str(claim.path), reason, rank))
+    return Identified(found, left_out, notes)
+
+
+def has_twice(ranks: Iterable[int | None]) -> bool:
+    """Whether a rank stands there more than once."""
+    return any(count > 1 for rank, count in Counter(ranks).items() if rank is not None)
+
+
+def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[int] | None:
+    """Number local ranks of several hosts through; None where they are not that.
+
+    ``node-1/rank_0, node-1/rank_1, node-2/rank_0, node-2/rank_1`` are the ranks 0 to 3.
+    """
+    hosts = [_before_rank(claim.path, rank) for claim, rank in zip(claims, ranks, strict=True)]
+    of_host = {
+        host: sorted(rank for _, rank in own if rank is not None)
+        for host, own in groupby(sorted(zip(hosts, ranks, strict=True), key=lambda one: _natural(one[0])),
+                                 key=lambda one: one[0])
+    }  # fmt: skip
+    size = len(next(iter(of_host.values()), ()))
+    sizes = [claim.world_size for claim in claims if claim.world_size is not None]
+    is_alike = all(own == list(range(size)) for own in of_host.values()) and len(of_host) > 1
+    is_copied = len({claim.digest for claim in claims}) < len(claims)
+    if not is_alike or (max(sizes) < size * len(of_host) if sizes else is_copied):
+        return None
+    first = {host: at * size for at, host in enumerate(of_host)}
+    return [first[host] + (rank or 0) for host, rank in zip(hosts, ranks, strict=True)]
+
+
+def _before_rank(path: Path, rank: int | None) -> str:
+    """Return folder and name of a file without its rank: that of a host, where the rank is a local one."""
+    head, _, tail = stem_of(path).rpartition(str(rank))
+    return f"{path.parent}/{head}*{tail}"
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Return a key by which node-2 comes before node-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(text)]
