@@ -57,6 +57,18 @@ def rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / size:.3g} {unit}"
 
 
+def size(size_bytes: float) -> str:
+    """Write a number of bytes with three digits.
+
+    >>> size(576), size(218_112), size(4_194_304), size(5.45e8 * 2)
+    ('576 B', '218 kB', '4.19 MB', '1.09 GB')
+    """
+    for limit, unit in ((1e3, "B"), (1e6, "kB"), (1e9, "MB")):
+        if size_bytes < 0.9995 * limit:
+            return f"{size_bytes * 1e3 / limit:.3g} {unit}"
+    return f"{size_bytes / 1e9:.3g} GB"
+
+
 def amount(value: float) -> str:
     """Write a cost with two or three digits.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.kinds import KINDS
+from irregulars.messages.kinds import KINDS, STANDSTILLS
 from irregulars.messages.reasons import Considered, Reasons, Step
 from irregulars.words import duration, name_kind, name_ranks
 
@@ -66,6 +66,8 @@ def name_device(suspect: Suspect) -> str:
             return f"{f'switch {suspect.switch}' if suspect.switch else 'a switch that is not announced'} ({ranks})"
         case "stage":
             return f"the pipeline stage of {ranks}"
+        case "program":
+            return f"the program on {ranks}"
     return f"{suspect.device} of {ranks} on {host}"  # a kind that only a newer worker knows, by its own word
 
 
@@ -156,9 +158,19 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
             return "drain nothing: even out the batches (sequence lengths, experts) between the ranks"
         case "hang":
             if suspect is None:
-                return "dump the stacks of all ranks, then restart from the last checkpoint"
+                return (
+                    "drain nothing, no rank stands out: dump the stacks of all ranks (py-spy dump), look at the counters "
+                    "of NICs and switches and at NCCL_DEBUG=INFO for a stuck kernel or lost packets, then restart from "
+                    "the last checkpoint"
+                )
             dump = f"dump the stack of rank {suspect.rank} (py-spy dump)"
             return f"{dump}, cordon {host}, and restart from the last checkpoint"
+        case "mismatch":
+            who = "all ranks" if suspect is None else f"{name_ranks(suspect.ranks)} and of one other rank"
+            return (
+                f"drain nothing, it is the program: compare the stacks of {who} at that call, mend the branch or the "
+                "sizes in which they differ (TORCH_DISTRIBUTED_DEBUG=DETAIL checks each call), and restart"
+            )
         case "corruption":
             trusted = f"go back to a trusted checkpoint ({_command('trusted_checkpoints', job=verdict.job)})"
             if suspect is None:
@@ -251,7 +263,7 @@ def command_to_run(verdict: Verdict) -> str:
         return _command("strange_ranks", **job, rank=rank)
     if verdict.kind in _OF_NUMBERS:
         return _command("numerics_of_job", **job)
-    if verdict.kind == "hang":
+    if verdict.kind in STANDSTILLS:
         return _command("hang_positions", job=verdict.job, verdict_id=verdict.verdict_id)
     if verdict.kind in ("slow_link", "slow_nic", "slow_communicator"):
         return _command("slowest_links", **job, first_iteration=first, past_last_iteration=past_last)
@@ -300,7 +312,7 @@ def share_lost(verdict: Verdict) -> float | None:
     >>> share_lost(verdict), share_lost(replace(verdict, lasted_s=None)), share_lost(replace(verdict, kind="hang"))
     (0.3, 0.5, 1.0)
     """
-    if verdict.kind == "hang":
+    if verdict.kind in STANDSTILLS:
         return 1.0
     if verdict.lasted_s and math.isfinite(verdict.lost_s):
         return min(verdict.lost_s / verdict.lasted_s, 1.0)

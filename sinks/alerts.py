@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from irregulars.errors import RecordError
 from irregulars.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.records import VERSION, decode_json
 from irregulars.sinks.advice import advise, gpu_hours_lost, name_cause, name_device, where_to_look
 from irregulars.validation import NotNegative, Text, checked
@@ -100,6 +101,8 @@ def _who(verdict: Verdict) -> str:
     if not verdict.suspects:
         reasons = {
             "imbalance": "who is late changes from iteration to iteration, no device is at fault",
+            "hang": f"{where or 'the job'} stands still, no rank stands out",
+            "mismatch": f"the program's calls differ{f', {where}' if where else ''}",
             "loss_spike": "no rank stands out, data or optimizer",
             "slow_communicator": f"{where or 'a group of ranks'} is slow as a whole, no member stands out",
         }
@@ -114,7 +117,7 @@ def _who(verdict: Verdict) -> str:
 def _how_slow(verdict: Verdict) -> str:
     first, past_last = verdict.iterations
     is_closed = verdict.state == "closed"
-    if verdict.kind == "hang":
+    if verdict.kind in STANDSTILLS:
         return f"iteration {past_last - 1} {'had not ended' if is_closed else 'does not end'}"
     seen = f"iteration {first}" if past_last - first == 1 else f"iterations {first} to {past_last - 1}"
     when = f"in {seen}" if is_closed else f"since iteration {first}"
@@ -124,8 +127,8 @@ def _how_slow(verdict: Verdict) -> str:
 
 
 def _cost(verdict: Verdict) -> str:
-    if verdict.kind in ("hang", "custom") and not verdict.lost_s:  # nobody counts what a hang loses
-        return f"all {verdict.world_size:,} GPUs wait" if verdict.kind == "hang" and verdict.world_size else ""
+    if verdict.kind in (*STANDSTILLS, "custom") and not verdict.lost_s:  # nobody counts what a hang loses
+        return f"all {verdict.world_size:,} GPUs wait" if verdict.kind in STANDSTILLS and verdict.world_size else ""
     so_far = "" if verdict.state == "closed" else " so far"
     hours = gpu_hours_lost(verdict)
     if hours is not None:

@@ -79,7 +79,10 @@ class HangWatch:
         lost = _lost_share_of_ranks(reader, lost_shares(columns))
         trusted = {rank for rank, share in lost.items() if share <= JUDGING.most_lost_share}
         hang = find_hang(columns, reader.topology, trusted, {rank for rank in trusted if lost[rank] > 0})
-        if hang is None or not (hang.ranks or hang.silent or (hang.since_ns or math.inf) < stood_since_ns):
+        if hang is None:
+            return None
+        is_known = hang.ranks or hang.silent or hang.is_program_error
+        if not is_known and (hang.since_ns or math.inf) >= stood_since_ns:
             return None
         self.hung, before = self.newest[-1].number, self.told
         self.told = self.hung, hang.ranks

@@ -7,7 +7,7 @@ The first of these that is found is to blame:
    are lost, in one that nobody else is known to hold up;
 2. **stopped**: a rank that stands in an operator that all have entered and others have left;
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
-   ranks, or in an operator that all have entered and nobody has left;
+   ranks, which is the order of their calls and no device, or in an operator that all have entered and nobody has left;
 4. **silent**: where only some ranks are logged, these chains all end in one operator, and its members that log
    nothing are all that nobody saw arrive. A process that has died leaves no dump;
 5. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
@@ -15,7 +15,8 @@ The first of these that is found is to blame:
 6. **nobody known**: each rank that logs stands in such an operator, and behind ranks that log nothing. The job hangs,
    and nothing says for whom.
 
-All others wait, and are victims.
+All others wait, and are victims. Before all of these, ranks that call different collectives under one number hang for
+that: `find_mismatch`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,23 @@ import numpy as np
 
 from irregulars.detectors.arrays.row_keys import group_rows
 from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.path.find_mismatch import Mismatch, find_mismatch
 from irregulars.dtypes import Column
 from irregulars.messages.records import RECV, SEND, UNKNOWN
 
 Operation = tuple[int, int, int, int]  # communicator, sequence, and sender and receiver of p2p (-1 elsewhere)
 _UNTOLD = -1  # in place of ranks of which nothing is known
 _MOST_SILENT = 8  # who are named: those of a host. Of more it is only said that they log nothing
+
+
+class Standing(NamedTuple):
+    """Where one rank stands."""
+
+    rank: int
+    operator: int
+    communicator: int
+    sequence: int
+    peer: int  # `UNKNOWN` in collectives
 
 
 class Hang(NamedTuple):
@@ -51,6 +63,25 @@ class Hang(NamedTuple):
     # Whether nobody came out of that operator: then one of them is to blame, or what connects them
     is_shared: bool = False
     silent: int = 0  # how many members of that operator log nothing, where all others stand in it: `ranks` are these
+    sequence: int | None = None  # of that operator, a collective; None: not known, or none
+    ahead: Standing | None = None  # who stands furthest ahead of `ranks`, on the same communicator
+    mismatch: Mismatch | None = None  # ranks called different collectives: `ranks` are the odd ones
+    circle: tuple[Standing, ...] = ()  # ranks each of which waits for another of them: `ranks` are none
+
+    @property
+    def is_program_error(self) -> bool:
+        """Whether the order or the arguments of calls are to blame, and no device."""
+        return self.mismatch is not None or bool(self.circle)
+
+    @property
+    def is_nobody_missing(self) -> bool:
+        """Whether all who take part stand in that operator."""
+        return self.is_shared and not self.is_program_error
+
+    @property
+    def accused(self) -> tuple[int, ...]:
+        """Ranks that a verdict may name: none of more than wait for them, nor of those who are all inside."""
+        return () if self.is_nobody_missing or len(self.ranks) > max(self.waiting, 1) else self.ranks
 
 
 def find_hang(
@@ -70,6 +101,9 @@ def find_hang(
     open_rows: list[int] = rows[np.argsort(columns["start_ns"][rows], kind="stable")].tolist()
     if len(open_rows) == 0:
         return None
+    mismatch = find_mismatch(columns)
+    if mismatch is not None and mismatch.is_open:
+        return _mismatched(mismatch, columns)
     standing = _Standing(columns, open_rows, topology, frozenset(trusted))
     stopped = standing.stopped()
     missing = standing.missing_everywhere(loses_rows=bool(lossy))
@@ -85,6 +119,11 @@ def find_hang(
         if owing:
             waiting = [row for rank, row in standing.head_rows.items() if rank in stopped - owing]
             return _hang(owing, columns, waiting, standing, has_arrived=False)
+        circle = standing.circle(stopped) if not set(lossy) & stopped else set()
+        if circle:
+            found = _hang(set(), columns, [standing.head_rows[rank] for rank in sorted(circle)], standing,
+                          has_arrived=True, is_shared=True)  # fmt: skip
+            return found._replace(circle=tuple(standing.place(rank) for rank in sorted(circle)), sequence=None)
     if not stopped:
         return _silence(columns, standing) or _everybody_waits(columns, standing)
     heads = [row for rank, row in standing.head_rows.items() if rank in stopped]
@@ -227,6 +266,19 @@ class _Standing:
         has_got = own & (columns["operator"] == RECV) & np.isfinite(columns["elapsed_ns"])
         return int(has_got.sum()) - int((own & (columns["operator"] == SEND)).sum())
 
+    def circle(self, ranks: Collection[int]) -> set[int]:
+        """Return those of some ranks that stand in different operations, each of which waits for another rank of them.
+
+        Trusted ones alone: where a row is missing, a circle may be none.
+        """
+        ends = [group for group in last_groups(self._chains()) if len(group) > 1 and _UNTOLD not in group]
+        found = {node for group in ends for node in group if isinstance(node, int) and node in ranks}
+        return found if found <= self._trusted else set()
+
+    def place(self, rank: int) -> Standing:
+        """Return where a rank stands."""
+        return _standing_of(self._columns, self.head_rows[rank])
+
     def _standing_at(self, group: Collection[int | Operation]) -> set[int]:
         """Return the ranks of a circle, or those who stand in an operation that nobody holds up."""
         if len(group) > 1:
@@ -246,6 +298,18 @@ class _Standing:
         communicator, _, source, destination = one
         expected = self._topology.members.get(communicator, ()) if source < 0 else (source, destination)
         return frozenset(expected) - self._arrived[one].keys()
+
+
+def _standing_of(columns: Mapping[str, Column], row: int) -> Standing:
+    return Standing(*(int(columns[name][row]) for name in ("rank", "operator", "communicator", "sequence", "peer")))
+
+
+def _mismatched(mismatch: Mismatch, columns: Mapping[str, Column]) -> Hang:
+    """Describe a hang whose ranks call different collectives."""
+    inside = {int(rank) for rank in columns["rank"][np.isnan(columns["elapsed_ns"])]}
+    odd, first = mismatch.odd, mismatch.sides[0]
+    return Hang(odd, len(inside - set(odd)), mismatch.communicator, first.operator, mismatch.start_ns,
+                has_arrived=True, sequence=mismatch.sequence, mismatch=mismatch)  # fmt: skip
 
 
 def _operation(columns: Mapping[str, Column], row: int) -> Operation:
@@ -322,7 +386,19 @@ def _hang(
     known = starts[starts != UNKNOWN]
     since_ns = int(known.min()) if len(known) else None
     waiting = len(standing.head.keys() - accused)
-    return Hang(tuple(sorted(accused)), waiting, communicator, operator, since_ns, has_arrived, is_shared)
+    sequences = [
+        int(columns["sequence"][row])
+        for row, pair in zip(rows, pairs, strict=True)
+        if pair == (communicator, operator) and operator not in (SEND, RECV)
+    ]
+    sequence = min(sequences, default=None)
+    heads = [standing.place(rank) for rank in sorted(standing.head)]
+    ahead = max((one for one in heads if one.communicator == communicator and one.rank not in accused),
+                key=lambda one: one.sequence, default=None)  # fmt: skip
+    if ahead is None or sequence is None or ahead.sequence <= sequence:
+        ahead = None
+    return Hang(tuple(sorted(accused)), waiting, communicator, operator, since_ns, has_arrived, is_shared,
+                sequence=sequence, ahead=ahead)  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
 from irregulars.detectors.blame.likelihoods import calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
 from irregulars.detectors.path.critical_path import Piece
 from irregulars.detectors.path.find_hang import Hang
+from irregulars.detectors.path.find_mismatch import Mismatch, Side
 from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.records import OPERATORS
-from irregulars.words import duration
+from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED
+from irregulars.words import duration, name_ranks, size
 
 
 def revision_of(
@@ -65,13 +67,14 @@ def hang_verdict(
 ) -> Verdict:
     """Return the first revision on a hang in the iteration `last`: open if ``silent``, else closed at once."""
     lost_ns = 0 if until_ns is None or hang.since_ns is None else max(until_ns - hang.since_ns, 0)
-    suspects = (suspect_of(Device("gpu", hang.ranks), _hang_probability(hang), topology),) if hang.ranks else ()
+    device = Device("program" if hang.is_program_error else "gpu", hang.accused)
+    suspects = (suspect_of(device, _hang_probability(hang), topology),) if hang.accused else ()
     return Verdict(
         verdict_id=verdict_id,
         revision=1,
         state="open" if reason == "silent" else "closed",
         job=job,
-        kind="hang",
+        kind="mismatch" if hang.is_program_error else "hang",
         iterations=(last.iteration, last.iteration + 1),
         delta=round(1 + lost_ns / last.reference_ns, 3) if lost_ns and last.reference_ns else math.nan,
         lost_s=round(lost_ns / 1e9, 6),
@@ -80,7 +83,7 @@ def hang_verdict(
         evidence=hang_text(hang, topology),
         attempt=attempt,
         world_size=topology.world_size,
-        time_ns=last.time_ns,
+        time_ns=hang.since_ns if last.time_ns == UNKNOWN else last.time_ns,
         close_reason=None if reason == "silent" else reason,
         event="opened",
         severity="page",  # whatever was lost so far: nothing moves until somebody acts
@@ -100,7 +103,7 @@ SUREST: Final = 0.99  # no suspect is said to be more probable: what was not tho
 def suspect_of(device: Device, probability: float, topology: Topology) -> Suspect:
     """Put a suspect into the fields of a verdict, with the place of its first rank."""
     rank = device.ranks[0]
-    place = topology.place(rank)
+    place = Place() if device.kind == "program" else topology.place(rank)  # a program lives nowhere
     return Suspect(
         device=device.kind,
         rank=rank,
@@ -192,22 +195,95 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
 
 def hang_text(hang: Hang, topology: Topology) -> str:
     """Say who waits where, and for whom."""
-    where = f"{OPERATORS[hang.operator]} on {_name(hang.communicator, topology)}"
-    who = "1 rank waits" if hang.waiting == 1 else f"{hang.waiting} ranks wait"
+    if hang.mismatch is not None:
+        return mismatch_text(hang.mismatch, topology)
+    if hang.circle:
+        return _circle_text(hang, topology)
+    where = f"{_call(hang.operator, hang.sequence)} on {_name(hang.communicator, topology)}"
+    waits = ("1 rank waits" if hang.waiting == 1 else f"{hang.waiting} ranks wait") + " in operators that never ended"
     if not hang.ranks and not hang.silent:
-        return f"{who} in operators that never ended, most of them in {where}, and all behind ranks that log nothing"
+        return f"{waits}, most of them in {where}, and all behind ranks that log nothing"
     if not hang.ranks:
-        return f"{who} in operators that never ended; {hang.silent} ranks that belong to {where} log nothing"
-    ranks = f"rank {hang.ranks[0]}" if len(hang.ranks) == 1 else f"ranks {', '.join(map(str, hang.ranks[:8]))}"
-    ranks += f" and {len(hang.ranks) - 8} more" if len(hang.ranks) > 8 else ""
+        return f"{waits}; {hang.silent} ranks that belong to {where} log nothing"
+    ranks = _named(hang.ranks)
     if hang.silent:
         belong = "belongs" if hang.silent == 1 else "belong"
-        return f"{who} in operators that never ended; {ranks} {belong} to {where}, and nothing was logged there"
+        return f"{waits}; {ranks} {belong} to {where}, and nothing was logged there"
     if hang.is_shared:
-        return f"{ranks} entered {where}, and none of them came out; nobody else is missing"
+        return f"{ranks} stand in {where}, and nobody is missing: all have entered it, and none came out"
+    nobody = "" if hang.accused else ": more ranks than wait for them, so that none of them stands out"
     if hang.has_arrived:
-        return f"{where} ended on other ranks and never on {ranks}"
-    return f"{who} in operators that never ended; {ranks} never arrived in {where}"
+        return f"{where} ended on other ranks and never on {ranks}{_ahead_text(hang, topology)}{nobody}"
+    return f"{waits}; {ranks} never arrived in {where}{nobody}"
+
+
+def _ahead_text(hang: Hang, topology: Topology) -> str:
+    """Say how many calls the rank that is furthest ahead stands before the accused ones."""
+    one = hang.ahead
+    if one is None or hang.sequence is None:
+        return ""
+    silent = sorted(set(topology.members.get(one.communicator, ())) & topology.unlogged)
+    unknown = f"; {name_ranks(silent)} log{'s' if len(silent) == 1 else ''} nothing" if silent else ""
+    calls = one.sequence - hang.sequence
+    behind = f"{calls} call{'' if calls == 1 else 's'} behind rank {one.rank}"
+    return f": {behind}, which stands in {_call(one.operator, one.sequence)}{unknown}"
+
+
+def mismatch_text(mismatch: Mismatch, topology: Topology) -> str:
+    """Say which ranks call what, where they first differ, and since when.
+
+    "rank 2 called all_gather of 4.19 MB where ranks 0-1, 3 called all_reduce of 16.8 MB: call 652 on default_pg, the
+    first that differs; the 651 compared before it agree".
+    """
+    most, *others = mismatch.sides
+    where = f"call {mismatch.sequence}" if mismatch.sequence < UNNUMBERED else "a call"
+    told = " and ".join(f"{name_ranks(side.ranks)} called {_side(side)}" for side in others[:_SIDES_SHOWN])
+    told += f" and {len(others) - _SIDES_SHOWN} other sides differ too" if len(others) > _SIDES_SHOWN else ""
+    text = f"{told} where {name_ranks(most.ranks)} called {_side(most)}: {where} on "
+    text += f"{_name(mismatch.communicator, topology)}, the first that differs"
+    if mismatch.agreed:
+        text += f"; the {mismatch.agreed} compared before it agree" if mismatch.agreed > 1 else "; the one before it agrees"
+    if mismatch.extra is not None:
+        rest = next(side for side in mismatch.sides if side != mismatch.extra)
+        text += (f"; from there on {name_ranks(rest.ranks)} {'lacks' if len(rest.ranks) == 1 else 'lack'} this "
+                 f"{OPERATORS[mismatch.extra.operator]}, which {name_ranks(mismatch.extra.ranks)} made, and all calls "
+                 "after it are one apart")  # fmt: skip
+    elif mismatch.is_swapped:
+        text += "; the next call is the other one on each side: the two were made in another order"
+    return text
+
+
+def _side(side: Side) -> str:
+    return OPERATORS[side.operator] + ("" if math.isnan(side.size_bytes) else f" of {size(side.size_bytes)}")
+
+
+def _circle_text(hang: Hang, topology: Topology) -> str:
+    """Say which ranks wait for each other, and in which calls."""
+    stands = [
+        f"rank {one.rank} in {_call(one.operator, one.sequence)}"
+        + (f" {'to' if one.operator == SEND else 'from'} rank {one.peer}" if one.operator in P2P else "")
+        for one in hang.circle[:_CIRCLE_SHOWN]
+    ]
+    more = f" and {len(hang.circle) - _CIRCLE_SHOWN} more" if len(hang.circle) > _CIRCLE_SHOWN else ""
+    names = {OPERATORS[one.operator] for one in hang.circle}
+    calls = f"{len(hang.circle)} {'calls' if len(names) > 1 else f'{names.pop()}s'}"
+    return (f"a circle of {calls} on {_name(hang.communicator, topology)}: {', '.join(stands)}{more}; each waits for "
+            "a call of the next one that it never reaches: the order of calls is at fault")  # fmt: skip
+
+
+def _call(operator: int, sequence: int | None) -> str:
+    """Name a call by its operator and, if it has one, its number."""
+    is_numbered = sequence is not None and sequence < UNNUMBERED and operator not in P2P
+    return f"{OPERATORS[operator]} {sequence}" if is_numbered else OPERATORS[operator]
+
+
+def _named(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:8]))}{more}"
+
+
+_SIDES_SHOWN: Final = 3
+_CIRCLE_SHOWN: Final = 8
 
 
 def evidence_text(piece: Piece, seen: int, tried: int, topology: Topology) -> str:

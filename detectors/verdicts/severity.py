@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from irregulars.messages.judgements import SEVERITIES
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.settings import SeverityLimits
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def severity_of(loss: Loss, limits: SeverityLimits) -> str:
     >>> severity_of(nic, SeverityLimits()), f"{nic.in_an_hour_gpu_hours:.1f} GPU-hours"
     ('ticket', '21.3 GPU-hours')
     """
-    if loss.kind == "hang":
+    if loss.kind in STANDSTILLS:
         return "page"
     if loss.seen < limits.least_seen or loss.lost_s < limits.least_lost_s:
         return "note"

@@ -317,7 +317,9 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
 
 def _cost(verdict: Verdict) -> str:
     """Return cost and severity of a verdict; the loss of a hang is not counted."""
-    if verdict.kind == "hang":
+    from irregulars.messages.kinds import STANDSTILLS
+
+    if verdict.kind in STANDSTILLS:
         return f"it never ended, and all {verdict.world_size:,} GPUs wait ({verdict.severity})"
     times = f"{verdict.delta:.2f} times the usual time, " if math.isfinite(verdict.delta) else ""
     return f"{times}{verdict.lost_s:.1f} s lost ({verdict.severity})"

@@ -9,22 +9,29 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import IterationWindow
 from irregulars.detectors.job.lanes import Lane
-from irregulars.detectors.job.topology import Topology
+from irregulars.detectors.job.topology import Topology, topology_of
+from irregulars.detectors.path.find_hang import Hang
+from irregulars.detectors.path.find_mismatch import find_mismatch
 from irregulars.detectors.plugins.protocol import with_say
 from irregulars.detectors.verdicts.reasons import reasons_of_iteration
+from irregulars.detectors.verdicts.revision import hang_verdict
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.reasons import Reasons, Step
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.kinds import STANDSTILLS
+from irregulars.messages.records import OPERATORS, P2P, UNKNOWN, UNNUMBERED
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
+from irregulars.producers.trace.iterations import job_columns
 from irregulars.settings import JudgeSettings
 from irregulars.sinks.advice import alternatives_of, head_text, name_cause, name_step, path_texts, step_text
 from irregulars.streams.local_pipeline import LocalPipeline, in_one_piece
@@ -163,6 +170,8 @@ def analyze(trace: Trace, settings: JudgeSettings | None = None) -> Analysis:
 def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Analysis:
     """Return the analysis of a trace that `judge_trace` judged."""
     newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
+    if not any(verdict.kind in STANDSTILLS for verdict in newest.values()):
+        newest |= {verdict.verdict_id: verdict for verdict in _silent_mismatch(trace)}
     return Analysis(
         trace.job,
         trace.rejected.count + refused_rows,
@@ -170,6 +179,26 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
         sorted(newest.values(), key=order),
         None if newest else why_unjudged(trace, judgements.iterations),
     )
+
+
+def _silent_mismatch(trace: Trace) -> Iterator[Verdict]:
+    """Yield a verdict on ranks whose calls differ although nothing hangs: sizes that no library compares."""
+    if not trace.commops:
+        return
+    columns, _ = job_columns(trace)
+    mismatch = find_mismatch(columns)
+    if mismatch is None:
+        return
+    names = dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators)
+    topology = topology_of(trace.announcements, {name: code for code, name in enumerate(names)})
+    is_call = (columns["communicator"] == mismatch.communicator) & (columns["sequence"] == mismatch.sequence)
+    iterations = columns["iteration"][is_call]
+    number = max(int(iterations.max()), 0)  # unknown is far below 0
+    hang = Hang(mismatch.odd, 0, mismatch.communicator, mismatch.sides[0].operator, None, has_arrived=True,
+                sequence=mismatch.sequence, mismatch=mismatch)  # fmt: skip
+    seen = Observation(number, 0, 0.0, UNKNOWN if mismatch.start_ns is None else mismatch.start_ns, None)
+    name = f"{trace.job}/{trace.attempt}/{number}/mismatch"
+    yield hang_verdict(name, hang, seen, None, "finished", trace.job, trace.attempt, topology)
 
 
 def judge_trace(
@@ -222,10 +251,14 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     """Return why a trace without a verdict could not be judged, as a clause that follows "because"; None: it was."""
     if not iterations:
         if trace.commops:
-            return "no iterations are marked, and its operators show no period that would tell them"
+            return _why_nobody_waits(trace) or "no iterations are marked, and its operators show no period that would tell them"
         if trace.bandwidth:
             return "there are no operators, and no iterations are known"
         return "there are neither operators nor iterations in it"
+    if len(iterations) == 1 and trace.commops:
+        nobody = _why_nobody_waits(trace)
+        if nobody is not None:
+            return nobody
     if trace.commops and not any((batch.columns["elapsed_ns"] > 0).any() for batch in trace.commops.values()):
         return (
             "nothing tells how long its operators took: such a log tells hangs alone. (clog's times can be used on "
@@ -252,6 +285,30 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     if len(irregular) >= VERDICTS.seen and len(trace.commops) < trace.world_size:
         return _why_some_ranks(trace, irregular)
     return None
+
+
+def _why_nobody_waits(trace: Trace) -> str | None:
+    """Say that no rank stands in a collective, and which was the last; None where one does, or there was none."""
+    columns, _ = job_columns(trace)
+    rows = np.flatnonzero(~np.isin(columns["operator"], P2P))
+    if np.isnan(columns["elapsed_ns"]).any() or len(rows) == 0:
+        return None
+    # On the communicator with most ranks: of those that have its newest call, and of those that do not
+    names = list(dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators))
+    sizes = {code: len(np.unique(columns["rank"][rows[columns["communicator"][rows] == code]]))
+             for code in np.unique(columns["communicator"][rows]).tolist()}  # fmt: skip
+    widest = max(sizes, key=lambda code: sizes[code])
+    own = rows[columns["communicator"][rows] == widest]
+    newest = int(columns["sequence"][own].max())
+    last = own[columns["sequence"][own] == newest]
+    ranks = sorted(set(columns["rank"][last].tolist()))
+    lacking = sorted(set(columns["rank"][own].tolist()) - set(ranks))
+    number = f" {newest}" if newest < UNNUMBERED else ""
+    text = f"nobody waits in a collective: the last one, {OPERATORS[columns['operator'][last[0]]]}{number} on "
+    text += f"{names[widest]}, has ended on {name_ranks(ranks)}"
+    text += f" ({name_ranks(lacking)} never called it)" if lacking else ", the same on all that are here"
+    return (f"{text}. Look outside of communication: stacks of the processes (py-spy dump), a kernel that does not end, "
+            "storage, the data loader")  # fmt: skip
 
 
 def _why_none_judged(iterations: Sequence[JudgedIteration]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from irregulars.dtypes import Floats, Ints
 from irregulars.infra.showing.numerics import Band
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.kinds import DEVICE_KINDS
+from irregulars.messages.kinds import DEVICE_KINDS, STANDSTILLS
 from irregulars.sinks.advice import (
     advise,
     gpu_hours_lost,
@@ -384,7 +384,7 @@ def _next_step(found: Found) -> str:
 
 def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
     """Return the cost. An open hang costs at least the time since it began: its loss is published at its end."""
-    if verdict.kind == "hang" and stands_ns is not None and verdict.lost_s < stands_ns / 1e9:
+    if verdict.kind in STANDSTILLS and stands_ns is not None and verdict.lost_s < stands_ns / 1e9:
         verdict = replace(verdict, lost_s=stands_ns / 1e9)
     return Cost(share_lost(verdict), gpu_hours_per_hour(verdict), gpu_hours_lost(verdict), verdict.lost_s)
 
@@ -421,7 +421,7 @@ def nic_text(found: Found) -> str:
 
     Whether that is slow the judge has said: these are the samples.
     """
-    if found.verdict.kind in ("hang", "slow_stage") or not found.verdict.suspects:
+    if found.verdict.kind in (*STANDSTILLS, "slow_stage") or not found.verdict.suspects:
         return ""
     ranks = found.verdict.suspects[0].ranks
     peaks = lowered_peaks(found.rates, ranks)
@@ -437,7 +437,7 @@ def nic_text(found: Found) -> str:
 
 def _missing(found: Found, periods: Periods) -> Iterator[str]:
     first, past = found.verdict.iterations
-    if found.verdict.kind != "hang" and not any(first <= one.iteration < past for one in found.iterations):
+    if found.verdict.kind not in STANDSTILLS and not any(first <= one.iteration < past for one in found.iterations):
         yield "iterations: none of the verdict's range are stored (kept 2 years), or its job was not stored"
     elif not len(periods.before):
         yield "before: no regular iterations are known; it was there from the start, or they are no longer stored"

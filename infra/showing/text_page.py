@@ -10,6 +10,7 @@ from typing import Final
 
 from irregulars.infra.showing.found import Earlier, GpuState, Iteration, Screen
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import printable
 from irregulars.sinks.advice import (
     NameRank,
@@ -115,7 +116,7 @@ def cost_text(screen: Screen) -> str:
     elif cost.share is not None:
         parts.append(f"{cost.share:.0%} of the job's time")
     so_far = " so far" if verdict.state == "open" else ""
-    if verdict.kind == "hang" and not cost.lost_s:
+    if verdict.kind in STANDSTILLS and not cost.lost_s:
         return "; ".join([*parts, "how long it stood is not known"])
     if cost.gpu_hours is not None:
         parts.append(f"{amount(cost.gpu_hours)} GPU-hours lost{so_far} ({amount(cost.lost_s)} s of the job)")
@@ -166,7 +167,7 @@ def _times(screen: Screen) -> Iterator[str]:
 
 def times_text(screen: Screen) -> str:
     """Return the median iteration times before and with the cause."""
-    if screen.verdict.kind == "hang":
+    if screen.verdict.kind in STANDSTILLS:
         before = f"; median before {duration(screen.before_ns)}" if math.isfinite(screen.before_ns) else ""
         return f"iteration {screen.verdict.iterations[1] - 1} does not end{before}"
     marked = "^ with this cause"

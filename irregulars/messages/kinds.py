@@ -54,6 +54,10 @@ KINDS: Final[Mapping[str, VerdictKind]] = {
         "`gpu`, with the ranks to look at. None where more than eight ranks that log nothing come into question",
         drains=True, actions=("cordon",),  # it reaches no checkpoint any more: it is restarted from the last one
     ),
+    "mismatch": VerdictKind(
+        "mismatch", "ranks call different collectives under one number, or wait for each other in a circle: the program",
+        "`program`, with the ranks that differ from the most; none where no side is larger",
+    ),
     "corruption": VerdictKind(
         "corruption", "a rank's numbers differ from those of its replicas, or of a replay",
         "`gpu`; none where no majority says who is right", drains=True,
@@ -77,7 +81,11 @@ DEVICE_KINDS: Final[Mapping[str, DeviceKind]] = {
     "link": DeviceKind(is_worker=False),  # the receiver's host is in no suspect
     "switch": DeviceKind(is_worker=False, named_by=("switch",)),
     "stage": DeviceKind(is_worker=True),  # a share of a model, no device that could be replaced
+    "program": DeviceKind(is_worker=False),  # that its ranks run
 }
 
 WORKERS: Final = frozenset(name for name, one in DEVICE_KINDS.items() if one.is_worker)
 """Devices that are slow by their own work."""
+
+STANDSTILLS: Final = frozenset({"hang", "mismatch"})
+"""Kinds of verdicts on jobs that stand still: nothing moves until somebody acts."""

@@ -51,6 +51,9 @@ VERSION: Final = 1  # version of every record: a reader refuses a newer one, and
 UNKNOWN: Final = int(np.iinfo(np.int64).min)  # an unknown value in an ``int64`` column
 PHASE_UNKNOWN: Final = 255
 
+UNNUMBERED: Final = 1 << 30
+"""Sequences from here on count from a call whose own number is not known: the same on all ranks, and no number for people."""
+
 OPERATORS: Final = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",
     "send", "recv",

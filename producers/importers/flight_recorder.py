@@ -18,7 +18,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
-from irregulars.messages.records import OPERATOR_CODES, P2P, SEND, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, P2P, SEND, UNKNOWN, UNNUMBERED
 from irregulars.producers.importers.groups import (
     ProcessGroup,
     bytes_of_tensors,
@@ -137,7 +137,7 @@ def _is_from_the_start(rows: Sequence[Mapping[str, Any]]) -> bool:
 def _numbered_by_group(entries: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
     """Number the collectives of each group by themselves.
 
-    `is_whole`: whether the dump begins with the rank's first call: then from 0. Else the first one that never ended
+    `is_whole`: whether the dump begins with the rank's first call: then from 1. Else the first one that never ended
     has the same number on all ranks, as with sends and recvs.
     """
     places: dict[str, list[int]] = {}
@@ -147,7 +147,7 @@ def _numbered_by_group(entries: Sequence[Entry], *, is_whole: bool) -> list[Entr
     numbered = list(entries)
     for own in places.values():
         first_open = next((n for n, at in enumerate(own) if np.isnan(entries[at].elapsed_ns)), len(own))
-        first = 0 if is_whole else _FIRST_OPEN - first_open
+        first = 1 if is_whole else _FIRST_OPEN - first_open
         for n, at in enumerate(own):
             numbered[at] = entries[at]._replace(sequence=first + n)
     return numbered
@@ -277,7 +277,7 @@ def _integer(value: Any) -> int | None:
 ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as one
 # Number of the first send or recv of a pair that never ended. The recorder's own numbers differ at the two ends, and
 # those that both have completed are the same.
-_FIRST_OPEN: Final = 1 << 20
+_FIRST_OPEN: Final = UNNUMBERED + (1 << 20)
 _ANY: Final = OPERATOR_CODES["barrier"]  # operator of a collective that ended and whose name is in no entry
 NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
 

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
 from irregulars.messages.judgements import SEVERITIES, urgency_of
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.records import VERSION, decode_as, encode_json
 from irregulars.printing import counted
 from irregulars.sinks.notices.incidents import Incident, device_of, host_of
@@ -155,7 +156,7 @@ def _is_wanted(alert: Mapping[str, Any], rules: Rules) -> bool:
     if not any(fnmatchcase(str(alert["job"]), pattern) for pattern in rules.jobs):
         return False
     hours = alert.get("gpu_hours_lost")
-    loses_more = alert["kind"] == "hang" and alert["state"] != "closed"  # its loss is counted when it closes
+    loses_more = alert["kind"] in STANDSTILLS and alert["state"] != "closed"  # its loss is counted when it closes
     return hours is None or hours >= rules.least_gpu_hours or loses_more
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from irregulars.messages.judgements import Judgements, Verdict
+from irregulars.messages.kinds import STANDSTILLS
 
 VERDICTS: Final = "verdicts"
 ALERTS: Final = "alerts"
@@ -184,6 +185,6 @@ def _what(verdict: Verdict) -> str:
 def _is_same_incident(known: Published, verdict: Verdict) -> bool:
     if (known.job, known.attempt, known.what) != (verdict.job, verdict.attempt, _what(verdict)):
         return False
-    if known.is_open and verdict.kind != "hang":  # it may have gone on since its last revision
+    if known.is_open and verdict.kind not in STANDSTILLS:  # it may have gone on since its last revision
         return verdict.iterations[1] > known.iterations[0]
     return verdict.iterations[0] < known.iterations[1] and known.iterations[0] < verdict.iterations[1]

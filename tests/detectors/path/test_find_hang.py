@@ -42,6 +42,7 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
         "operator": np.array([row[4] for row in full]),
         "peer": np.array([row[5] for row in full]),
         "start_ns": np.arange(len(full)) + 1_000,
+        "size_bytes": np.full(len(full), np.nan),
     }
 
 
