@@ -44,6 +44,11 @@ _RANKS_AT_ONCE = 64
 
 _LAST_SHARE = 0.8  # of the iterations in which a rank must have been last for that to be told
 
+_LOOK_OUTSIDE = (
+    "Look outside of communication: stacks of the processes (py-spy dump), a kernel that does not end, storage, the data "
+    "loader. Where calls are only counted (RAS), all may stand in the last one: look at NICs, switches, NCCL_DEBUG=INFO"
+)
+
 JOINED_GAP = 2  # ranges of irregular iterations join over at most so many regular ones
 
 
@@ -254,6 +259,8 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
             return _why_nobody_waits(trace) or "no iterations are marked, and its operators show no period that would tell them"
         if trace.bandwidth:
             return "there are no operators, and no iterations are known"
+        if trace.world_size > 1 and len(trace.announcements) == trace.world_size:
+            return f"no rank waits for another one, as far as this tells: all {trace.world_size} are alike. {_LOOK_OUTSIDE}"
         return "there are neither operators nor iterations in it"
     if len(iterations) == 1 and trace.commops:
         nobody = _why_nobody_waits(trace)
@@ -304,11 +311,10 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     ranks = sorted(set(columns["rank"][last].tolist()))
     lacking = sorted(set(columns["rank"][own].tolist()) - set(ranks))
     number = f" {newest}" if newest < UNNUMBERED else ""
-    text = f"nobody waits in a collective: the last one, {OPERATORS[columns['operator'][last[0]]]}{number} on "
-    text += f"{names[widest]}, has ended on {name_ranks(ranks)}"
-    text += f" ({name_ranks(lacking)} never called it)" if lacking else ", the same on all that are here"
-    return (f"{text}. Look outside of communication: stacks of the processes (py-spy dump), a kernel that does not end, "
-            "storage, the data loader")  # fmt: skip
+    text = f"nobody waits in a collective, as far as this tells: the last one was {OPERATORS[columns['operator'][last[0]]]}"
+    text += f"{number} on {names[widest]}, on {name_ranks(ranks)}"
+    text += f", and {name_ranks(lacking)} did not call it" if lacking else ", the same on all that are here"
+    return f"{text}. {_LOOK_OUTSIDE}"
 
 
 def _why_none_judged(iterations: Sequence[JudgedIteration]) -> str:

@@ -53,6 +53,8 @@ PHASE_UNKNOWN: Final = 255
 
 UNNUMBERED: Final = 1 << 30
 """Sequences from here on count from a call whose own number is not known: the same on all ranks, and no number for people."""
+UNTOLD_CALL: Final = UNNUMBERED
+"""Sequence of a collective of which a source knows neither number nor operator; such a row says ``barrier``."""
 
 OPERATORS: Final = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",

@@ -123,4 +123,5 @@ def _lines(
     if job is not None and job.skipped:
         skipped = ", ".join(f"{count} × {reason}" for reason, count in list(job.skipped.items())[:2])
         lines.append(f"not used: {skipped}")
+    lines += [f"note: {note}" for note in (job.notes if job is not None else ())]
     return tuple(lines[:6])

@@ -18,7 +18,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
-from irregulars.messages.records import OPERATOR_CODES, P2P, SEND, UNKNOWN, UNNUMBERED
+from irregulars.messages.records import P2P, SEND, UNKNOWN, UNNUMBERED
 from irregulars.producers.importers.groups import (
     ProcessGroup,
     bytes_of_tensors,
@@ -29,6 +29,7 @@ from irregulars.producers.importers.groups import (
 from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
+UNKNOWN_OPERATOR: Final = -1  # of a collective that other ranks may tell
 ENDED_NS: Final = 0.0  # duration of an operator that ended after an unknown time: no less than this
 _ENDS: Final = re.compile(r"(\d{1,7})\s*(->|<-)\s*(\d{1,7})")
 _MOST_GROUPS: Final = 65_536
@@ -278,7 +279,6 @@ ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as 
 # Number of the first send or recv of a pair that never ended. The recorder's own numbers differ at the two ends, and
 # those that both have completed are the same.
 _FIRST_OPEN: Final = UNNUMBERED + (1 << 20)
-_ANY: Final = OPERATOR_CODES["barrier"]  # operator of a collective that ended and whose name is in no entry
 NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
 
 
@@ -302,7 +302,9 @@ def job_of_dumps(
     world_size = 1 + max(*by_rank, *(rank for group in known for rank in group.ranks), -1)
     communicators = communicators_of(known, world_size, is_whole=is_whole)
     with_pairs = {d.groups[e.group] for d in by_rank.values() for e in d.entries if e.ends is not None}
-    ranks = {rank: _rows(dump, communicators, with_pairs) for rank, dump in by_rank.items()}
+    called = {(d.groups[e.group], e.sequence): e.operator for d in by_rank.values() for e in d.entries
+              if e.ends is None and e.operator != UNKNOWN_OPERATOR}  # fmt: skip
+    ranks = {rank: _rows(dump, communicators, with_pairs, called) for rank, dump in by_rank.items()}
     for rank, until_ns in (dumped_ns or {}).items():
         # The iteration lasts while operators are issued; a rank that issued none enters it at its end.
         starts_ns = [entry.start_ns for entry in by_rank[rank].entries if UNKNOWN < entry.start_ns <= until_ns]
@@ -322,7 +324,13 @@ def job_of_dumps(
     )
 
 
-def _rows(dump: Dump, communicators: Mapping[ProcessGroup, Communicator], with_pairs: set[ProcessGroup]) -> RankRows:
+def _rows(
+    dump: Dump,
+    communicators: Mapping[ProcessGroup, Communicator],
+    with_pairs: set[ProcessGroup],
+    called: Mapping[tuple[ProcessGroup, int], int],
+) -> RankRows:
+    """Return the rows of a dump; an operator that it does not name is the one that `called` has of other ranks."""
     rows = RankRows()
     seen: set[tuple[str, int]] = set()
     for entry, number in zip(dump.entries, _pair_numbers(dump.entries), strict=True):
@@ -332,11 +340,16 @@ def _rows(dump: Dump, communicators: Mapping[ProcessGroup, Communicator], with_p
             continue
         seen.add((entry.group, number))
         peer, times = UNKNOWN if entry.ends is None else entry.ends[entry.operator == SEND], entry[4:6]
-        rows.add(communicators[group].id, entry.operator, number, peer, *times, entry.size_bytes, ITERATION)
+        operator = entry.operator if entry.operator != UNKNOWN_OPERATOR else called.get((group, number))
+        if operator is None:
+            rows.unusable += 1
+        else:
+            rows.add(communicators[group].id, operator, number, peer, *times, entry.size_bytes, ITERATION)
     for name, last in dump.completed.items():
         group = dump.groups[name]
-        if group not in with_pairs and (name, last) not in seen and dump.rank in group.ranks:
-            rows.add(communicators[group].id, _ANY, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
+        operator = called.get((group, last))
+        if operator is not None and group not in with_pairs and (name, last) not in seen and dump.rank in group.ranks:
+            rows.add(communicators[group].id, operator, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
     return rows
 
 

@@ -26,7 +26,9 @@ from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogPa
 from irregulars.producers.importers.kineto_job import job_of_captures
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, Answer
-from irregulars.producers.importers.ras_records import job_of_answers, split_answers
+from irregulars.producers.importers.ras_records import job_of_answers
+from irregulars.producers.importers.ras_text import split_answers
+from irregulars.producers.importers.watchdog import NOTE_ELEMENTS, WatchdogLog
 from irregulars.producers.trace.directory import write_trace
 from irregulars.producers.trace.foreign_files import (
     hosts_of_names,
@@ -130,18 +132,40 @@ def naming(path: Path) -> Iterator[None]:
 
 def read_flight_recorder(files: list[Path], job: str) -> ImportedJob:
     """Read dumps, pickles or JSON; ranks as `identity.identify` tells them."""
-    read, broken = read_each(files, read_dump_file)
-    dumps, left_out, notes = ranked_dumps(read)
-    if not dumps:
-        raise InputError(f"{files[0].parent}: must hold dumps with their rank at the end of the name, as _dump_3; "
-                         f"got {files[0].name}")  # fmt: skip
-    imported = job_of_dumps(dumps, job)
-    return replace(imported, left_out=(*broken, *left_out), notes=(*notes, *imported.notes))
+    return read_hang({"flight-recorder": files}, job)
+
+
+def read_watchdog(files: list[Path], job: str) -> ImportedJob:
+    """Read the watchdogs' lines in logs of training jobs."""
+    return read_hang({"watchdog": files}, job)
 
 
 def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
-    """Join dumps and lines of watchdogs, each a list of files by its kind."""
-    return read_flight_recorder(files.get("flight-recorder", []), job)
+    """Join dumps and lines of watchdogs, each a list of files by its kind; a rank with a dump needs no lines."""
+    log = WatchdogLog()
+
+    def read_log_file(path: Path) -> None:
+        with naming(path), open_plain(path) as stream:
+            log.read(stream)
+
+    of_dumps = files.get("flight-recorder", [])
+    read, broken = read_each(of_dumps, read_dump_file) if of_dumps else ([], [])
+    dumps, left_out, notes = ranked_dumps(read)
+    of_logs = files.get("watchdog", [])
+    broken += read_each(of_logs, read_log_file)[1] if of_logs else []
+    known = {group for dump in dumps for group in dump.groups.values()}
+    with_dump = {dump.rank for dump in dumps}
+    told = [one for one in log.dumps(known) if one.rank not in with_dump]
+    if not dumps and not told and left_out:
+        raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
+    if not dumps and not told:
+        raise InputError(f"{(of_logs or of_dumps)[0]}: must hold a line of a watchdog that names a rank; got none")
+    imported = job_of_dumps([*dumps, *told], job)
+    sizes = (NOTE_ELEMENTS,) if told else ()
+    return replace(
+        imported, left_out=(*broken, *left_out), notes=(*notes, *imported.notes, *sizes),
+        skipped={**imported.skipped, **log.skipped},
+    )  # fmt: skip
 
 
 def ranked_dumps(read: Sequence[tuple[Path, Dump]]) -> tuple[list[Dump], Sequence[LeftOut], Sequence[str]]:
@@ -272,4 +296,5 @@ KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "nccl-inspector": read_nccl_inspector,
     "clog": read_clog,
     "nccl-ras": read_nccl_ras,
+    "watchdog": read_watchdog,
 }

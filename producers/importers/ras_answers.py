@@ -51,6 +51,15 @@ class Worker(NamedTuple):
         return self.host != "" and self.pid >= 0
 
 
+def unknown_worker(rank: int) -> Worker:
+    """Return a stand-in for the process of a rank of which the service does not say where it runs."""
+    return Worker(UNKNOWN_HOST, rank, -1)
+
+
+UNKNOWN_HOST: Final = "(unknown)"
+_IN_PROGRESS: Final = 7  # NCCL's result code of what goes on: no error
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A rank that answered."""
@@ -61,6 +70,11 @@ class Answered:
     launched: Mapping[int, int]
     is_running: bool  # whether it has joined the communicator, and neither leaves nor aborts it
     async_error: int  # NCCL's result code of its last error; 0: none
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether NCCL reports an error of it."""
+        return self.async_error not in (0, _IN_PROGRESS)
 
     @property
     def total(self) -> int:
@@ -76,6 +90,7 @@ class Missing:
     # Whether its process could not be reached. Else it answered, and does not take itself for a member: it joins or
     # leaves just now.
     is_gone: bool
+    is_dead: bool = False  # whether the service calls it dead: it was out of reach for a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +127,18 @@ class Answer:
     told: str  # time of the answer by the service: local time to the second, without zone; it orders saved answers
     communicators: tuple[RasCommunicator, ...]  # those that could be used
     unusable: int  # number of those that could not
+    world_size: int = 0  # GPUs of the job, where the answer says so
+    dead: tuple[Worker, ...] = ()  # processes that it calls dead, or of which it got nothing, each with one of its GPUs
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether it calls a process dead or in error, so that one answer is enough."""
+        of_ranks = (
+            any(missing.is_dead for missing in one.missing.values())
+            or any(answered.has_failed for answered in one.answered.values())
+            for one in self.communicators
+        )
+        return bool(self.dead) or any(of_ranks)
 
 
 def read_answer(value: bytes) -> Answer:
@@ -206,7 +233,7 @@ def _missing(told: Mapping[str, Any]) -> Missing | None:
     if not isinstance(status, dict):
         return None
     is_gone = status.get("unresponsive") is True or status.get("considered_dead") is True
-    return Missing(_worker(told), is_gone)
+    return Missing(_worker(told), is_gone, status.get("considered_dead") is True)
 
 
 def _worker(told: Mapping[str, Any]) -> Worker:

@@ -7,18 +7,23 @@ published as entered and not ended, as any hook would; if the job moves again, a
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
-from irregulars.messages.records import COMMOPS, ITERATIONS, OPERATOR_CODES, PHASES, UNKNOWN, Batch, Header
+from irregulars.messages.records import COMMOPS, ITERATIONS, OPERATOR_CODES, PHASES, UNKNOWN, UNTOLD_CALL, Batch, Header
 from irregulars.producers.importers.imported import ImportedJob, RankRows
-from irregulars.producers.importers.ras_answers import Answer, RasCommunicator, Worker, read_answer
+from irregulars.producers.importers.ras_answers import (
+    UNKNOWN_HOST,
+    Answer,
+    RasCommunicator,
+    Worker,
+    unknown_worker,
+)
 from irregulars.producers.publishing.sources import Record
 from irregulars.producers.trace.job_file import RankLocation
 
@@ -120,57 +125,80 @@ def communicators_of(members: Mapping[str, tuple[int, ...]], world_size: int) ->
 
 
 ITERATION: Final = 0  # answers know no iterations: all that they hold counts as one
-_BORDER: Final = re.compile(rb"(?<=\n\})\s*(?=\{)")
 NOTE_COUNTS: Final = "RAS counts collectives that were launched, and no sends and recvs: use it for hangs alone"
 NOTE_MOVING: Final = "between the last two answers the job went on: nobody stands still"
-
-
-def split_answers(value: bytes) -> list[Answer]:
-    """Read the answers of one file, which follow each other as ``ncclras -f json >> FILE`` leaves them."""
-    return [read_answer(part) for part in _BORDER.split(value)]
 
 
 def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
     """Compare answers about one run of a job, in the order of their times.
 
-    Raises InputError if they are fewer than two, or none holds a communicator of all ranks.
+    Raises InputError if they are fewer than two and none calls a process dead or in error, or no communicator is told.
     """
     ordered = sorted(answers, key=lambda answer: answer.told)
-    if len(ordered) < 2:
+    if len(ordered) < 2 and not any(answer.has_dead for answer in ordered):
         raise InputError(
             f"RAS answers must be at least two, some seconds apart; got {len(ordered)} "
             "(one alone can't tell a rank that is a moment late from one that never comes)"
         )
-    world_size = max((one.size for answer in ordered for one in answer.communicators), default=0)
-    worlds = [find_world(answer, world_size) for answer in ordered]
-    world = next((one for one in worlds if one is not None), None)
-    if world is None:
+    told = [one for answer in ordered for one in answer.communicators]
+    world_size = max((one.size for one in told), default=max(answer.world_size for answer in ordered))
+    ordered = [_with_all_workers(answer, world_size) for answer in ordered]
+    world = next((one for answer in ordered if (one := find_world(answer, world_size)) is not None), None)
+    if world is None and told:
         text = f"got none of {world_size} ranks whose processes are known"
         raise InputError(f"RAS answers must tell of a communicator of all ranks; {text}")
-    watch = StandstillWatch({worker: rank for rank, worker in world.workers.items()})
+    workers = {rank: unknown_worker(rank) for rank in range(world_size)} if world is None else world.workers
+    watch = StandstillWatch({worker: rank for rank, worker in workers.items()})
     for second, answer in enumerate(ordered, 1):
         watch.compare(answer, second)
-    is_standing = watch.still_ns > 0
-    ranks = {rank: RankRows() for rank in world.workers}
-    for name, members in watch.members.items() if not is_standing else ():
-        for rank in members:
-            ranks[rank].add(name, 0, 0, elapsed_ns=ENDED_NS, iteration=ITERATION)
-    for one in watch.find_open() if is_standing else ():
+    has_dead = ordered[-1].has_dead
+    is_standing = watch.still_ns > 0 or has_dead
+    ranks = {rank: RankRows() for rank in workers}
+    found = watch.find_open() if is_standing else []
+    for one in found:
         ranks[one.rank].add(one.communicator, one.operator, one.sequence, iteration=ITERATION)
+    for rank, name, operator, total in watch.newest_calls() if not found else ():
+        ranks[rank].add(name, operator, total, elapsed_ns=ENDED_NS, iteration=ITERATION)
     unusable = sum(answer.unusable for answer in ordered)
+    members = watch.members
     return ImportedJob(
         job=job,
         world_size=world_size,
         clock="per_host",
-        communicators={one.id: one for one in communicators_of(watch.members, world_size)},
+        communicators={one.id: one for one in communicators_of(members, world_size)},
         ranks=ranks,
-        places={
-            rank: RankLocation(worker.host, worker.gpu if worker.gpu >= 0 else None, lost_rows=0)
-            for rank, worker in world.workers.items()
-        },
-        notes=(NOTE_COUNTS,) if is_standing else (NOTE_COUNTS, NOTE_MOVING),
+        places={rank: _place(worker) for rank, worker in workers.items()},
+        notes=(*_notes_of_dead(watch.dead, workers), NOTE_COUNTS, *(() if is_standing else (NOTE_MOVING,))),
         skipped={"communicators that make no sense": unusable} if unusable else {},
     )
+
+
+def _notes_of_dead(dead: Collection[int], workers: Mapping[int, Worker]) -> Iterator[str]:
+    for rank in sorted(dead):
+        one = workers[rank]
+        where = f", GPU {one.gpu} of process {one.pid} on {one.host}," if one.host != UNKNOWN_HOST else ""
+        yield f"rank {rank}{where} is out of reach, dead or in error by RAS's own words"
+
+
+def _place(worker: Worker) -> RankLocation:
+    host = None if worker.host == UNKNOWN_HOST else worker.host
+    return RankLocation(host, worker.gpu if worker.gpu >= 0 else None, lost_rows=0)
+
+
+def _with_all_workers(answer: Answer, world_size: int) -> Answer:
+    """Give the ranks of the largest communicators stand-ins where the answer does not say where they run."""
+    made = []
+    for one in answer.communicators:
+        if one.size == world_size:
+            answered = {rank: replace(own, worker=_known(own.worker, rank)) for rank, own in one.answered.items()}
+            missing = {rank: replace(own, worker=_known(own.worker, rank)) for rank, own in one.missing.items()}
+            one = replace(one, answered=answered, missing=missing)  # noqa: PLW2901
+        made.append(one)
+    return replace(answer, communicators=tuple(made))
+
+
+def _known(worker: Worker, rank: int) -> Worker:
+    return worker if worker.is_known else unknown_worker(rank)
 
 
 _NAMELESS: Final = OPERATOR_CODES["barrier"]
@@ -203,6 +231,7 @@ class _Group:
     members: dict[int, int] = field(default_factory=dict)  # global ranks by rank in the communicator
     positions: dict[int, _Position] = field(default_factory=dict)  # by global rank
     gone: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)  # those that the service itself calls dead or in error
     is_settled: bool = False
 
 
@@ -268,6 +297,20 @@ class StandstillWatch:
         if has_moved or is_whole:
             self._seen_ns = now_ns
 
+    @property
+    def dead(self) -> set[int]:
+        """Ranks that the service calls dead or in error, or that were out of reach twice in a row."""
+        return {rank for group in self._groups.values() for rank in group.dead}
+
+    def newest_calls(self) -> Iterator[tuple[int, str, int, int]]:
+        """Yield rank, communicator, most frequent operator and count of calls of each rank that has launched any."""
+        for name, group in self._groups.items():
+            if len(group.members) == group.size:
+                for rank, position in group.positions.items():
+                    if position.total:
+                        operator = max(sorted(position.launched), key=lambda one: position.launched[one])
+                        yield rank, name, operator, position.total
+
     def find_open(self) -> list[Open]:
         """Return the collectives in which ranks wait for one that has not launched them."""
         found = [one for name, group in self._groups.items() for one in _waiting(name, group)]
@@ -288,8 +331,14 @@ def _update(group: _Group, one: RasCommunicator, ranks: Mapping[Worker, int], no
         if worker in ranks:
             group.members[at] = ranks[worker]
     has_moved = has_fallen = False
+    gone_before = group.gone  # out of reach in two answers in a row counts as dead
     group.is_settled = one.is_settled
     group.gone = {group.members[at] for at in one.missing if at in group.members}
+    failed = {at for at, own in one.answered.items() if own.has_failed}
+    failed = failed if len(failed) < len(one.answered) else set()  # all of them: an error of one spread
+    dead = failed | {at for at, own in one.missing.items() if own.is_dead}
+    group.dead = {group.members[at] for at in dead if at in group.members} | (gone_before & group.gone)
+    group.gone |= group.dead
     for at, answered in one.answered.items():
         rank = group.members.get(at)
         if rank is None:
@@ -309,17 +358,37 @@ def _waiting(name: str, group: _Group) -> Iterator[Open]:
     last one.
     """
     alive = {rank: position for rank, position in group.positions.items() if rank not in group.gone}
-    if not group.is_settled or len(group.members) < group.size or len(alive) + len(group.gone) < group.size:
+    is_settled = group.is_settled or bool(group.dead)
+    if not is_settled or len(group.members) < group.size or len(alive) + len(group.gone) < group.size:
         return
     newest = max((position.total for position in alive.values()), default=0)
     last_of_gone = [group.positions[rank].total if rank in group.positions else newest for rank in group.gone]
     common = min([position.total for position in alive.values()] + [min(at, newest - 1) for at in last_of_gone])
+    if newest == 0 and group.dead:  # nothing was launched yet: they wait for it in their first one
+        for rank, position in alive.items():
+            yield Open(rank, name, _NAMELESS, UNTOLD_CALL, position.since_ns)
+        return
     if not 0 <= common < newest:
+        yield from _called_otherwise(name, group)
         return
     operator = _next_operator(group, common)
     for rank, position in alive.items():
         if position.total > common:
             yield Open(rank, name, operator, common + 1, position.since_ns)
+
+
+def _called_otherwise(name: str, group: _Group) -> Iterator[Open]:
+    """Yield the last call of each rank where all have launched as many, and not of the same kinds."""
+    counts = [position.launched for position in group.positions.values()]
+    operators = {operator for own in counts for operator in own}
+    least = {operator: min(own.get(operator, 0) for own in counts) for operator in operators}
+    more = {rank: {operator: count - least[operator] for operator, count in position.launched.items()}
+            for rank, position in group.positions.items()}  # fmt: skip
+    if group.gone or not all(any(own.values()) for own in more.values()):
+        return
+    for rank, position in group.positions.items():
+        operator = max(sorted(more[rank]), key=lambda one: more[rank][one])
+        yield Open(rank, name, operator, position.total, position.since_ns)
 
 
 def _next_operator(group: _Group, common: int) -> int:
