@@ -92,9 +92,7 @@ def hang_verdict(
 
 
 def _hang_probability(hang: Hang) -> float:
-    if hang.silent:
-        return VERDICTS.silent_hang_probability
-    return VERDICTS.shared_hang_probability if hang.is_shared else VERDICTS.hang_probability
+    return VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
 
 
 SUREST: Final = 0.99  # no suspect is said to be more probable: what was not thought of is in none of the likelihoods
@@ -274,7 +272,7 @@ def _circle_text(hang: Hang, topology: Topology) -> str:
 def _call(operator: int, sequence: int | None) -> str:
     """Name a call by its operator and, if it has one, its number."""
     if sequence == UNTOLD_CALL:
-        return "its next collective"
+        return "the next collective"
     is_numbered = sequence is not None and sequence < UNNUMBERED and operator not in P2P
     return f"{OPERATORS[operator]} {sequence}" if is_numbered else OPERATORS[operator]
 

@@ -93,12 +93,8 @@ class VerdictThresholds:
     # --- hangs (`revision.py`) --------------------------------------------------------------------------------------
 
     hang_probability: float = threshold(0.9, "probability",
-        "The suspect of a hang for which neither of the two below holds.",
+        "The suspect of a hang for which the one below does not hold.",
         "chosen: rows may be lost of which nobody knows")  # fmt: skip
-    shared_hang_probability: float = threshold(0.5, "probability",
-        "The suspect of a hang in which ranks wait for one another, or none came out of an operator.",
-        "chosen: what connects them may as well be to blame")  # fmt: skip
-
     silent_hang_probability: float = threshold(0.7, "probability",
         "The suspect of a hang whose members that log nothing are accused.",
         "chosen: one of the others may have stopped inside, and those may wait themselves")  # fmt: skip

@@ -18,7 +18,7 @@ from typing import IO, Final
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN
+from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNNUMBERED
 from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
 from irregulars.producers.trace.foreign_files import LOG_SIGNS
@@ -75,7 +75,6 @@ class WatchdogLog:
         self._described: dict[str, str] = {}
         self._in_group: dict[str, dict[int, int]] = {}  # ranks in the job by rank in the group
         self._heard: set[int] = set()
-        self._absent: set[int] = set()  # ranks that another one waited for by name
 
     def read(self, stream: IO[bytes]) -> None:
         """Read one log, in blocks that end with a line. InputError if there are too many lines of watchdogs."""
@@ -124,10 +123,11 @@ class WatchdogLog:
     def _read_barriers(self, block: bytes) -> None:
         barrier = OPERATOR_CODES["barrier"]
         for found in _BARRIER.finditer(block):
-            self._process(int(found[1]), _BARRIERS).open[0] = barrier, np.nan
-            self._absent |= {self._bounded(int(rank)) for rank in found[2].split(b",")}
+            self._process(int(found[1]), _BARRIERS).open[UNNUMBERED + 1] = barrier, np.nan
+            for rank in map(int, found[2].split(b",")):  # named by the rank that waited: so it did not arrive
+                self._process(rank, _BARRIERS)
         for found in _REACHED.finditer(block):
-            self._process(int(found[1]), _BARRIERS).open[0] = barrier, np.nan
+            self._process(int(found[1]), _BARRIERS).open[UNNUMBERED + 1] = barrier, np.nan
 
     def _who(self, block: bytes, found: re.Match[bytes]) -> tuple[int, str]:
         """Return rank in the job and group of a line."""
@@ -163,22 +163,23 @@ class WatchdogLog:
         `known`: groups of the job by another source, which knows all of their ranks.
         """
         by_name = {group.name: group for group in known}
-        ranks = self._heard | self._absent | {rank for group in by_name.values() for rank in group.ranks}
+        ranks = self._heard | {rank for group in by_name.values() for rank in group.ranks}
         world_size = max([1 + max(ranks, default=0), self._world_size if self._is_plausible() else 0])
         groups = {name: by_name.get(name) or self._group(name, world_size) for name in self._names()}
         return [self._dump(rank, groups) for rank in sorted(self._heard)]
 
     def _is_plausible(self) -> bool:
         """Whether the size of the world that the logs name can be that of these ranks."""
-        return self._world_size <= 64 * (1 + max(self._heard | self._absent, default=0))
+        return self._world_size <= 64 * (1 + max(self._heard, default=0))
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys(group for _, group in self._of)) or [_DEFAULT]
 
     def _group(self, name: str, world_size: int) -> ProcessGroup:
-        if name in (_DEFAULT, _BARRIERS):
-            text = "default_pg" if name == _DEFAULT else name
-            return ProcessGroup(name, text, tuple(range(world_size)))
+        if name == _DEFAULT:
+            return ProcessGroup(name, "default_pg", tuple(range(world_size)))
+        if name == _BARRIERS:
+            return ProcessGroup(name, name, tuple(sorted(rank for rank, group in self._of if group == name)))
         return ProcessGroup(name, self._described.get(name, ""), _members(self._in_group.get(name, {})))
 
     def _dump(self, rank: int, groups: Mapping[str, ProcessGroup]) -> Dump:

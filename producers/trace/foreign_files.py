@@ -178,7 +178,9 @@ _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
 }  # fmt: skip
 _TRAINING_LOG: Final = "watchdog"
 # Words of which a log of a training job that hung has one anywhere: lines of PyTorch's and TorchComms' watchdogs.
-LOG_SIGNS: Final = (b"atchdog", b"onitoredBarrier", b"onitored barrier", b"last enqueued", b"timed out")
+LOG_SIGNS: Final = (
+    b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives", b"borting process due to",
+)  # fmt: skip
 
 
 def kind_of_files(source: Path) -> str | None:

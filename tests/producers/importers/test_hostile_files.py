@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -66,13 +67,19 @@ def answer_bytes() -> bytes:
     return job.answer() * 2
 
 
+def watchdog_bytes() -> bytes:
+    work = "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds"
+    lines = [f"[rank{rank}]:[E] [Rank {rank}] Watchdog caught collective operation timeout: {work}" for rank in (0, 2)]
+    return "\n".join(["epoch 1", *lines, ""]).encode()
+
+
 VALID: dict[str, Callable[[], bytes]] = {
     "flight-recorder": dump_bytes, "kineto": trace_bytes, "nccl-inspector": log_bytes, "clog": clog_bytes,
-    "nccl-ras": answer_bytes,
+    "nccl-ras": answer_bytes, "watchdog": watchdog_bytes,
 }  # fmt: skip
 NAMES = {
     "flight-recorder": "_dump_0", "kineto": "rank-0.json", "nccl-inspector": "host-pid1.log", "clog": "clog-0.log",
-    "nccl-ras": "ras.json",
+    "nccl-ras": "ras.json", "watchdog": "train.log",
 }  # fmt: skip
 
 
@@ -173,6 +180,9 @@ def test_values_of_any_type_and_size_are_read_or_refused(tmp_path: Path, kind: s
         )
     elif kind == "kineto":
         made = json.dumps(with_odd(json.loads(value), data)).encode()
+    elif kind == "watchdog":
+        odd = st.sampled_from([b"", b"-1", b"0", b"7", b"9" * 30])
+        made = re.sub(rb"\d+", lambda _: data.draw(odd), value)
     elif kind == "nccl-ras":
         made = json.dumps(with_odd(json.loads(value[: len(value) // 2]), data), indent=2).encode() + b"\n" + value
     else:
