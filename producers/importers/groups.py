@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -43,7 +44,12 @@ def operator_of(name: str) -> int | None:
     >>> [OPERATORS[operator_of(name)] for name in names]
     ['reduce_scatter', 'all_reduce', 'recv', 'all_gather']
     """
-    plain = _LETTERS.sub("", name[:200].lower())
+    return _operator_of(name[:200])
+
+
+@lru_cache(maxsize=1024)  # dumps and traces have millions of a few names
+def _operator_of(name: str) -> int | None:
+    plain = _LETTERS.sub("", name.lower())
     for spelling, operator in _SPELLINGS:
         if spelling in plain:
             return None if operator is None else OPERATOR_CODES[operator]
@@ -52,8 +58,11 @@ def operator_of(name: str) -> int | None:
 
 def bytes_of_type(name: object) -> float:
     """Size of one element; NaN where the type is not known."""
-    if not isinstance(name, str):
-        return math.nan
+    return _bytes_of_type(name[:200]) if isinstance(name, str) else math.nan
+
+
+@lru_cache(maxsize=1024)
+def _bytes_of_type(name: str) -> float:
     plain = _LETTERS.sub("", name.lower())
     return 1 if plain.startswith("float8") else _BYTES.get(plain, math.nan)
 
