@@ -221,7 +221,12 @@ def read_capture(path: Path) -> Capture:
         if parser.needs_launches:
             with open_plain(path) as stream:
                 parser.add_launches(EventReader(stream, LAUNCHES).read())
-        return parser.capture(properties, rank_of_name(path))
+        found = parser.capture(properties)
+        rank = found.rank if found.rank is not None else rank_of_name(path)
+        if rank is None:
+            rule = "a rank, or the file's name end in one, as rank-3.json"
+            raise InputError(f"distributedInfo.rank must be {rule}; got neither")
+        return replace(found, rank=rank)
 
 
 # --- NCCL Inspector -------------------------------------------------------------------------------------------------

@@ -88,39 +88,43 @@ def _is_pair(rank: int, kind: Kind, group: ProcessGroup, calls: Mapping[int, Map
 _NUMBER_BITS: Final = 16
 _OUTSIDE: Final = (1 << _NUMBER_BITS) - 1
 _SHARED_NS: Final = 100_000
+_MARK_NS: Final = 100_000  # by which a mark may end before an operator in it: clocks of CPU and GPU are that close
 _SHARED_SHARE: Final = 0.9
 NOTE_NUMBERS: Final = "Kineto traces do not number collectives: their order inside of each step pairs them"
 NOTE_NO_STEPS: Final = (
     "no ProfilerStep# annotation was found, so operators have no iteration: call profiler.step() in the training loop"
 )
+NOTE_LEAD: Final = (
+    "operators end outside of the ProfilerStep# around their start, and their launches are not in the traces: the CPU "
+    "marks its steps before the GPU runs them, so operators have no iteration"
+)
 NOTE_STREAMS: Final = (
-    "the traces do not name process groups: each CUDA stream counts as one communicator, "
-    "its members are the ranks seen"
+    "the traces do not name process groups: each CUDA stream counts as one communicator of all ranks"
 )
 
 
 def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = True) -> ImportedJob:
     """Join traces of a job, of all ranks or (not `is_whole`) of some; several of one rank are parts of it.
 
-    Raises InputError if there is no trace, or none holds a collective.
+    All captures name their rank. Raises InputError if there is no trace, none holds a collective, or steps repeat so
+    that nothing tells which of them belong together.
     """
-    by_rank: dict[int, Capture] = {}
-    for one in captures:
-        known = by_rank.setdefault(one.rank, one)
-        if known is not one:
-            known.steps += one.steps
-            known.calls = sorted([*known.calls, *one.calls], key=lambda call: (call.start_ns, call.issued_ns))
-            known.groups = tuple(dict.fromkeys((*known.groups, *one.groups)))
-            known.skipped = dict(Counter(known.skipped) + Counter(one.skipped))
+    by_rank = _joined(captures)
     if not by_rank:
         raise InputError("traces must be at least one; got none")
-    told = [capture.world_size for capture in by_rank.values() if capture.world_size is not None]
-    world_size = max(
-        [1 + max(by_rank), *told, *(1 + rank for c in by_rank.values() for g in c.groups for rank in g.ranks)]
-    )
     skipped = Counter[str]()
-    for capture in by_rank.values():
+    for rank, capture in by_rank.items():
         skipped.update(capture.skipped)
+        by_rank[rank] = replace(capture, calls=_launched(capture.calls, skipped))
+    told = [capture.world_size for capture in by_rank.values() if capture.world_size is not None]
+    named = {group for c in by_rank.values() for group in (*c.groups, *(call.group for call in c.calls)) if group}
+    world_size = max([1 + max(by_rank), *told, *(1 + max(group.ranks) for group in named)])
+    notes = [NOTE_NUMBERS]
+    if not any(capture.steps for capture in by_rank.values()):
+        notes.append(NOTE_NO_STEPS)
+    elif not all(map(_holds_its_calls, by_rank.values())):
+        notes.append(NOTE_LEAD)
+        by_rank = {rank: replace(capture, steps=[]) for rank, capture in by_rank.items()}
     by_rank = _with_groups(by_rank, world_size, skipped)
     groups = {group for capture in by_rank.values() for group in capture.groups}
     groups |= {call.group for capture in by_rank.values() for call in capture.calls if call.group is not None}
@@ -130,11 +134,9 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
         left_out = [*skipped.items(), ("with impossible values", sum(rows.unusable for rows in ranks.values()))]
         found = ", ".join(f"{count} x {reason}" for reason, count in left_out if count)
         raise InputError(
-            f"traces must hold collectives: NCCL kernels, or gloo:* annotations; got {found or 'none of them'}"
+            "traces must hold collectives: kernels of NCCL, RCCL or an engine's own all-reduce, or gloo:* annotations; "
+            f"got {found or 'none of them'}"
         )
-    notes = [NOTE_NUMBERS]
-    if not any(capture.steps for capture in by_rank.values()):
-        notes.append(NOTE_NO_STEPS)
     if any(group.name.startswith("stream ") for group in communicators):
         notes.append(NOTE_STREAMS)
     return ImportedJob(
@@ -143,6 +145,85 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
         places={rank: RankLocation(host=capture.host) for rank, capture in by_rank.items()}, notes=notes,
         skipped=dict(skipped),
     )  # fmt: skip
+
+
+def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
+    """Join the captures of each rank, in the order of time.
+
+    Where steps repeat (a profiler that is made anew counts from 0), those of the second captures go on behind those
+    of the first ones, on all ranks alike.
+    """
+    parts: dict[int, list[Capture]] = {}
+    for one in captures:
+        assert one.rank is not None
+        parts.setdefault(one.rank, []).append(one)
+    for own in parts.values():
+        own.sort(key=lambda one: one.first_ns)
+    if any(len(own) > 1 for own in parts.values()):
+        parts = _numbered_through(parts)
+    return {
+        rank: replace(
+            own[0], steps=[step for one in own for step in one.steps], calls=[call for one in own for call in one.calls],
+            groups=tuple(dict.fromkeys(group for one in own for group in one.groups)),
+            skipped=dict(sum((Counter(one.skipped) for one in own), Counter[str]())),
+        )
+        for rank, own in parts.items()
+    }  # fmt: skip
+
+
+def _numbered_through(parts: Mapping[int, list[Capture]]) -> dict[int, list[Capture]]:
+    repeating = [rank for rank, own in parts.items() if _has_twice(step.peer for one in own for step in one.steps)]
+    if not repeating:
+        return dict(parts)
+    counts = {rank: len(own) for rank, own in parts.items()}
+    if len(set(counts.values())) > 1:
+        least, most = min(counts, key=lambda rank: counts[rank]), max(counts, key=lambda rank: counts[rank])
+        raise InputError(
+            f"steps must be there once; those of rank {repeating[0]} repeat, and rank {most} has {counts[most]} captures, "
+            f"rank {least} {counts[least]}, so nothing tells which belong together: import the captures of one time"
+        )
+    past = 0
+    numbered: dict[int, list[Capture]] = {rank: [] for rank in parts}
+    for at in range(len(next(iter(parts.values())))):
+        numbers = [step.peer for own in parts.values() for step in own[at].steps]
+        by = max(past - min(numbers), 0) if numbers else 0
+        for rank, own in parts.items():
+            steps = [step._replace(peer=step.peer + by) for step in own[at].steps]
+            numbered[rank].append(replace(own[at], steps=steps))
+        past = max([past, *(1 + number + by for number in numbers)])
+    return numbered
+
+
+def _has_twice(numbers: Iterable[int]) -> bool:
+    return any(count > 1 for count in Counter(numbers).values())
+
+
+def _launched(calls: list[Call], skipped: Counter[str]) -> list[Call]:
+    """Leave out the kernels that were launched before the capture began: how many there are differs between ranks.
+
+    Where the trace holds no launches at all, all are kept.
+    """
+    known = [call for call in calls if call.issued_ns is not None]
+    if not known or len(known) == len(calls):
+        return calls
+    skipped["kernels whose launch is not in the trace, as of those launched before it begins"] += len(calls) - len(known)
+    return known
+
+
+def _holds_its_calls(capture: Capture) -> bool:
+    """Whether steps tell the iterations of a capture's calls.
+
+    They do if it is known when calls were issued. If not, the CPU that marks steps may be ahead of the GPU by some of
+    them; it was not if each call lies within one step.
+    """
+    steps = SpansByThread(step._replace(thread=None) for step in capture.steps)
+    for call in capture.calls:
+        if call.issued_ns is None:
+            around = steps.around(call.start_ns, None)
+            is_before = bool(capture.steps) and call.start_ns < capture.steps[0].start_ns
+            if not is_before and (around is None or call.start_ns + call.elapsed_ns > around.end_ns + _MARK_NS):
+                return False
+    return True
 
 
 def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Counter[str]) -> dict[int, Capture]:
@@ -154,7 +235,12 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
             if call.group is None and call.lane != "gloo":
                 lanes.setdefault(call.lane, set()).add(rank)
     world = ProcessGroup("world", "default_pg", tuple(range(world_size)))
-    streams = {lane: ProcessGroup(lane, lane, tuple(sorted(ranks))) for lane, ranks in lanes.items()}
+    # Of ranks without a trace nothing tells which streams they use.
+    is_partial = len(by_rank) < world_size
+    streams = {
+        lane: ProcessGroup(lane, lane, world.ranks if is_partial else tuple(sorted(ranks)))
+        for lane, ranks in lanes.items()
+    }
     if len(lanes) == 1:
         streams = dict.fromkeys(lanes, world)
     found: dict[int, Capture] = {}
@@ -174,15 +260,15 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
 
 def _rows(capture: Capture, communicators: Mapping[ProcessGroup, Communicator]) -> RankRows:
     rows = RankRows()
-    for step in capture.steps:
-        rows.add_iteration(step.peer, step.start_ns, step.end_ns - step.start_ns)
-    steps = SpansByThread(
-        step._replace(thread=None) for step in capture.steps
-    )  # on whichever thread they were marked
+    if all(call.lane == "gloo" for call in capture.calls):
+        for step in capture.steps:
+            rows.add_iteration(step.peer, step.start_ns, step.end_ns - step.start_ns)
+    # Steps on whichever thread they were marked
+    steps = SpansByThread(step._replace(thread=None) for step in capture.steps)
     counted = Counter[tuple[str, int, int, int]]()
     for call in capture.calls:
         assert call.group is not None
-        around = steps.around(call.issued_ns, None)
+        around = steps.around(call.start_ns if call.issued_ns is None else call.issued_ns, None)
         iteration = UNKNOWN if around is None else around.peer
         peer = call.group.ranks[call.peer] if call.operator in P2P else UNKNOWN
         communicator = communicators[call.group].id

@@ -1,9 +1,10 @@
 """One Kineto trace: collectives, launches, steps and groups of one rank, as its events and properties say.
 
-GPU collectives are kernels. Newer traces copy PyTorch's arguments of the call onto them; in older ones the ``nccl:*``
-annotation around the launch names it, since a kernel's own name may not (an all_to_all runs as ``SendRecv``). On the
-CPU the ``gloo:*`` annotations are the collectives. Events are plain values of any type: nothing about them is
-trusted.
+GPU collectives are kernels, told by the arguments that PyTorch copies onto them, else by their names: those of NCCL
+and RCCL, and of all-reduces that engines bring themselves. A kernel's name may not tell its operator (an all_to_all
+runs as ``SendRecv``, with RCCL all are ``rcclGenericKernel``); then the ``nccl:*`` annotation around its launch does.
+On the CPU the ``gloo:*`` annotations are the collectives. Annotations of other backends (``hccl:*``) only issue one,
+and the trace does not tell when it ran. Events are plain values of any type: nothing about them is trusted.
 
 Spans of a trace are the timed actions of each thread; lookups return the innermost span around a moment.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, NamedTuple, TypeGuard
@@ -51,11 +53,23 @@ class SpansByThread:
         return self._spans[thread][at] if at >= 0 and moment_ns <= self._spans[thread][at].end_ns else None
 
 
-WANTED: Final = (b"nccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv")
-"""Texts in each event that matters for collectives."""
+# Texts of which each event that matters for collectives has one. Between capital and small letters a file differs, so
+# words begin in their midst.
+WANTED: Final = (
+    b"ccl", b"gloo:", b"ProfilerStep#", b"record_param_comms", b"c10d::send", b"c10d::recv", b"Collective name",
+    b"device_reduce", b"ll_reduce", b"llreduce", b"llReduce", b"ll_gather", b"llgather", b"llGather",
+    b"educe_scatter", b"educescatter", b"educeScatter", b"ll_to_all", b"lltoall", b"llToAll", b"ll2all",
+)  # fmt: skip
 
-# Texts of events of kernels' launches; wanted only where the kernels do not name their collective.
-LAUNCHES: Final = (b"LaunchKernel",)
+# Texts of events of kernels' launches; wanted only where the call of a kernel is not known
+LAUNCHES: Final = (b"Launch",)
+# Kernels of collectives, by name. ``cross_device_reduce`` is the all-reduce of vLLM, SGLang and aiter,
+# ``multimem_all_reduce_kernel`` that of PyTorch's symmetric memory. Inductor (``triton_*``) names kernels after the
+# operators around them.
+_COLLECTIVE: Final = re.compile(
+    r"(?!triton_).*(ccl|(all|device)_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)", re.IGNORECASE | re.DOTALL
+)
+_NOTE: Final = re.compile(r"(\w{0,8}ccl|gloo|mpi|ucc):\w")
 _STEP: Final = re.compile(r"ProfilerStep#(\d{1,15})$")
 _MOST_US: Final = 1 << 53
 _MOST_KEPT: Final = 500_000
@@ -83,7 +97,7 @@ class Call(NamedTuple):
     start_ns: int
     elapsed_ns: float
     size_bytes: float
-    issued_ns: int  # when the call was made: it belongs to the step around that time
+    issued_ns: int | None  # when the call was made: it belongs to the step around that time; None: not in the trace
     peer: int = -1  # the other end of p2p as a rank of the group; -1 elsewhere
 
 
@@ -91,13 +105,23 @@ class Call(NamedTuple):
 class Capture:
     """Contents of one trace."""
 
-    rank: int
+    rank: int | None  # by its own words, else None
     world_size: int | None
     host: str | None
     groups: tuple[ProcessGroup, ...]
     steps: list[TimedSpan]
     calls: list[Call]
     skipped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def first_ns(self) -> int:
+        """When its first step or call began; 0 without any."""
+        return min((one.start_ns for one in (*self.steps, *self.calls)), default=0)
+
+    @property
+    def last_ns(self) -> int:
+        """When its last call ended; 0 without any."""
+        return max((call.start_ns + int(call.elapsed_ns) for call in self.calls), default=0)
 
 
 class TraceParser:
@@ -107,7 +131,8 @@ class TraceParser:
         self._base_ns = 0
         self._kernels: list[Kernel] = []
         self._steps: dict[int, TimedSpan] = {}
-        self._notes: list[TimedSpan] = []  # nccl:* annotations of the CPU
+        self._notes: list[TimedSpan] = []  # annotations of the CPU that issue a collective: nccl:*, hccl:*
+        self._writers: dict[str, object] = {}  # the process that made the calls, and the GPU that ran them
         self._gloo: list[TimedSpan] = []
         self._pairs: list[TimedSpan] = []  # c10d::send and c10d::recv_, with the peer
         self._issued: dict[int, tuple[int, Mapping[str, Any]]] = {}  # record_param_comms by External id
@@ -124,43 +149,53 @@ class TraceParser:
         start_us, length_us = event.get("ts"), event.get("dur")
         if event.get("ph") != "X" or not isinstance(name, str) or not isinstance(arguments, dict):
             return
-        if not (_is_time(start_us) and _is_time(length_us)):
-            self._timeless += name.startswith(("nccl", "gloo:"))
+        category = category.lower() if isinstance(category, str) else ""  # "Kernel" and "Operator" up to PyTorch 1.11
+        is_kernel = category == "kernel" and ("Collective name" in arguments or bool(_COLLECTIVE.match(name)))
+        if not is_kernel and not category.startswith(_OF_THE_CPU):
             return
-        self._kept += 1
-        if self._kept > _MOST_KEPT:
-            raise InputError(f"a trace must hold at most {_MOST_KEPT} events of collectives; got more")
+        is_note = not is_kernel and _NOTE.match(name) is not None
+        if not (_is_time(start_us) and _is_time(length_us)):
+            self._timeless += is_kernel or is_note
+            return
         start_ns, elapsed_ns = _to_ns(start_us), _to_ns(length_us)
         name = self._shared(name[:_LONGEST_NAME])
         span = TimedSpan(start_ns, start_ns + elapsed_ns, _thread(event.get("tid")), name)
-        if category == "kernel":
-            if name.startswith("nccl"):
-                self._kernels.append(Kernel(start_ns, elapsed_ns, name, self._arguments(arguments)))
-        elif category == "user_annotation":
-            self._add_annotation(span, arguments)
-        elif name == "record_param_comms" and type(arguments.get("External id")) is int:
-            self._issued[arguments["External id"]] = start_ns, self._arguments(arguments)
+        if is_kernel:
+            self._keep("GPU", arguments.get("device"))
+            self._kernels.append(Kernel(start_ns, elapsed_ns, name, self._arguments(arguments)))
+        elif is_note:
+            self._keep("process", event.get("pid"))
+            size_bytes = bytes_of_tensors(arguments.get("Input Dims"), arguments.get("Input type"))
+            (self._gloo if name.startswith("gloo:") else self._notes).append(span._replace(size_bytes=size_bytes))
+        elif (step := _STEP.match(name)) is not None:
+            self._keep("process", event.get("pid"))
+            known = self._steps.setdefault(int(step[1]), span)
+            if known is not span and (known.end_ns <= span.start_ns or span.end_ns <= known.start_ns):
+                raise InputError(f"{name} must be there once; got it twice, as when captures are merged")
+        elif name == "record_param_comms" and type(_number(arguments, "External id")) is int:
+            self._keep("process", event.get("pid"))
+            self._issued[_number(arguments, "External id")] = start_ns, self._arguments(arguments)
         elif name.startswith(("c10d::send", "c10d::recv")):
+            self._keep("process", event.get("pid"))
             # c10d::send takes tensors, group, destination (a rank in the group), tag; c10d::recv_ alike.
             values = arguments.get("Concrete Inputs")
             text = values[2] if isinstance(values, list) and len(values) > 2 else None
             is_rank = isinstance(text, str) and re.fullmatch(r"\d{1,6}", text) is not None
             self._pairs.append(span._replace(peer=int(str(text)) if is_rank else -1))
 
-    def _add_annotation(self, span: TimedSpan, arguments: Mapping[str, Any]) -> None:
-        step = _STEP.match(span.name)
-        if step is not None:
-            self._steps[int(step[1])] = span
-            return
-        size_bytes = bytes_of_tensors(arguments.get("Input Dims"), arguments.get("Input type"))
-        if span.name.startswith("nccl:"):
-            self._notes.append(span._replace(size_bytes=size_bytes))
-        elif span.name.startswith("gloo:"):
-            self._gloo.append(span._replace(size_bytes=size_bytes))
+    def _keep(self, what: str, number: object) -> None:
+        """Count an event that is kept; InputError if there are too many, or of several processes or GPUs."""
+        self._kept += 1
+        if self._kept > _MOST_KEPT:
+            raise InputError(f"a trace must hold at most {_MOST_KEPT} events of collectives; got more")
+        if isinstance(number, (int, str)) and self._writers.setdefault(what, number) != number:
+            both = f"{str(self._writers[what])[:20]} and {str(number)[:20]}"
+            raise InputError(f"a trace must be of one {what}; got collectives of {both}, as when traces are merged")
 
     def _arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments of an event that matter here and are hashable."""
-        kept = {name: arguments[name] for name in _ARGUMENTS if _is_kept(name, arguments.get(name))}
+        both = {**arguments, "External id": _number(arguments, "External id")}
+        kept = {name: both[name] for name in _ARGUMENTS if _is_kept(name, both.get(name))}
         return {name: self._shared(value) if isinstance(value, str) else value for name, value in kept.items()}
 
     def _shared(self, text: str) -> str:
@@ -176,35 +211,34 @@ class TraceParser:
 
     @property
     def needs_launches(self) -> bool:
-        """Whether kernels do not name their collective, so that the trace must be read again for `LAUNCHES`."""
-        return bool(self._notes) and any(self._named(kernel) is None for kernel in self._kernels)
+        """Whether the calls of some kernels are not known, so that the trace must be read again for `LAUNCHES`."""
+        return bool(self._notes or self._steps) and any(True for _ in self._unknown())
+
+    def _unknown(self) -> Iterator[Kernel]:
+        return (one for one in self._kernels if self._issue(one) is None or self._named(one) is None)
 
     def add_launches(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Record the launches of kernels that do not name their collective."""
-        needed = {one.arguments.get("correlation") for one in self._kernels if self._named(one) is None}
+        """Record the launches of kernels whose calls are not known."""
+        needed = {one.arguments.get("correlation") for one in self._unknown()}
         for event in events:
             arguments = event.get("args")
             number = arguments.get("correlation") if isinstance(arguments, dict) else None
             if type(number) is int and number in needed and _is_time(event.get("ts")):
-                self._launches[number] = _to_ns(event["ts"]), _thread(event.get("tid"))
+                if str(event.get("cat")).lower() != "kernel":
+                    self._launches[number] = _to_ns(event["ts"]), _thread(event.get("tid"))
 
     # --- the capture ------------------------------------------------------------------------------------------------
 
-    def capture(self, properties: Mapping[str, Any], rank_of_file: int | None) -> Capture:
-        """Return the contents of the trace.
-
-        `rank_of_file`: the rank that the file's name gives, for traces that do not say it themselves. Raises
-        InputError if nothing tells the rank.
-        """
+    def capture(self, properties: Mapping[str, Any]) -> Capture:
+        """Return the contents of the trace."""
         base_ns = properties.get("baseTimeNanoseconds")
         self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0
         told = properties.get("distributedInfo")
         told = told if isinstance(told, dict) else {}
-        rank = told["rank"] if _is_count(told.get("rank")) else rank_of_file
-        if rank is None:
-            rule = "a rank, or the file's name end in one, as rank-3.json"
-            raise InputError(f"distributedInfo.rank must be {rule}; got neither")
-        world_size = told["world_size"] if _is_count(told.get("world_size")) and told["world_size"] > rank else None
+        rank = told["rank"] if _is_count(told.get("rank")) else self._own_rank()
+        world_size = told["world_size"] if _is_count(told.get("world_size")) else self._largest_group()
+        if world_size is not None and world_size <= (rank or 0):
+            world_size = None
         config = told.get("pg_config")
         found: dict[str, ProcessGroup] = {}
         for one in config[:_MOST_GROUPS] if isinstance(config, list) else ():
@@ -214,7 +248,9 @@ class TraceParser:
                 found[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
         groups = found
         skipped = {"collectives without a usable time": self._timeless} if self._timeless else {}
-        calls = [*self._kernel_calls(groups, skipped), *self._gloo_calls(skipped)]
+        calls = list(self._kernel_calls(groups, skipped))
+        self._count_unseen(calls, skipped)
+        calls += self._gloo_calls(skipped)
         host = properties.get("host_name")
         return Capture(
             rank=rank,
@@ -225,14 +261,28 @@ class TraceParser:
                 span._replace(start_ns=span.start_ns + self._base_ns, end_ns=span.end_ns + self._base_ns, peer=number)
                 for number, span in sorted(self._steps.items())
             ],
-            calls=sorted(calls, key=lambda call: (call.start_ns, call.issued_ns)),
+            calls=sorted(calls, key=lambda call: (call.start_ns, call.issued_ns or 0)),
             skipped=skipped,
         )
+
+    def _own_rank(self) -> int | None:
+        """Return the rank that all calls name: their place in their group, and the group's ranks."""
+        found = set()
+        for _, told in self._issued.values():
+            ranks, place = ranks_of(told.get("Process Group Ranks")), told.get("Rank")
+            if ranks is not None and _is_count(place) and place < len(ranks):
+                found.add(ranks[place])
+        return found.pop() if len(found) == 1 else None
+
+    def _largest_group(self) -> int | None:
+        """Return the size of the largest group: the job has no fewer ranks."""
+        told = (kernel.arguments.get("Group size") for kernel in self._kernels)
+        return max((size for size in told if _is_count(size)), default=None)
 
     def _kernel_calls(self, groups: Mapping[str, ProcessGroup], skipped: dict[str, int]) -> Iterable[Call]:
         notes = SpansByThread(self._notes)
         for kernel in self._kernels:
-            issued_ns, told = self._issued.get(kernel.arguments.get("External id", -1), (None, kernel.arguments))
+            issue = self._issue(kernel)
             launch = self._launches.get(kernel.arguments.get("correlation", -1))
             note = notes.around(*launch) if launch is not None else None
             operator = self._named(kernel)
@@ -245,11 +295,11 @@ class TraceParser:
                 continue
             end = kernel.arguments.get("Src Rank" if operator == RECV else "Dst Rank")
             peer = end if _is_count(end) and operator in P2P else -1
-            group = _group_of(kernel.arguments, groups) or _group_of(told, groups)
+            group = _group_of(kernel.arguments, groups) or _group_of({} if issue is None else issue[1], groups)
             if operator in P2P and (group is None or not 0 <= peer < len(group.ranks)):
                 _count(skipped, "sends and recvs whose other end is not in the trace")
                 continue
-            issued_ns = issued_ns if issued_ns is not None else launch[0] if launch is not None else kernel.start_ns
+            issued_ns = issue[0] if issue is not None else launch[0] if launch is not None else None
             size_bytes, count = math.nan, kernel.arguments.get("In msg nelems")
             if note is not None:
                 size_bytes = note.size_bytes
@@ -258,12 +308,30 @@ class TraceParser:
             yield Call(
                 group=group, lane=f"stream {kernel.arguments.get('stream')}", operator=operator,
                 start_ns=kernel.start_ns + self._base_ns, elapsed_ns=kernel.elapsed_ns, size_bytes=size_bytes,
-                issued_ns=issued_ns + self._base_ns, peer=peer,
+                issued_ns=None if issued_ns is None else issued_ns + self._base_ns, peer=peer,
             )  # fmt: skip
+
+    def _issue(self, kernel: Kernel) -> tuple[int, Mapping[str, Any]] | None:
+        """Return when a kernel's call was made, and its arguments; None where External id does not join them."""
+        return self._issued.get(kernel.arguments.get("External id", -1))
+
+    def _count_unseen(self, calls: Sequence[Call], skipped: dict[str, int]) -> None:
+        """Count the issued collectives that no kernel shows, as those of a CPU-only trace or of another device."""
+        seen = Counter(call.operator for call in calls)
+        unnamed = len(self._kernels) - len(calls)
+        for name, count in Counter(note.name for note in self._notes).items():
+            own = operator_of(name)
+            shown = 0 if own is None else min(count, seen[own])
+            unclear = min(count - shown, unnamed)
+            unnamed -= unclear
+            if own is not None:
+                seen[own] -= shown
+            if count > shown + unclear:
+                _count(skipped, f"{_word(name)} that no kernel in the trace shows", count - shown - unclear)
 
     def _named(self, kernel: Kernel) -> int | None:
         """Return the operator that a kernel's own arguments name."""
-        _, told = self._issued.get(kernel.arguments.get("External id", -1), (0, {}))
+        _, told = self._issue(kernel) or (0, {})
         names = (one.get("Collective name") for one in (kernel.arguments, told))
         return next((operator_of(name) for name in names if isinstance(name, str)), None)
 
@@ -287,8 +355,15 @@ class TraceParser:
 
 _ARGUMENTS: Final = (
     "Collective name", "In msg nelems", "dtype", "Process Group Name", "Process Group Ranks",
-    "Process Group Description", "Dst Rank", "Src Rank", "External id", "correlation", "stream",
+    "Process Group Description", "Dst Rank", "Src Rank", "External id", "correlation", "stream", "Group size", "Rank",
 )  # fmt: skip
+
+
+_OF_THE_CPU: Final = ("cpu_op", "operator", "user_annotation")
+
+
+def _number(arguments: Mapping[str, Any], name: str) -> Any:
+    return arguments.get(name, arguments.get(name.lower()))  # "external id" up to PyTorch 1.11
 
 
 def _is_kept(name: str, value: object) -> bool:
@@ -298,7 +373,7 @@ def _is_kept(name: str, value: object) -> bool:
 
 
 def _thread(value: object) -> object:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, (int, str)) else None
 
 
 def _is_time(value: object) -> TypeGuard[float]:
@@ -319,9 +394,9 @@ def _word(name: str) -> str:
     return re.sub(r"[^\w:.-].*", "", name[:60], flags=re.DOTALL)
 
 
-def _count(skipped: dict[str, int], reason: str) -> None:
+def _count(skipped: dict[str, int], reason: str, count: int = 1) -> None:
     if reason in skipped or len(skipped) < 20:
-        skipped[reason] = skipped.get(reason, 0) + 1
+        skipped[reason] = skipped.get(reason, 0) + count
 
 
 def _group_of(arguments: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> ProcessGroup | None:
