@@ -76,6 +76,8 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = KINDS[device.kind].accusation
     is_unclear = lane.kind == "collective" and probability < BLAME.min_named
+    if (is_unclear or accusation is None) and not topology.unlogged.isdisjoint(topology.lane_set(lane)):
+        return Explanation(None, (), frozenset([lane]))  # it may have waited for a member that logs nothing
     if is_unclear or (accusation is None and device != FABRIC):
         return Explanation("slow_communicator", (), _shared_lanes(lane, ranked, on_path & slow, topology) | {lane})
     # What stays inside a host mostly passes by its NIC: it belongs to the cause where it was slow.

@@ -29,10 +29,9 @@ from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.clog_job import LiveClog
 from irregulars.producers.importers.flight_recorder import job_of_dumps
 from irregulars.producers.importers.imported import ImportedJob
-from irregulars.producers.importers.importing import read_capture, read_dump_file, traces_among
+from irregulars.producers.importers.importing import read_kineto, read_dump_file, traces_among
 from irregulars.producers.importers.inspector_job import LiveLog
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES
-from irregulars.producers.importers.kineto_job import job_of_captures
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows
 from irregulars.producers.trace.directory import published_ns
 from irregulars.producers.trace.foreign_files import GZIP_MAGIC, Directory, rank_of_name
@@ -307,9 +306,7 @@ def follow(
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}")
     reader: FileReader
     if kind == "kineto":
-        of_traces = partial(job_of_captures, is_whole=False)
-        read = lambda files, name: of_traces(map(read_capture, traces_among(files)), name)  # noqa: E731
-        reader = NewFileReader(directory, job, read, settle_s, traces_among)
+        reader = NewFileReader(directory, job, partial(read_kineto, is_whole=False), settle_s, traces_among)
     elif kind == "flight-recorder":
         # If no file is named like a dump, all are taken for some.
         named = lambda files: [path for path in files if rank_of_name(path) is not None] or files  # noqa: E731
@@ -366,6 +363,8 @@ class NewFileReader:
         if job is None:
             self._refused_ns = newest_ns
             return None
+        for one in job.left_out:
+            _LOG.warning("event=file_refused reason=%s: %s", one.name, one.reason)
         unusable = sum(rows.unusable for rows in job.ranks.values())
         unusable_rows = {"rows with impossible values": unusable} if unusable else {}
         for reason, count in {**job.skipped, **unusable_rows}.items():

@@ -36,6 +36,7 @@ class Claim:
     rank: int | None = None  # global rank by the file's own words; None: it does not say
     digest: bytes = b""  # of the content: files with equal ones are copies; empty: not known
     world_size: int | None = None  # number of ranks of the job by the file's own words
+    span_ns: tuple[int, int] | None = None  # from when to when it recorded; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Identified:
 
     ranks: Mapping[int, int]  # position of each rank's claim among all claims
     left_out: Sequence[LeftOut] = ()  # files without a rank, copies, and second files of one rank
+    later: Mapping[int, Sequence[int]] = field(default_factory=dict)  # further claims of a rank, of other times
     notes: Sequence[str] = field(default_factory=tuple)  # how ranks were told, where that is not plain
 
 
@@ -71,8 +73,8 @@ def identify(claims: Sequence[Claim]) -> Identified:
     """Tell which rank wrote each file: the rank of its own words, else that of its name.
 
     Several files of one rank are local ranks of several hosts (`node0/rank_0`, `node1/rank_0`) if each host has the
-    same ones, from 0 on, and the job is that large; else copies if their contents are equal; else the first in the
-    order of names counts.
+    same ones, from 0 on, and the job is that large; else copies if their contents are equal; else recordings of one
+    process at different times, if they say when; else the first in the order of names counts.
     """
     ranks = [rank_of_name(claim.path) if claim.rank is None else claim.rank for claim in claims]
     notes: tuple[str, ...] = ()
@@ -82,16 +84,31 @@ def identify(claims: Sequence[Claim]) -> Identified:
             ranks = list(spread)
             notes = ("files of several hosts have the same local ranks: hosts were numbered in the order of names",)
     found: dict[int, int] = {}
+    later: dict[int, list[int]] = {}
     left_out: list[LeftOut] = []
     for at, (claim, rank) in enumerate(zip(claims, ranks, strict=True)):
         if rank is None:
             left_out.append(LeftOut(str(claim.path), "neither the file nor its name says of which rank it is"))
         elif found.setdefault(rank, at) != at:
-            first = claims[found[rank]]
-            is_copy = claim.digest == first.digest != b""
-            reason = f"a copy of {first.path}" if is_copy else f"rank {rank} too, by another file: {first.path}"
-            left_out.append(LeftOut(str(claim.path), reason, rank))
-    return Identified(found, left_out, notes)
+            others = [claims[n] for n in (found[rank], *later.get(rank, ()))]
+            copied = next((one for one in others if claim.digest == one.digest != b""), None)
+            if copied is not None:
+                left_out.append(LeftOut(str(claim.path), f"a copy of {copied.path}", rank))
+            elif any(_are_at_once(claim, one) for one in others):
+                left_out.append(LeftOut(str(claim.path), f"{SECOND.format(rank=rank)}: {others[0].path}", rank))
+            else:
+                later.setdefault(rank, []).append(at)
+    return Identified(found, left_out, later, notes)
+
+
+SECOND: Final = "rank {rank} too, by another file"
+
+
+def _are_at_once(one: Claim, other: Claim) -> bool:
+    """Whether two recordings may be of one time."""
+    if one.span_ns is None or other.span_ns is None:
+        return True
+    return one.span_ns[0] < other.span_ns[1] and other.span_ns[0] < one.span_ns[1]
 
 
 def has_twice(ranks: Iterable[int | None]) -> bool:
@@ -113,11 +130,22 @@ def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[i
     size = len(next(iter(of_host.values()), ()))
     sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_alike = all(own == list(range(size)) for own in of_host.values()) and len(of_host) > 1
-    is_copied = len({claim.digest for claim in claims}) < len(claims)
-    if not is_alike or (max(sizes) < size * len(of_host) if sizes else is_copied):
+    if not is_alike or (sizes and max(sizes) < size * len(of_host)):
+        return None
+    if not sizes and not _may_differ(claims, ranks):
         return None
     first = {host: at * size for at, host in enumerate(of_host)}
     return [first[host] + (rank or 0) for host, rank in zip(hosts, ranks, strict=True)]
+
+
+def _may_differ(claims: Sequence[Claim], ranks: Sequence[int | None]) -> bool:
+    """Whether files of one rank may be of several processes: no copies, and of one time."""
+    if len({claim.digest for claim in claims}) < len(claims):
+        return False
+    by_rank: dict[int | None, list[Claim]] = {}
+    for claim, rank in zip(claims, ranks, strict=True):
+        by_rank.setdefault(rank, []).append(claim)
+    return all(_are_at_once(own[0], one) for own in by_rank.values() for one in own[1:])
 
 
 def _before_rank(path: Path, rank: int | None) -> str:

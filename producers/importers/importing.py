@@ -19,7 +19,7 @@ from irregulars.errors import InputError
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.gathering import Gathered, gather
-from irregulars.producers.importers.identity import Claim, LeftOut, identify, read_each
+from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogParser, Operation, Process
@@ -31,11 +31,13 @@ from irregulars.producers.importers.ras_text import split_answers
 from irregulars.producers.importers.watchdog import NOTE_ELEMENTS, WatchdogLog
 from irregulars.producers.trace.directory import write_trace
 from irregulars.producers.trace.foreign_files import (
+    HEAD_BYTES,
     hosts_of_names,
     list_files,
     open_plain,
     rank_of_name,
     read_bounded,
+    refuse_other_tools,
     stem_of,
 )
 from irregulars.producers.trace.job_file import RankLocation
@@ -196,12 +198,27 @@ def _load_json(value: bytes) -> object:
 # --- Kineto ---------------------------------------------------------------------------------------------------------
 
 
-def read_kineto(files: list[Path], job: str) -> ImportedJob:
-    """Read traces, one after the other; a host that a trace does not name is read off the file's name."""
+def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> ImportedJob:
+    """Read traces, one after the other; a host that a trace does not name is read off the file's name.
+
+    `is_whole`: whether they are all of the job's. Raises InputError as well if two processes call themselves one rank at the same time.
+    """
     traces = traces_among(files)
     hosts = hosts_of_names(traces)
-    captures = ((path, read_capture(path)) for path in traces)
-    return job_of_captures((replace(one, host=one.host or hosts.get(path)) for path, one in captures), job)
+    read, broken = read_each(traces, read_capture)
+    who = identify([Claim(path, one.rank, one.digest, one.world_size, one.span_ns) for path, one in read])
+    second = next((one for one in who.left_out if one.reason.startswith(SECOND.format(rank=one.rank))), None)
+    if second is not None:
+        raise InputError(f"{second.name}: must be of another rank than the other traces of this time; got {second.reason}")
+    of_rank = [(rank, at) for rank, first in who.ranks.items() for at in (first, *who.later.get(rank, ()))]
+    captures = [
+        replace(read[at][1], rank=rank, host=read[at][1].host or hosts.get(read[at][0])) for rank, at in of_rank
+    ]
+    if not captures:
+        rule = "distributedInfo.rank must be a rank, or the file's name end in one, as rank-3.json"
+        raise InputError(f"{files[0]}: {rule}; got neither")
+    imported = job_of_captures(captures, job, is_whole=is_whole)
+    return replace(imported, left_out=(*broken, *who.left_out), notes=(*who.notes, *imported.notes))
 
 
 def traces_among(files: list[Path]) -> list[Path]:
@@ -214,6 +231,8 @@ def read_capture(path: Path) -> Capture:
     parser = TraceParser()
     with naming(path):
         with open_plain(path) as stream:
+            refuse_other_tools(stream.read(HEAD_BYTES))
+            stream.seek(0)
             reader = EventReader(stream, WANTED)
             for event in reader.read():
                 parser.add(event)
@@ -221,12 +240,7 @@ def read_capture(path: Path) -> Capture:
         if parser.needs_launches:
             with open_plain(path) as stream:
                 parser.add_launches(EventReader(stream, LAUNCHES).read())
-        found = parser.capture(properties)
-        rank = found.rank if found.rank is not None else rank_of_name(path)
-        if rank is None:
-            rule = "a rank, or the file's name end in one, as rank-3.json"
-            raise InputError(f"distributedInfo.rank must be {rule}; got neither")
-        return replace(found, rank=rank)
+        return parser.capture(properties)
 
 
 # --- NCCL Inspector -------------------------------------------------------------------------------------------------

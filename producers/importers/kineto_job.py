@@ -94,9 +94,9 @@ NOTE_NUMBERS: Final = "Kineto traces do not number collectives: their order insi
 NOTE_NO_STEPS: Final = (
     "no ProfilerStep# annotation was found, so operators have no iteration: call profiler.step() in the training loop"
 )
-NOTE_LEAD: Final = (
-    "operators end outside of the ProfilerStep# around their start, and their launches are not in the traces: the CPU "
-    "marks its steps before the GPU runs them, so operators have no iteration"
+MARKS_APART: Final = (
+    "ProfilerStep# of the CPU, which do not tell the iterations of operators: their launches are not in the traces, and "
+    "operators run on after their step"
 )
 NOTE_STREAMS: Final = (
     "the traces do not name process groups: each CUDA stream counts as one communicator of all ranks"
@@ -123,7 +123,7 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     if not any(capture.steps for capture in by_rank.values()):
         notes.append(NOTE_NO_STEPS)
     elif not all(map(_holds_its_calls, by_rank.values())):
-        notes.append(NOTE_LEAD)
+        skipped[MARKS_APART] += sum(len(capture.steps) for capture in by_rank.values())
         by_rank = {rank: replace(capture, steps=[]) for rank, capture in by_rank.items()}
     by_rank = _with_groups(by_rank, world_size, skipped)
     groups = {group for capture in by_rank.values() for group in capture.groups}
@@ -151,14 +151,14 @@ def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
     """Join the captures of each rank, in the order of time.
 
     Where steps repeat (a profiler that is made anew counts from 0), those of the second captures go on behind those
-    of the first ones, on all ranks alike.
+    of the first ones, on all ranks alike, and one number is left out: nothing tells what happened between.
     """
     parts: dict[int, list[Capture]] = {}
     for one in captures:
         assert one.rank is not None
         parts.setdefault(one.rank, []).append(one)
     for own in parts.values():
-        own.sort(key=lambda one: one.first_ns)
+        own.sort(key=lambda one: one.span_ns or (0, 0))
     if any(len(own) > 1 for own in parts.values()):
         parts = _numbered_through(parts)
     return {
@@ -190,7 +190,7 @@ def _numbered_through(parts: Mapping[int, list[Capture]]) -> dict[int, list[Capt
         for rank, own in parts.items():
             steps = [step._replace(peer=step.peer + by) for step in own[at].steps]
             numbered[rank].append(replace(own[at], steps=steps))
-        past = max([past, *(1 + number + by for number in numbers)])
+        past = max([past, *(2 + number + by for number in numbers)])
     return numbered
 
 
@@ -260,12 +260,10 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
 
 def _rows(capture: Capture, communicators: Mapping[ProcessGroup, Communicator]) -> RankRows:
     rows = RankRows()
-    if all(call.lane == "gloo" for call in capture.calls):
-        for step in capture.steps:
-            rows.add_iteration(step.peer, step.start_ns, step.end_ns - step.start_ns)
     # Steps on whichever thread they were marked
     steps = SpansByThread(step._replace(thread=None) for step in capture.steps)
     counted = Counter[tuple[str, int, int, int]]()
+    spans: dict[int, tuple[int, int]] = {}  # start of the first and end of the last operator of each iteration
     for call in capture.calls:
         assert call.group is not None
         around = steps.around(call.start_ns if call.issued_ns is None else call.issued_ns, None)
@@ -278,10 +276,30 @@ def _rows(capture: Capture, communicators: Mapping[ProcessGroup, Communicator]) 
         if number >> _NUMBER_BITS:
             rows.unusable += 1
             continue
+        first_ns, last_ns = spans.get(iteration, (call.start_ns, 0))
+        spans[iteration] = min(first_ns, call.start_ns), max(last_ns, call.start_ns + int(call.elapsed_ns))
         sequence = (_OUTSIDE if iteration == UNKNOWN else iteration % _OUTSIDE) << _NUMBER_BITS | number
         times = call.start_ns, call.elapsed_ns
         rows.add(communicator, call.operator, sequence, peer, *times, call.size_bytes, iteration)
+    spans.pop(UNKNOWN, None)
+    if all(call.lane == "gloo" for call in capture.calls):
+        spans = {step.peer: (step.start_ns, step.end_ns) for step in capture.steps}
+    elif capture.steps:
+        spans = _periods(spans)
+    for number, (start_ns, end_ns) in spans.items():
+        rows.add_iteration(number, start_ns, end_ns - start_ns)
     return rows
+
+
+def _periods(spans: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Let each iteration of a GPU begin when the last operator of the one before ended: the work between is its own.
+
+    The marks of steps are the CPU's. An iteration without the one before begins with its first operator.
+    """
+    return {
+        number: (min(first_ns, spans[number - 1][1] if number - 1 in spans else first_ns), last_ns)
+        for number, (first_ns, last_ns) in spans.items()
+    }
 
 
 def _clock(by_rank: Mapping[int, Capture]) -> str:

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import IO, Any, Final, NamedTuple, TypeGuard
 
 import numpy as np
@@ -114,14 +115,16 @@ class Capture:
     skipped: dict[str, int] = field(default_factory=dict)
 
     @property
-    def first_ns(self) -> int:
-        """When its first step or call began; 0 without any."""
-        return min((one.start_ns for one in (*self.steps, *self.calls)), default=0)
+    def span_ns(self) -> tuple[int, int] | None:
+        """From the start of its first call to the end of its last; None without any."""
+        ends = [call.start_ns + int(call.elapsed_ns) for call in self.calls]
+        return (min(call.start_ns for call in self.calls), max(ends)) if ends else None
 
     @property
-    def last_ns(self) -> int:
-        """When its last call ended; 0 without any."""
-        return max((call.start_ns + int(call.elapsed_ns) for call in self.calls), default=0)
+    def digest(self) -> bytes:
+        """Digest of its calls, the same for copies of one trace in whatever form; empty without any."""
+        times = np.array([(call.operator, call.start_ns, call.elapsed_ns) for call in self.calls], dtype=np.int64)
+        return blake2b(times.tobytes(), digest_size=16).digest() if len(times) else b""
 
 
 class TraceParser:
@@ -481,15 +484,15 @@ class EventReader:
         profiler writes.
         """
         if not self._find_list():
-            raise InputError("must be a JSON object with a list 'traceEvents'; got none")
+            raise InputError("must be a JSON object with a list 'traceEvents', or a list of events; got none")
         while not (yield from self._read_block()):
             if not self._fill():
                 raise InputError("must be a complete trace; got the end of the file inside of traceEvents")
 
     def properties(self) -> dict[str, Any]:
-        """Give the file's object without its events; call it after `read` has ended.
+        """Give the file's object without its events, empty for a list; call it after `read` has ended.
 
-        Raises InputError if it is no complete JSON object.
+        Raises InputError if it is no complete JSON object or list.
         """
         while self._fill():
             if len(self._rest) > MAX_HEAD_BYTES:
@@ -498,9 +501,7 @@ class EventReader:
             found = orjson.loads(b"".join([*self._head, self._rest]))
         except (orjson.JSONDecodeError, RecursionError) as error:
             raise InputError(f"must be a complete JSON object; got: {' '.join(str(error).split())[:160]}") from None
-        if not isinstance(found, dict):
-            raise InputError(f"must be a JSON object; got a {type(found).__name__}")
-        return found
+        return found if isinstance(found, dict) else {}
 
     def _fill(self) -> bool:
         block = self._stream.read(self._block_bytes)
@@ -510,8 +511,15 @@ class EventReader:
     # --- before the events ------------------------------------------------------------------------------------------
 
     def _find_list(self) -> bool:
-        """Read up to the list of events, and keep the text before it."""
+        """Read up to the list of events, and keep the text before it.
+
+        Chrome's format is an object with that list, or the list alone.
+        """
         while self._fill():
+            if self._rest.lstrip()[:1] == b"[":
+                begin = self._rest.index(b"[") + 1
+                self._head, self._rest = [self._rest[:begin]], self._rest[begin:]
+                return True
             begin = self._begin_of_list()
             if begin is not None:
                 self._head.append(self._rest[:begin])

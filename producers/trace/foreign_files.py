@@ -164,7 +164,7 @@ class Directory:
 
 _FILES_LOOKED_AT: Final = 8
 # Of each file. Kineto writes the properties of all devices first, some hundred bytes each.
-_HEAD_BYTES: Final = 256 * 1024
+HEAD_BYTES: Final = 256 * 1024
 # Kind of `irregulars import` to words of which its files have all of one group near their begin.
 _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
     "kineto": ((b'"traceEvents"',), (b'"distributedInfo"',), (b'"schemaVersion"', b'"deviceProperties"')),
@@ -176,6 +176,29 @@ _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
         (b"NCCL version ", b"Job summary", b"Communicators..."),
     ),
 }  # fmt: skip
+_NCCL_EXAMPLE: Final = "a trace of NCCL's example profiler plugin, whose other plugin, Inspector, writes logs that are read"
+# Files that are often taken for traces: words of which they have all of one line near their begin, and what they are.
+_OTHERS: Final = (
+    ((b'"CommHash"', b'"ph"'), _NCCL_EXAMPLE),
+    ((b'"cat": "PROXY"', b'"ph"'), _NCCL_EXAMPLE),
+    ((b'"rocprofiler-sdk-tool"',), "a profile of rocprofv3, which does not tell ranks and groups"),
+    ((b"[pytorch|profiler|execution_trace",), "an execution trace of PyTorch, which holds no times of the GPU"),
+    ((b'"CPU functions"', b'"ph"'), "a trace of torch.autograd.profiler, which does not tell groups and sizes"),
+    ((b'"XLA Ops"',), "a trace of XLA (JAX or TensorFlow), whose collectives are not those of PyTorch"),
+    ((b'"Ascend Hardware"',), "a trace of Ascend's profiler, whose operators are not known here"),
+    ((b'"viztracer_metadata"',), "a trace of VizTracer, which knows Python alone"),
+    ((b"SQLite format 3\0",), "a SQLite database, as Nsight Systems exports one"),
+)
+
+
+def refuse_other_tools(head: bytes) -> None:
+    """Raise InputError if a file that begins so is of a tool whose files can't be judged; the text names the tool."""
+    found = next((what for words, what in _OTHERS if all(word in head for word in words)), None)
+    if found is not None:
+        rule = "must be of a tool that import reads, as torch.profiler"
+        raise InputError(f"{rule}; got {found}, and can't be judged")
+
+
 _TRAINING_LOG: Final = "watchdog"
 # Words of which a log of a training job that hung has one anywhere: lines of PyTorch's and TorchComms' watchdogs.
 LOG_SIGNS: Final = (
@@ -212,7 +235,13 @@ def how_to_import(source: Path) -> str:
 def kind_of_file(path: Path) -> str | None:
     """Return the kind of one file by its content; None where it is of none. Raises InputError if it is not readable."""
     with open_plain(path) as stream:
-        head = stream.read(_HEAD_BYTES)
+        head = stream.read(HEAD_BYTES)
+        try:
+            refuse_other_tools(head)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        if head.lstrip()[:1] == b"[" and b'"ph"' in head:  # Chrome's format as a list of events
+            return "kineto"
         groups = ((kind, group) for kind, all_groups in _SIGNS.items() for group in all_groups)
         found = next((kind for kind, group in groups if all(word in head for word in group)), None)
         if found is not None or b"\0" in head:
