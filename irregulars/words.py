@@ -87,6 +87,16 @@ def moment(time_ns: int) -> str:
     return f"{datetime.fromtimestamp(time_ns // 10**9, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
+def ordinal(number: int) -> str:
+    """Return a number of order.
+
+    >>> [ordinal(number) for number in (1, 2, 3, 11, 22)]
+    ['1st', '2nd', '3rd', '11th', '22nd']
+    """
+    ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def span(iterations: tuple[int, int]) -> str:
     """Name a half-open range as people do, with its last one.
 

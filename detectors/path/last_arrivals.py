@@ -26,6 +26,9 @@ class Arrivals(NamedTuple):
     operator: Ints
     sequence: Ints
     iteration: Ints
+    # Which of its operators on its communicator in its iteration it is, from 1; 0: not known, or there are more or
+    # fewer than usual
+    place: Ints
     shares: Ints  # how many shares are known
     last_rank: Ints  # the rank that arrived last
     waited_ns: Floats  # how long the first to arrive waited for it
@@ -53,11 +56,30 @@ def find_arrivals(columns: Mapping[str, Column]) -> Arrivals:
         operator=rows["operator"][first],
         sequence=rows["sequence"][first],
         iteration=rows["iteration"][first],
+        place=_places({name: rows[name][first] for name in ("communicator", "operator", "iteration", "sequence")}),
         shares=shares[shares > 1],
         last_rank=rows["rank"][first],
         waited_ns=elapsed_ns[order[past - 1]] - elapsed_ns[first],
         ends_apart_ns=_apart(rows["start_ns"], elapsed_ns, order, begins, past),
     )
+
+
+def _places(columns: Mapping[str, Column]) -> Ints:
+    """Return which operator of its kind each collective is in its iteration, where there are as many as usual."""
+    places = np.zeros(len(columns["sequence"]), dtype=np.int64)
+    if not len(places):
+        return places
+    names = ("communicator", "operator", "iteration", "sequence")
+    order = np.lexsort([columns[name] for name in reversed(names)])
+    communicator, operator, iteration, _ = (columns[name][order] for name in names)
+    begins = run_starts(communicator, operator, iteration)
+    counts = run_lengths(begins, len(order))
+    kinds = run_starts(communicator[begins], operator[begins])
+    own = np.repeat(np.arange(len(kinds)), run_lengths(kinds, len(begins)))
+    usual = np.array([np.bincount(part).argmax() for part in np.split(counts, kinds[1:])])
+    is_usual = np.repeat((counts == usual[own]) & (iteration[begins] != UNKNOWN), counts)
+    places[order] = np.where(is_usual, np.arange(len(order)) - np.repeat(begins, counts) + 1, 0)
+    return places
 
 
 def _apart(start_ns: Ints, elapsed_ns: Floats, order: Ints, begins: Ints, past: Ints) -> Floats:

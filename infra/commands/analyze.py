@@ -160,6 +160,8 @@ def show_analysis(analysis: Analysis) -> None:
     console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
     if analysis.unjudged_reason is not None:
         console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")
+        for late in analysis.late_ranks[:_PARTS_SHOWN]:
+            console.print(f"Counted all the same: {plain(late.text())}.")
     elif not analysis.verdicts:
         why = ": no cause was clear at once, or seen often enough" if analysis.parts else ""
         console.print(f"Nobody to blame{why}.")

@@ -405,11 +405,7 @@ def _show_imported(out: Path, summary: dict[str, Any], late: list[LateRank]) -> 
         markup=False,
     )
     for one in late[:_LATE_SHOWN]:
-        console.print(
-            f"  {one.operator} on {one.communicator}: rank {one.rank} was last in {one.last_in} of "
-            f"{one.collectives}, and was waited for {one.waited_s * 1e3:.3g} ms",
-            markup=False,
-        )
+        console.print(f"  {one.text()}", markup=False)
     for one in summary["left_out"][:_LATE_SHOWN]:
         console.print(f"Left out {one['name']}: {one['reason']}", markup=False)
     for reason, count in summary["skipped"].items():

@@ -23,6 +23,7 @@ from irregulars.detectors.verdicts.reasons import reasons_of_iteration
 from irregulars.detectors.verdicts.revision import hang_verdict
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.errors import InputError
+from irregulars.infra.runs.trace_reports import LateRank, arrivals_of, late_ranks
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
@@ -97,6 +98,7 @@ class Analysis:
     verdicts: list[Verdict] = field(default_factory=list)
     # Why the trace could not be judged: a clause that follows "because". None where it was.
     unjudged_reason: str | None = None
+    late_ranks: list[LateRank] = field(default_factory=list)  # where no iteration could be judged: who was last
 
     @property
     def irregular_ranges(self) -> list[tuple[int, int]]:
@@ -143,6 +145,7 @@ class Analysis:
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
             "irregular_parts": [part.to_json() for part in self.parts],
             **unjudged,
+            **({"late_ranks": [one._asdict() for one in self.late_ranks]} if self.late_ranks else {}),
         }
 
 
@@ -177,12 +180,16 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
     newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
     if not any(verdict.kind in STANDSTILLS for verdict in newest.values()):
         newest |= {verdict.verdict_id: verdict for verdict in _silent_mismatch(trace)}
+    late: list[LateRank] = []
+    if not newest and all(one.is_irregular is None for one in judgements.iterations):
+        late = [one for one in late_ranks(*arrivals_of(trace)) if one.is_mostly]
     return Analysis(
         trace.job,
         trace.rejected.count + refused_rows,
         list(judgements.iterations),
         sorted(newest.values(), key=order),
         None if newest else why_unjudged(trace, judgements.iterations),
+        late,
     )
 
 

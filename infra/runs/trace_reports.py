@@ -14,6 +14,7 @@ from irregulars.messages.records import OPERATORS, UNKNOWN
 from irregulars.producers.trace.directory import Trace
 from irregulars.streams.rank_hop.message_rows import part_of
 from irregulars.streams.rank_hop.nic_samples import NicSamples, joined_samples
+from irregulars.words import duration, ordinal
 
 _ALL_NS = int(np.iinfo(np.int64).max)
 
@@ -55,13 +56,16 @@ def _line(stretch: Stretch, topology: Topology) -> str:
 
 
 _COLUMNS = ("operator", "sequence", "start_ns", "iteration")
+_MOSTLY = 0.8  # share of the collectives of a kind: what a rank is last in by chance it is last in less often
+_MOST_PLACES = 16  # of an operator in an iteration: people compare some, and the layers of FSDP are hundreds
 
 
 class LateRank(NamedTuple):
-    """Who kept others waiting the most in the collectives of one kind."""
+    """Who kept others waiting the most in the collectives of one kind and place in the iteration."""
 
     communicator: str
     operator: str
+    place: int | None  # 2: in the second of each iteration; None: in any
     collectives: int  # how many of this kind were compared
     # rank, last_in, waited_s: the rank; how often it arrived last; how long the first to arrive waited for it, in all
     # of them together
@@ -69,6 +73,22 @@ class LateRank(NamedTuple):
     last_in: int
     waited_s: float
     waited_for_all_s: float  # the same, summed over all ranks that were last
+
+    @property
+    def is_mostly(self) -> bool:
+        """Whether it was last in nearly all of them."""
+        return self.last_in >= _MOSTLY * self.collectives and self.waited_s > 0
+
+    def text(self) -> str:
+        """Put it into words.
+
+        >>> LateRank("dp0", "all_reduce", 2, 3, 5, 3, 0.026, 0.026).text()
+        'rank 5 was last in all 3 of the 2nd all_reduces on dp0, and was waited for 26 ms'
+        """
+        which = f"the {ordinal(self.place)} {self.operator}s" if self.place is not None else f"the {self.operator}s"
+        last_in = f"all {self.collectives}" if self.last_in == self.collectives else f"{self.last_in} of {self.collectives}"
+        where = f"{last_in} of {which} on {self.communicator}"
+        return f"rank {self.rank} was last in {where}, and was waited for {duration(self.waited_s * 1e9)}"
 
 
 def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
@@ -90,11 +110,12 @@ def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
 
 
 def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
-    """For each communicator and operator the rank that kept others waiting the most; worst first."""
+    """For each communicator, operator and place the rank that kept others waiting the most; worst first."""
     found = []
-    pairs = np.stack([arrivals.communicator, arrivals.operator], axis=1) if len(arrivals.shares) else np.empty((0, 2))
-    for communicator, operator in np.unique(pairs, axis=0).astype(int).tolist():
-        own = (arrivals.communicator == communicator) & (arrivals.operator == operator)
+    places = np.where(arrivals.place <= _MOST_PLACES, arrivals.place, 0)
+    keys = np.stack([arrivals.communicator, arrivals.operator, places], axis=1)
+    for communicator, operator, place in np.unique(keys, axis=0).tolist():
+        own = (keys == (communicator, operator, place)).all(axis=1)
         last, waited_ns = arrivals.last_rank[own], arrivals.waited_ns[own]
         ranks, at = np.unique(last, return_inverse=True)
         sums = np.bincount(at, weights=waited_ns)
@@ -103,6 +124,7 @@ def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
             LateRank(
                 communicator=names[communicator],
                 operator=OPERATORS[operator],
+                place=place or None,
                 collectives=int(own.sum()),
                 rank=int(ranks[worst]),
                 last_in=int((last == ranks[worst]).sum()),

@@ -53,10 +53,10 @@ def test_groups_without_a_clear_device() -> None:
     slow = always(5, {TP0: 30.0}, {TP0: 30.0})
     assert [kind for kind, _, _ in named(slow)] == ["slow_nic"]
     assert find_causes(slow, replace(APART, unlogged=frozenset([1]))) == []
-    # A group of which most log is said to be slow though a member without a log may have been late
+    # Nor is a group said to be slow: the member without a log may have been late
     slow = always(5, {WORLD: 30.0}, {WORLD: 30.0})
-    [cause] = find_causes(slow, replace(APART, unlogged=frozenset([1])))
-    assert (cause.kind, cause.suspects) == ("slow_communicator", ())
+    assert [kind for kind, _, _ in named(slow)] == ["slow_communicator"]
+    assert find_causes(slow, replace(APART, unlogged=frozenset([1]))) == []
     assert find_causes(slow, replace(APART, unlogged=APART.lane_set(WORLD) - {0})) == []
     # No nic is blamed for messages of a sender that logs nothing
     slow = always(5, {pair(1, 3): 30.0}, {pair(1, 3): 30.0, pair(1, 2): 30.0, pair(3, 5): 0.0})

@@ -154,7 +154,7 @@ def test_ends_of_a_send_are_ranks_of_the_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("", "must be a JSON object with a list 'traceEvents'; got none"),
+        ("", "must be a JSON object with a list 'traceEvents', or a list of events; got none"),
         ('{"traceEvents": []}', "distributedInfo.rank must be a rank, or the file's name end in one"),
         ('{"traceEvents": [], "distributedInfo": {"rank": 0}}', "traces must hold collectives"),
     ],
@@ -245,7 +245,7 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(listed: list[Any], data: st
     ("value", "message"),
     [
         (b"", "must be a JSON object with a list 'traceEvents'"),
-        (b"[]", "must be a JSON object with a list 'traceEvents'"),
+        (b'[{"nccl": 1}', "must be a complete trace"),
         (b'{"a": {"traceEvents": [1]}}', "must be a JSON object with a list 'traceEvents'"),
         (b'{"traceEvents": {"nccl": 1}}', "must be a JSON object with a list 'traceEvents'"),
         (b'{"traceEvents": [{"nccl": }]}', "event 1 must be JSON"),
