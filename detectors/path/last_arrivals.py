@@ -32,6 +32,7 @@ class Arrivals(NamedTuple):
     shares: Ints  # how many shares are known
     last_rank: Ints  # the rank that arrived last
     waited_ns: Floats  # how long the first to arrive waited for it
+    took_ns: Floats  # how long it took once the last was there
     # By how much the ends differ; NaN where a start is not known. It is only of use where ranks share a clock.
     ends_apart_ns: Floats
 
@@ -60,6 +61,7 @@ def find_arrivals(columns: Mapping[str, Column]) -> Arrivals:
         shares=shares[shares > 1],
         last_rank=rows["rank"][first],
         waited_ns=elapsed_ns[order[past - 1]] - elapsed_ns[first],
+        took_ns=elapsed_ns[first],
         ends_apart_ns=_apart(rows["start_ns"], elapsed_ns, order, begins, past),
     )
 

@@ -158,6 +158,11 @@ def show_analysis(analysis: Analysis) -> None:
     places = f" ({within}{shown})" if shown else ""
     judged = f"{counted(len(analysis.iterations), 'iteration')}, {count} of them irregular{places}"
     console.print(f"[bold]{plain(analysis.job)}[/bold]: {judged}")
+    if analysis.lost_rows:
+        lost = sorted(analysis.lost_rows.items(), key=lambda one: (-one[1], one[0]))
+        more = f" and {counted(len(lost) - _PLACES_SHOWN, 'more rank')}" if len(lost) > _PLACES_SHOWN else ""
+        shown = ", ".join(f"rank {rank} lacks {rows}" for rank, rows in lost[:_PLACES_SHOWN])
+        console.print(f"Rows that were lost before they were read: {shown}{more}.")
     if analysis.unjudged_reason is not None:
         console.print(f"Cannot judge, because {plain(analysis.unjudged_reason)}.")
         for late in analysis.late_ranks[:_PARTS_SHOWN]:

@@ -99,6 +99,7 @@ class Analysis:
     # Why the trace could not be judged: a clause that follows "because". None where it was.
     unjudged_reason: str | None = None
     late_ranks: list[LateRank] = field(default_factory=list)  # where no iteration could be judged: who was last
+    lost_rows: dict[int, int] = field(default_factory=dict)  # by rank, as far as the source tells; no zeros
 
     @property
     def irregular_ranges(self) -> list[tuple[int, int]]:
@@ -146,6 +147,7 @@ class Analysis:
             "irregular_parts": [part.to_json() for part in self.parts],
             **unjudged,
             **({"late_ranks": [one._asdict() for one in self.late_ranks]} if self.late_ranks else {}),
+            **({"lost_rows": {str(rank): count for rank, count in self.lost_rows.items()}} if self.lost_rows else {}),
         }
 
 
@@ -182,7 +184,7 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
         newest |= {verdict.verdict_id: verdict for verdict in _silent_mismatch(trace)}
     late: list[LateRank] = []
     if not newest and all(one.is_irregular is None for one in judgements.iterations):
-        late = [one for one in late_ranks(*arrivals_of(trace)) if one.is_mostly]
+        late = [one for one in late_ranks(*arrivals_of(trace)) if one.is_telling]
     return Analysis(
         trace.job,
         trace.rejected.count + refused_rows,
@@ -190,6 +192,7 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
         sorted(newest.values(), key=order),
         None if newest else why_unjudged(trace, judgements.iterations),
         late,
+        {one.rank: one.lost_rows for one in trace.announcements if one.lost_rows},
     )
 
 

@@ -57,6 +57,7 @@ def _line(stretch: Stretch, topology: Topology) -> str:
 
 _COLUMNS = ("operator", "sequence", "start_ns", "iteration")
 _MOSTLY = 0.8  # share of the collectives of a kind: what a rank is last in by chance it is last in less often
+_APART = 0.1  # share of the time of a collective by which the ends of its shares differ, and elapsed times with them
 _MOST_PLACES = 16  # of an operator in an iteration: people compare some, and the layers of FSDP are hundreds
 
 
@@ -73,11 +74,12 @@ class LateRank(NamedTuple):
     last_in: int
     waited_s: float
     waited_for_all_s: float  # the same, summed over all ranks that were last
+    took_s: float  # how long all of the collectives took once their last rank was there
 
     @property
-    def is_mostly(self) -> bool:
-        """Whether it was last in nearly all of them."""
-        return self.last_in >= _MOSTLY * self.collectives and self.waited_s > 0
+    def is_telling(self) -> bool:
+        """Whether it was last in nearly all of them, and they waited longer than ends of one collective lie apart."""
+        return self.last_in >= _MOSTLY * self.collectives and self.waited_s > _APART * self.took_s
 
     def text(self) -> str:
         """Put it into words.
@@ -130,6 +132,7 @@ def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
                 last_in=int((last == ranks[worst]).sum()),
                 waited_s=round(float(sums[worst]) / 1e9, 9),
                 waited_for_all_s=round(float(waited_ns.sum()) / 1e9, 9),
+                took_s=round(float(arrivals.took_ns[own].sum()) / 1e9, 9),
             )
         )
     return sorted(found, key=lambda late: (-late.waited_s, late.communicator, late.operator))

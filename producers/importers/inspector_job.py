@@ -8,6 +8,8 @@ from dataclasses import replace
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, UNKNOWN
@@ -16,6 +18,7 @@ from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.importers.inspector_lines import LogParser, Membership, Operation, Process
 from irregulars.producers.iteration_inference.operators import OPERATOR_BITS, joined
 from irregulars.producers.trace.job_file import RankLocation
+from irregulars.words import name_ranks
 
 _MOST_SEQUENCE: Final = 1 << (32 - OPERATOR_BITS)
 NOTE_NO_STARTS: Final = (
@@ -28,10 +31,14 @@ NOTE_RANKS: Final = (
     "processes are numbered by host and process id"
 )
 NOTE_PARTS: Final = "of some communicators not all members' logs are here: only members that are here are listed"
+NOTE_GAPS: Final = (
+    "{count} collectives that others logged are not in the logs of {ranks}: their rows were lost, and nobody is late by that"
+)
 Members = Mapping[str, Mapping[Process, Membership]]
 MOST_OPERATIONS: Final = 8_000_000
 MOST_MEMBERSHIPS: Final = 200_000
 _ROW: Final = Struct("=5q2d")  # place of process and communicator, and the rest of an `Operation`
+_COLUMNS: Final = np.dtype([("whole", np.int64, 5), ("real", np.float64, 2)])
 
 
 class OperationTable:
@@ -58,6 +65,27 @@ class OperationTable:
         pairs = list(self._places)
         for place, *values in _ROW.iter_unpack(self._rows):
             yield Operation(*pairs[place], *values)
+
+    def lacking(self) -> Counter[Process]:
+        """Count the collectives that other members of a communicator logged and a process did not.
+
+        NCCL counts the calls of each function of a communicator: the same one has the same number on all ranks.
+        """
+        rows = np.frombuffer(self._rows, _COLUMNS)["whole"]
+        place, operator, number = rows[~np.isin(rows[:, 1], sorted(P2P)), :3].T
+        codes: dict[str, int] = {}
+        of_place = np.array([codes.setdefault(member.communicator, len(codes)) for _, member in self._places])
+        shares = np.stack([of_place[place], operator, number, place])[:, np.lexsort((place, number, operator, of_place[place]))]
+        is_new = np.diff(shares, axis=1, prepend=-1) != 0
+        own = Counter(zip(*shares[[3, 1]][:, is_new.any(axis=0)].tolist(), strict=True))
+        logged = Counter(zip(*shares[:2, is_new[:3].any(axis=0)].tolist(), strict=True))
+        kinds: dict[int, list[tuple[int, int]]] = {}
+        for (code, kind), count in logged.items():
+            kinds.setdefault(code, []).append((kind, count))
+        lacking = Counter[Process]()
+        for at, (process, _) in enumerate(self._places):
+            lacking[process] += sum(count - own[at, kind] for kind, count in kinds.get(int(of_place[at]), ()))
+        return +lacking
 
     def members(self) -> Members:
         """Processes in each communicator."""
@@ -104,13 +132,17 @@ def job_of_operations(
         notes.append(NOTE_RANKS)
     if any(len(found) < size for found, size in _sizes(members)):
         notes.append(NOTE_PARTS)
+    lacking = whole.lacking()
+    if lacking:
+        notes.append(NOTE_GAPS.format(count=lacking.total(), ranks=name_ranks(sorted(ranks.of[one] for one in lacking))))
+    lost = {process: max(dropped.get(process, 0), lacking[process]) for process in ranks.of}
     return ImportedJob(
         job=job,
         world_size=ranks.world_size,
         clock="shared" if len({process.host for process in ranks.of}) == 1 else "per_host",
         communicators={one.id: one for one in communicators.values()},
         ranks=rows,
-        places={rank: RankLocation(host=process.host, lost_rows=dropped.get(process) or None)
+        places={rank: RankLocation(host=process.host, lost_rows=lost[process] or None)
                 for process, rank in ranks.of.items()},
         notes=notes,
         skipped=dict(skipped),
