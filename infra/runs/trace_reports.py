@@ -88,7 +88,9 @@ class LateRank(NamedTuple):
         'rank 5 was last in all 3 of the 2nd all_reduces on dp0, and was waited for 26 ms'
         """
         which = f"the {ordinal(self.place)} {self.operator}s" if self.place is not None else f"the {self.operator}s"
-        last_in = f"all {self.collectives}" if self.last_in == self.collectives else f"{self.last_in} of {self.collectives}"
+        last_in = (
+            f"all {self.collectives}" if self.last_in == self.collectives else f"{self.last_in} of {self.collectives}"
+        )
         where = f"{last_in} of {which} on {self.communicator}"
         return f"rank {self.rank} was last in {where}, and was waited for {duration(self.waited_s * 1e9)}"
 

@@ -23,7 +23,7 @@ from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, iden
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogParser, Operation, Process
-from irregulars.producers.importers.kineto_job import job_of_captures
+from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, Answer
 from irregulars.producers.importers.ras_records import job_of_answers
@@ -206,6 +206,9 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
     traces = traces_among(files)
     hosts = hosts_of_names(traces)
     read, broken = read_each(traces, read_capture)
+    if not any(one.calls for _, one in read):
+        with naming(files[0].parent if len(files) > 1 else files[0]):
+            raise none_usable(one.skipped for _, one in read)
     who = identify([Claim(path, one.rank, one.digest, one.world_size, one.span_ns) for path, one in read])
     second = next((one for one in who.left_out if one.reason.startswith(SECOND.format(rank=one.rank))), None)
     if second is not None:

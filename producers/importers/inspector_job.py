@@ -31,9 +31,7 @@ NOTE_RANKS: Final = (
     "processes are numbered by host and process id"
 )
 NOTE_PARTS: Final = "of some communicators not all members' logs are here: only members that are here are listed"
-NOTE_GAPS: Final = (
-    "{count} collectives that others logged are not in the logs of {ranks}: their rows were lost, and nobody is late by that"
-)
+NOTE_GAPS: Final = "{count} collectives that others logged are not in the logs of {ranks}: their rows were lost, and nobody is late by that"
 Members = Mapping[str, Mapping[Process, Membership]]
 MOST_OPERATIONS: Final = 8_000_000
 MOST_MEMBERSHIPS: Final = 200_000
@@ -75,7 +73,9 @@ class OperationTable:
         place, operator, number = rows[~np.isin(rows[:, 1], sorted(P2P)), :3].T
         codes: dict[str, int] = {}
         of_place = np.array([codes.setdefault(member.communicator, len(codes)) for _, member in self._places])
-        shares = np.stack([of_place[place], operator, number, place])[:, np.lexsort((place, number, operator, of_place[place]))]
+        shares = np.stack([of_place[place], operator, number, place])[
+            :, np.lexsort((place, number, operator, of_place[place]))
+        ]
         is_new = np.diff(shares, axis=1, prepend=-1) != 0
         own = Counter(zip(*shares[[3, 1]][:, is_new.any(axis=0)].tolist(), strict=True))
         logged = Counter(zip(*shares[:2, is_new[:3].any(axis=0)].tolist(), strict=True))
@@ -134,7 +134,9 @@ def job_of_operations(
         notes.append(NOTE_PARTS)
     lacking = whole.lacking()
     if lacking:
-        notes.append(NOTE_GAPS.format(count=lacking.total(), ranks=name_ranks(sorted(ranks.of[one] for one in lacking))))
+        notes.append(
+            NOTE_GAPS.format(count=lacking.total(), ranks=name_ranks(sorted(ranks.of[one] for one in lacking)))
+        )
     lost = {process: max(dropped.get(process, 0), lacking[process]) for process in ranks.of}
     return ImportedJob(
         job=job,

@@ -90,7 +90,6 @@ _OUTSIDE: Final = (1 << _NUMBER_BITS) - 1
 _SHARED_NS: Final = 100_000
 _MARK_NS: Final = 100_000  # by which a mark may end before an operator in it: clocks of CPU and GPU are that close
 _SHARED_SHARE: Final = 0.9
-NOTE_NUMBERS: Final = "Kineto traces do not number collectives: their order inside of each step pairs them"
 NOTE_NO_STEPS: Final = (
     "no ProfilerStep# annotation was found, so operators have no iteration: call profiler.step() in the training loop"
 )
@@ -119,7 +118,7 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     told = [capture.world_size for capture in by_rank.values() if capture.world_size is not None]
     named = {group for c in by_rank.values() for group in (*c.groups, *(call.group for call in c.calls)) if group}
     world_size = max([1 + max(by_rank), *told, *(1 + max(group.ranks) for group in named)])
-    notes = [NOTE_NUMBERS]
+    notes: list[str] = []
     if not any(capture.steps for capture in by_rank.values()):
         notes.append(NOTE_NO_STEPS)
     elif not all(map(_holds_its_calls, by_rank.values())):
@@ -131,12 +130,7 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
     communicators = communicators_of(groups, world_size, is_whole=is_whole)
     ranks = {rank: _rows(capture, communicators) for rank, capture in by_rank.items()}
     if not any(len(rows) for rows in ranks.values()):
-        left_out = [*skipped.items(), ("with impossible values", sum(rows.unusable for rows in ranks.values()))]
-        found = ", ".join(f"{count} x {reason}" for reason, count in left_out if count)
-        raise InputError(
-            "traces must hold collectives: kernels of NCCL, RCCL or an engine's own all-reduce, or gloo:* annotations; "
-            f"got {found or 'none of them'}"
-        )
+        raise none_usable([skipped, {"with impossible values": sum(rows.unusable for rows in ranks.values())}])
     if any(group.name.startswith("stream ") for group in communicators):
         notes.append(NOTE_STREAMS)
     return ImportedJob(
@@ -145,6 +139,14 @@ def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = T
         places={rank: RankLocation(host=capture.host) for rank, capture in by_rank.items()}, notes=notes,
         skipped=dict(skipped),
     )  # fmt: skip
+
+
+def none_usable(skipped: Iterable[Mapping[str, int]]) -> InputError:
+    """Return the error of traces without a usable collective; `skipped`: what was left out, by reason."""
+    left_out = sum(map(Counter, skipped), Counter[str]())
+    found = ", ".join(f"{count} x {reason}" for reason, count in left_out.items())
+    rule = "kernels of NCCL, RCCL or an engine's own all-reduce, or gloo:* annotations"
+    return InputError(f"traces must hold collectives: {rule}; got {found or 'none of them'}")
 
 
 def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
@@ -206,7 +208,9 @@ def _launched(calls: list[Call], skipped: Counter[str]) -> list[Call]:
     known = [call for call in calls if call.issued_ns is not None]
     if not known or len(known) == len(calls):
         return calls
-    skipped["kernels whose launch is not in the trace, as of those launched before it begins"] += len(calls) - len(known)
+    skipped["kernels whose launch is not in the trace, as of those launched before it begins"] += len(calls) - len(
+        known
+    )
     return known
 
 

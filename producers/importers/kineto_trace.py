@@ -517,8 +517,8 @@ class EventReader:
         """
         while self._fill():
             if self._rest.lstrip()[:1] == b"[":
-                begin = self._rest.index(b"[") + 1
-                self._head, self._rest = [self._rest[:begin]], self._rest[begin:]
+                first = self._rest.index(b"[") + 1
+                self._head, self._rest = [self._rest[:first]], self._rest[first:]
                 return True
             begin = self._begin_of_list()
             if begin is not None:

@@ -176,7 +176,9 @@ _SIGNS: Final[Mapping[str, tuple[tuple[bytes, ...], ...]]] = {
         (b"NCCL version ", b"Job summary", b"Communicators..."),
     ),
 }  # fmt: skip
-_NCCL_EXAMPLE: Final = "a trace of NCCL's example profiler plugin, whose other plugin, Inspector, writes logs that are read"
+_NCCL_EXAMPLE: Final = (
+    "a trace of NCCL's example profiler plugin, whose other plugin, Inspector, writes logs that are read"
+)
 # Files that are often taken for traces: words of which they have all of one line near their begin, and what they are.
 _OTHERS: Final = (
     ((b'"CommHash"', b'"ph"'), _NCCL_EXAMPLE),
