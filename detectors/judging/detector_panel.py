@@ -11,6 +11,7 @@ import numpy as np
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.iteration_rows import IterationRows
 from irregulars.detectors.plugins.protocol import (
+    NUMBERS,
     Detector,
     Frame,
     MakeDetector,
@@ -106,6 +107,8 @@ def _frame(rows: IterationRows, stages: Ints) -> dict[str, Column]:
     columns = rows.columns
     frame = {name: columns[name] for name in ("rank", "iteration", "work_ns", "communication_ns", "tokens")}
     frame |= {name: columns[name].astype(np.float64) for name in ("elapsed_ns", "operators")}
+    unknown = np.full(len(rows), np.nan)
+    frame |= {name: columns.get(name, unknown).astype(np.float64) for name in NUMBERS}
     frame["stage"] = stages
     return frame
 

@@ -58,6 +58,14 @@ OPERATOR_COLUMNS: Final[Mapping[str, Column]] = {
 }
 """Level ``operator``: the rows are the operators of one rank in one iteration, in the order of their starts."""
 
+NUMBERS: Final[Mapping[str, str]] = {
+    "loss": "loss of the rank's batch",
+    "grad_norm": "norm of the reduced gradient before clipping",
+    "local_grad_norm": "norm of the rank's own gradient before any reduction",
+    "update_rms": "largest RMS of a parameter's update",
+}
+"""Columns of a rank that say what it computed (`detectors.numerics`), in RANK_COLUMNS too."""
+
 RANK_COLUMNS: Final[Mapping[str, Column]] = {
     "rank": Column("int64", "global rank, once in a frame"),
     "iteration": Column("int64", "training iteration, the same in all rows"),
@@ -66,6 +74,10 @@ RANK_COLUMNS: Final[Mapping[str, Column]] = {
     "communication_ns": Column("float64", "elapsed of the rank's operators, summed; overlaps count twice"),
     "operators": Column("float64", "how many operators the rank ran"),
     "tokens": Column("float64", "tokens of the rank's batch; NaN: the trainer does not say"),
+    **{
+        name: Column("float64", f"{text}; NaN: the trainer does not say, infinite: not finite")
+        for name, text in NUMBERS.items()
+    },
     "stage": Column("int64", "ranks of the same value do the same work; UNKNOWN: not known"),
 }
 """Level ``rank``: the rows are the ranks of one job in one iteration, in any order."""

@@ -11,6 +11,7 @@ from irregulars.detectors.plugins.protocol import Frame, Level
 from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.records import OPERATOR_CODES, UNKNOWN
 
+WRONG: Final = 20.0  # times as large are a loss and a norm after a bit of an exponent turned over
 SLOWDOWN: Final = 3.0  # how many times as slow the faulty operators, or the faulty rank, are
 _NOISE: Final = 0.04  # standard deviation of log time: what gloo on a quiet host shows
 _RANKS_PER_STAGE: Final = 8
@@ -33,7 +34,7 @@ def sample_frame(
         Operators of the rank, or ranks of the job.
     is_faulty
         The operators on communicator 2 (level ``operator``), or the work of the second rank (level ``rank``), take
-        `SLOWDOWN` times as long.
+        `SLOWDOWN` times as long; of the second rank loss and own norm are `WRONG`, and the job's norm and update.
     """
     rng = np.random.default_rng([seed, iteration])
     make = _operator_frame if level == "operator" else _rank_frame
@@ -99,6 +100,10 @@ def _rank_frame(rng: np.random.Generator, rows: int, is_faulty: bool) -> dict[st
         "communication_ns": elapsed_ns - work_ns,
         "operators": np.full(rows, 96.0),
         "tokens": 4096.0 * slow * rng.lognormal(0.0, _NOISE, rows),
+        "loss": 2.5 * np.where(slow > 1, WRONG, 1.0) * rng.lognormal(0.0, _NOISE, rows),
+        "grad_norm": np.full(rows, (WRONG if is_faulty else 1.0) * rng.lognormal(0.0, _NOISE)),
+        "local_grad_norm": np.where(slow > 1, WRONG, 1.0) * rng.lognormal(0.0, _NOISE, rows),
+        "update_rms": np.full(rows, 1e-3 * (WRONG if is_faulty else 1.0) * rng.lognormal(0.0, _NOISE)),
         "stage": stage,
     }
 

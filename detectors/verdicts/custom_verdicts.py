@@ -234,6 +234,8 @@ class CustomVerdicts:
         one.severity = one.severity_now(topology.world_size, self._limits, is_over=event == "closed")
         one.revision, one.said_seen, one.said_ranks = one.revision + 1, one.seen, one.ranks
         ratios = [m.elapsed_ns / m.reference_ns for m in one.moments if m.reference_ns > 0]
+        is_job = 2 * len(one.ranks) > topology.world_size  # what most ranks share is no device's
+        suspect = suspect_of(_device(one.ranks, topology), VERDICTS.custom_probability, topology)
         return Verdict(
             verdict_id=one.verdict_id,
             revision=one.revision,
@@ -244,7 +246,7 @@ class CustomVerdicts:
             delta=round(median(ratios), 3) if ratios else math.nan,
             lost_s=round(one.lost_ns / 1e9, 6),
             communicator=None,
-            suspects=(suspect_of(_device(one.ranks, topology), VERDICTS.custom_probability, topology),),
+            suspects=() if is_job else (suspect,),
             evidence=_text(one),
             attempt=self.attempt,
             world_size=topology.world_size,

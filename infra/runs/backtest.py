@@ -16,7 +16,7 @@ import orjson
 
 from irregulars.detectors.job.topology import topology_of
 from irregulars.detectors.plugins.loading import Comparable, installed_detectors, load_detector
-from irregulars.detectors.plugins.protocol import Level, MakeDetector
+from irregulars.detectors.plugins.protocol import NUMBERS, Level, MakeDetector
 from irregulars.dtypes import Column
 from irregulars.errors import InputError, PluginError
 from irregulars.infra.runs.analysis import judge_whole, take_rank
@@ -70,10 +70,12 @@ class Result:
 
 
 def shipped_detectors(level: Level) -> dict[str, MakeDetector]:
-    """Return the detectors of a level that ship, by name."""
+    """Return the detectors of a level that ship and judge times, by name: labels say nothing of losses and norms."""
     ours = [name for name, target in installed_detectors().items() if target.startswith("irregulars.")]
     made = {name: load_detector(name) for name in ours}
-    return {name: make for name, make in made.items() if make().level == level}
+    return {
+        name: make for name, make in made.items() if make().level == level and not set(make().reads) & set(NUMBERS)
+    }
 
 
 def backtest(detectors: Mapping[str, MakeDetector], jobs: Iterable[JobFrames]) -> list[Result]:
@@ -294,8 +296,7 @@ def _frame(rows: Sequence[Sequence[Any]]) -> dict[str, Column]:
         "elapsed_ns": np.array(elapsed_ns, dtype=np.float64),
         "work_ns": np.array(work_ns, dtype=np.float64),
         "operators": np.array(operators, dtype=np.float64),
-        "communication_ns": unknown,
-        "tokens": unknown.copy(),
+        **dict.fromkeys(("communication_ns", "tokens", *NUMBERS), unknown),
     }
 
 

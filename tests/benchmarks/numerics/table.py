@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from irregulars.detectors.plugins.published_rules import RULES
 from irregulars.dtypes import Floats
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
 from irregulars.messages.records import PHASE_UNKNOWN
 from irregulars.producers.trace.directory import Trace, read_trace
-from tests.benchmarks.numerics.rules import RULES
 
 OURS: Final = ("corruption", "loss_spike")
 _WATCHED: Final = 3  # steps in which a rule of scalars may see a flip
@@ -82,8 +82,10 @@ def measure(folders: Sequence[Path]) -> dict[str, Row]:
             if name == "Irregulars":
                 _count_ours(row, verdicts, label, begin, groups)
                 continue
-            alarms = RULES[name](loss, norm, rms)
-            at = [step for step, is_alarm in zip(steps, alarms.tolist(), strict=True) if is_alarm]
+            rule, at = RULES[name](), list[int]()
+            for step, numbers in zip(steps, np.stack([loss, norm, rms], axis=1), strict=True):
+                at += [step] if rule.score(numbers) >= 1 else []
+                rule.learn(numbers)
             row.false += sum(step < begin for step in at)
             row.seen.update(groups if any(begin <= step < begin + _WATCHED for step in at) else [])
     return rows
