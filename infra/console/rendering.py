@@ -263,7 +263,7 @@ def device_path(row: Mapping[str, Any]) -> str | None:
     >>> device_path({"device": "nic", "host": "node-3", "nic": "mlx5_1"})
     '/devices/history?host=node-3&nic=mlx5_1'
     """
-    kind, names = row.get("device"), ("host", "gpu", "nic", "switch")
+    kind, names = row.get("device_kind", row.get("device")), ("host", "gpu", "nic", "switch")
     given = {name: row[name] for name in names if row.get(name) is not None}
     if kind == "switch":
         given = {name: value for name, value in given.items() if name == "switch"}

@@ -124,9 +124,8 @@ _SHOWN: Final = 50
 _SLOW_S: Final = 15.0
 
 _DEVICE_COLUMNS: Final = (
-    "device", "host", "gpu", "nic", "switch", "expected_gpu_hours_lost", "verdicts", "jobs", "open_verdicts",
-    "last_seen_at",
-)  # fmt: skip
+    "device", "host", "expected_gpu_hours_lost", "verdicts", "jobs", "open_verdicts", "last_seen_at",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ def hosts_of(devices: Sequence[Mapping[str, Any]]) -> list[HostLoss]:
     """Add up the loss of each host's devices, the costliest host first; devices without a host are left out. Pure."""
     by_host: dict[str, list[Mapping[str, Any]]] = {}
     for row in devices:
-        if row["host"] is not None and row["device"] != "switch":
+        if row["host"] is not None:
             by_host.setdefault(row["host"], []).append(row)
     found = [
         HostLoss(host, sum(float(one["expected_gpu_hours_lost"] or 0) for one in own), len(own),
@@ -268,8 +267,7 @@ ORDER BY said_at DESC
 LIMIT 50"""
 
 _HISTORY_COLUMNS: Final = (
-    "revision", "seen_at", "event", "severity", "gpu_hours_lost", "device", "host", "gpu", "nic", "rank",
-    "probability",
+    "revision", "seen_at", "event", "severity", "gpu_hours_lost", "device", "host", "rank", "probability",
 )  # fmt: skip
 
 

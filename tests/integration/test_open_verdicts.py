@@ -152,7 +152,8 @@ def test_everybody_says_the_same_number_of_a_recorded_verdict(clickhouse: ClickH
             assert said == pytest.approx(lost, abs=10**-digits / 2), name
         for name, (said, digits) in hourly_says(client, verdict, is_open).items():
             assert said == pytest.approx(hourly, abs=10**-digits / 2 + 1e-6), name
-        assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.01)
+        # What an open one lost since its revision is told at the share that was lost until then.
+        assert hourly == pytest.approx(of_stored_iterations(client, verdict), rel=0.03 if is_open else 0.01)
         client.close_connections()
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from irregulars.infra.runs.analysis import judge_whole
+from irregulars.infra.showing.from_database import find_verdict
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.records import NUMERICS, UNKNOWN
 from irregulars.sinks.connection import DatabaseSettings, connect
@@ -105,6 +106,21 @@ def test_what_is_open_says_whom_since_when_and_at_what_cost(own: DatabaseSetting
     assert (row["times_usual"], row["gpu_hours_per_hour"]) == (2.4, 2.22)  # 0.8 of 1.44 s of 4 GPUs
 
 
+def test_what_an_open_verdict_costs_goes_on_between_its_revisions(own: DatabaseSettings, client: Client) -> None:
+    at = datetime.fromtimestamp(made_up_job.START_NS / 1e9 + 2.4, UTC)
+    values = {"past_last_iteration": 25, "last_seen_at": at, "lost_s": 0.8, "lasted_s": 1.0}
+    for job, state in (("live", "open"), ("over", "closed")):
+        rows = open_job(job, **values, state=state)
+        store(own, with_columns(rows, ["iterations"], verdict_ids=[f"{job}-v"]))
+    [row] = answer(client, "open_now")
+    assert row["gpu_hours_per_hour"] == 3.2
+    by_job = {row["job"]: row for row in answer(client, "most_urgent", days=EVER)}
+    assert (by_job["live"]["lost_s"], by_job["over"]["lost_s"]) == (2.0, 0.8)  # 1.5 s of iterations since, 80 % lost
+    verdict = find_verdict(client, "live")
+    assert verdict is not None
+    assert (verdict.iterations, verdict.lost_s, verdict.lasted_s) == ((20, 40), 2.0, 2.5)
+
+
 def test_a_hang_is_open_while_its_state_says_so(own: DatabaseSettings, client: Client) -> None:
     hung = {"kind": "hang", "past_last_iteration": 40, "lost_s": 0.0, "last_seen_at": datetime.now(UTC)}
     over = {**hung, "state": "closed", "close_reason": "restarted"}
@@ -115,7 +131,7 @@ def test_a_hang_is_open_while_its_state_says_so(own: DatabaseSettings, client: C
     assert row["gpu_hours_lost"] == pytest.approx(4 * waited_h, rel=1e-3)  # all GPUs have stood since then
     store(own, open_job("hung", **over, revision=9))
     assert answer(client, "open_now") == []
-    assert run(client, "open_now").empty == "Nothing is wrong: no verdict is open, and no job hangs."
+    assert run(client, "open_now").empty == "No verdict is open, and no job hangs."
 
 
 def test_jobs_now_says_what_is_wrong(own: DatabaseSettings, client: Client) -> None:
@@ -150,14 +166,14 @@ def test_a_suspicion_s_history_says_when_and_at_what_cost(recorded: Client) -> N
     assert [row["gpu_hours_lost"] for row in rows] == np.round(told["lost_s"] * 4 / 3600, 4).tolist()
     seen = [row["seen_at"] for row in rows]
     assert seen == sorted(set(seen))
-    assert {(row["device"], row["host"], row["nic"]) for row in rows} == {("nic", "node-1", "eth0")}
+    assert {(row["device"], row["host"]) for row in rows} == {("NIC eth0 on node-1", "node-1")}
 
 
 def test_a_revision_that_accuses_nobody_has_a_line(own: DatabaseSettings, client: Client) -> None:
     acquitted = replace(made_up_job.verdict(3), revision=4, suspects=())
     store(own, MADE_UP, tables_of(replace(made_up_job.judgements(), verdicts=[acquitted])))
     assert [(row["revision"], row["device"]) for row in answer(client, "suspicion_history")][-2:] == [
-        (3, "link"), (4, None),
+        (3, "link from eth0 on node-0 to node-1"), (4, None),
     ]  # fmt: skip
 
 
@@ -302,7 +318,7 @@ def test_costs_of_weeks_are_split_by_what_was_wrong(own: DatabaseSettings, clien
         own,
         open_job("device", last_seen_at=now, lost_s=900.0, severity="page"),
         open_job("stage", last_seen_at=now, lost_s=1800.0, kind="slow_stage"),
-        open_job("hang", last_seen_at=before, lost_s=2700.0, kind="hang"),
+        open_job("hang", last_seen_at=before, lost_s=2700.0, kind="hang", state="closed"),
     )
     this, last = answer(client, "cost_by_week")
     assert (this["week"], last["week"]) == (monday, monday - timedelta(days=7))
@@ -597,7 +613,7 @@ def test_what_a_limit_leaves_out_is_told_and_only_then(recorded: Client) -> None
 
 def test_what_to_look_at_first_names_the_nic(recorded: Client) -> None:
     first = next(row for row in answer(recorded, "most_urgent", days=36_500) if row["job"] == NIC)
-    assert (first["device"], first["host"], first["nic"]) == ("nic", "node-1", "eth0")
+    assert (first["device"], first["host"]) == ("NIC eth0 on node-1", "node-1")
 
 
 # --- what is left to the database -----------------------------------------------------------------------------------

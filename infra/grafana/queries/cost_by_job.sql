@@ -24,7 +24,7 @@ WITH
             countIf(severity = 'page') AS pages,
             countIf(severity = 'ticket') AS tickets,
             countIf(ifNull(severity, 'note') = 'note') AS notes
-        FROM verdicts FINAL
+        FROM incidents
         WHERE $__timeFilter(last_seen_at)
         GROUP BY job
     )

@@ -3,7 +3,7 @@ SELECT
     toStartOfDay(assumeNotNull(last_seen_at), 'UTC') AS time,
     replaceAll(toString(kind), '_', ' ') AS kind_name,
     sum(lost_s * world_size) / 3600 AS gpu_hours_lost
-FROM verdicts FINAL
+FROM incidents
 WHERE last_seen_at IS NOT NULL AND $__timeFilter(last_seen_at)
 GROUP BY time, kind_name
 ORDER BY time, kind_name

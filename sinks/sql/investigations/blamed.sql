@@ -12,24 +12,22 @@ SELECT
     verdicts.state AS state,
     verdicts.kind AS kind,
     verdicts.severity AS severity,
-    suspects.device AS device,
+    suspects.name AS device,
     suspects.host AS host,
-    suspects.gpu AS gpu,
-    suspects.nic AS nic,
     suspects.rank AS rank,
     suspects.peer AS peer,
     round(suspects.probability, 3) AS probability,
     verdicts.first_iteration AS first_iteration,
     verdicts.past_last_iteration AS past_last_iteration,
     round(verdicts.delta, 2) AS delta,
-    round(verdicts.lost_s * verdicts.world_size / 3600, 3) AS gpu_hours_lost,
+    round(verdicts.gpu_hours_lost, 3) AS gpu_hours_lost,
     round(verdicts.recovers_ratio, 3) AS recovers_ratio,
     verdicts.evidence AS evidence,
     verdicts.close_reason AS close_reason
-FROM (SELECT * FROM verdicts FINAL) AS verdicts
+FROM incidents AS verdicts
 LEFT JOIN
 (
-    SELECT job, verdict_id, position, toNullable(device) AS device, host, gpu, nic, toNullable(rank) AS rank, peer,
+    SELECT job, verdict_id, position, toNullable(name) AS name, host, toNullable(rank) AS rank, peer,
         toNullable(probability) AS probability
     FROM newest_suspects
 ) AS suspects

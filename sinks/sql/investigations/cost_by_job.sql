@@ -1,6 +1,6 @@
 -- title: Cost per job
 -- theme: jobs and cost
--- description: GPU-hours that each job trained in these days, how many of them verdicts say were lost, and how many
+-- description: GPU-hours that each job trained or hung in these days, how many of them verdicts say were lost, and how many
 --     verdicts of which severity there were; percent beside that of other jobs tells where it is worth looking. A verdict
 --     counts whole, on the day when its cause was seen last, also where nobody is to blame.
 -- empty: No iteration was stored in these days; days=3650 looks further back.
@@ -29,18 +29,20 @@ WITH
         SELECT
             job,
             count() AS verdicts,
-            sum(lost_s * world_size) / 3600 AS gpu_hours,
+            sum(gpu_hours_lost) AS gpu_hours,
+            sumIf(gpu_hours_lost, kind = 'hang') AS hung_gpu_hours,
             countIf(severity = 'page') AS pages,
             countIf(severity = 'ticket') AS tickets
-        FROM verdicts FINAL
-        WHERE last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
+        FROM incidents
+        WHERE incidents.last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
         GROUP BY job
     )
 SELECT
     trained.job AS job,
-    round(trained.gpu_hours, 3) AS gpu_hours,
+    -- The time that a job hung is in no iteration that ended
+    round(trained.gpu_hours + ifNull(lost.hung_gpu_hours, 0), 3) AS gpu_hours,
     round(lost.gpu_hours, 3) AS gpu_hours_lost,
-    round(100 * lost.gpu_hours / nullIf(trained.gpu_hours, 0), 2) AS percent,
+    round(100 * lost.gpu_hours / nullIf(trained.gpu_hours + ifNull(lost.hung_gpu_hours, 0), 0), 2) AS percent,
     lost.pages AS pages,
     lost.tickets AS tickets,
     lost.verdicts - lost.pages - lost.tickets AS notes

@@ -12,12 +12,12 @@ SELECT
     count() AS verdicts,
     countIf(severity = 'page') AS pages,
     uniqExact(job) AS jobs,
-    round(sum(lost_s * world_size) / 3600, 3) AS gpu_hours_lost,
-    round(sumIf(lost_s * world_size, kind IN ('slow_rank', 'slow_nic', 'slow_link')) / 3600, 3) AS of_devices,
-    round(sumIf(lost_s * world_size, kind = 'slow_communicator') / 3600, 3) AS of_fabric,
-    round(sumIf(lost_s * world_size, kind IN ('slow_stage', 'imbalance')) / 3600, 3) AS of_the_job,
-    round(sumIf(lost_s * world_size, kind = 'hang') / 3600, 3) AS of_hangs
-FROM verdicts FINAL
+    round(sum(incidents.gpu_hours_lost), 3) AS gpu_hours_lost,
+    round(sumIf(incidents.gpu_hours_lost, kind IN ('slow_rank', 'slow_nic', 'slow_link')), 3) AS of_devices,
+    round(sumIf(incidents.gpu_hours_lost, kind = 'slow_communicator'), 3) AS of_fabric,
+    round(sumIf(incidents.gpu_hours_lost, kind IN ('slow_stage', 'imbalance')), 3) AS of_the_job,
+    round(sumIf(incidents.gpu_hours_lost, kind = 'hang'), 3) AS of_hangs
+FROM incidents
 WHERE last_seen_at >= toDateTime64(toMonday(now('UTC')), 9, 'UTC') + toIntervalWeek(1) - toIntervalWeek({weeks:UInt32})
     AND ({job:String} = '' OR job = {job:String})
 GROUP BY week

@@ -12,10 +12,8 @@ SELECT
     known.severity AS severity,
     known.state AS state,
     known.kind AS kind,
-    suspects.device AS device,
+    suspects.name AS device,
     suspects.host AS host,
-    suspects.gpu AS gpu,
-    suspects.nic AS nic,
     known.verdict_id AS verdict_id,
     known.job AS job,
     suspects.rank AS rank,
@@ -28,7 +26,7 @@ SELECT
 FROM known
 LEFT JOIN
 (
-    SELECT job, verdict_id, toNullable(device) AS device, host, gpu, nic, toNullable(rank) AS rank,
+    SELECT job, verdict_id, toNullable(name) AS name, host, toNullable(rank) AS rank,
         toNullable(probability) AS probability
     FROM newest_suspects
     WHERE position = 0

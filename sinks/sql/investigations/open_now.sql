@@ -1,8 +1,9 @@
 -- title: What is open now
 -- theme: now
--- description: Verdicts that are open, the most urgent first: whom they accuse, with which probability, since when (UTC), and what they cost: GPU-hours so far, and
---     GPU-hours per hour while the cause is there.
--- empty: Nothing is wrong: no verdict is open, and no job hangs.
+-- description: Verdicts that are open, the most urgent first, of these those that cost most an hour: whom they accuse,
+--     with which probability, since when (UTC), and what they cost: GPU-hours so far, and GPU-hours per hour while the
+--     cause is there.
+-- empty: No verdict is open, and no job hangs.
 -- parameter: job String = '' | training job; default: all
 -- parameter: limit UInt32 = 30 | verdicts at most
 WITH
@@ -29,17 +30,8 @@ SELECT
     round(first_accused.probability, 2) AS probability,
     open_ones.kind AS kind,
     begins.started_at AS since,
-    round(open_ones.delta, 2) AS times_usual,
-    -- What a hang loses is counted when it is over: until then all GPUs have waited since it began.
-    round(
-        if(
-            open_ones.kind = 'hang' AND open_ones.gpu_hours_lost
-                < open_ones.gpu_hours_per_hour * dateDiff('second', begins.started_at, now()) / 3600,
-            open_ones.gpu_hours_per_hour * dateDiff('second', begins.started_at, now()) / 3600,
-            open_ones.gpu_hours_lost
-        ),
-        3
-    ) AS gpu_hours_lost,
+    if(open_ones.kind = 'hang', NULL, round(open_ones.delta, 2)) AS times_usual,
+    round(open_ones.gpu_hours_lost, 3) AS gpu_hours_lost,
     round(open_ones.gpu_hours_per_hour, 2) AS gpu_hours_per_hour,
     open_ones.verdict_id AS verdict_id
 FROM open_ones
@@ -48,5 +40,5 @@ LEFT JOIN begins
     AND begins.attempt = open_ones.attempt
     AND begins.iteration = open_ones.first_iteration
 LEFT JOIN first_accused ON first_accused.job = open_ones.job AND first_accused.verdict_id = open_ones.verdict_id
-ORDER BY indexOf(['page', 'ticket', 'note'], ifNull(severity, 'note')), gpu_hours_lost DESC, verdict_id
+ORDER BY indexOf(['page', 'ticket', 'note'], ifNull(severity, 'note')), gpu_hours_per_hour DESC NULLS LAST, gpu_hours_lost DESC, verdict_id
 LIMIT {limit:UInt32}

@@ -2,7 +2,7 @@
 -- theme: the pipeline
 -- description: For the newest attempt of each job: when its newest iteration began and when it was stored, and of the
 --     newest iterations how many lack ranks that should log, how many rows came late, and how many ranks are silent.
---     All but the first columns are 0 in a healthy pipeline. behind_s: from the begin of the newest stored iteration
+--     From iterations_without_all_ranks on all is 0 in a healthy pipeline. behind_s: from the begin of the newest stored iteration
 --     to now; much more than an iteration takes: the job has ended or hangs, or agents, brokers or workers are
 --     behind.
 -- empty: No job has announced itself: no agent sends, or no worker stores.

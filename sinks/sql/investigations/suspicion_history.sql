@@ -14,9 +14,9 @@ WITH
     named AS
     (
         SELECT
-            job, revision, toNullable(position) AS position, toNullable(device) AS device, host, gpu, nic,
-            toNullable(rank) AS rank, peer, toNullable(probability) AS probability
-        FROM suspects FINAL
+            job, revision, toNullable(position) AS position, toNullable(name) AS name, host, toNullable(rank) AS rank, peer,
+            toNullable(probability) AS probability
+        FROM named_suspects
         WHERE verdict_id = {verdict_id:String}
     )
 SELECT
@@ -25,10 +25,8 @@ SELECT
     nullIf(history.event, '') AS event,
     history.severity AS severity,
     if(history.revision = 0, NULL, round(history.lost_s * history.world_size / 3600, 4)) AS gpu_hours_lost,
-    named.device AS device,
+    named.name AS device,
     named.host AS host,
-    named.gpu AS gpu,
-    named.nic AS nic,
     named.rank AS rank,
     named.peer AS peer,
     round(named.probability, 3) AS probability

@@ -5,24 +5,22 @@
 -- empty: No verdict of these days names a device; days=3650 looks further back.
 -- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: limit UInt32 = 50 | devices at most, the costliest first
-WITH known AS (SELECT * FROM incidents)
 SELECT
-    suspects.device AS device,
-    suspects.host AS host,
-    if(suspects.device = 'gpu', suspects.gpu, NULL) AS gpu,
-    if(suspects.device IN ('nic', 'link'), suspects.nic, NULL) AS nic,
-    if(suspects.device = 'switch', suspects.switch, NULL) AS switch,
-    if(suspects.device = 'link' OR suspects.host IS NULL, suspects.ranks, []) AS ranks,
-    uniqExact(known.verdict_id) AS verdicts,
-    uniqExact(known.job) AS jobs,
-    countIf(known.state = 'open') AS open_verdicts,
-    round(sum(known.lost_s * suspects.probability), 3) AS expected_lost_s,
-    round(sum(known.lost_s * known.world_size * suspects.probability) / 3600, 3) AS expected_gpu_hours_lost,
-    max(known.last_seen_at) AS last_seen_at
-FROM known
-INNER JOIN newest_suspects AS suspects ON suspects.job = known.job AND suspects.verdict_id = known.verdict_id
-WHERE known.last_seen_at IS NULL
-    OR known.last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
-GROUP BY device, host, gpu, nic, switch, ranks
+    name AS device,
+    accused.device AS device_kind,
+    host,
+    gpu,
+    nic,
+    if(accused.device = 'switch', accused.switch, NULL) AS switch,
+    uniqExact(job, verdict_id) AS verdicts,
+    uniqExact(job) AS jobs,
+    uniqExactIf((job, verdict_id), state = 'open') AS open_verdicts,
+    round(sum(lost_s * probability), 3) AS expected_lost_s,
+    round(sum(gpu_hours_lost * probability), 3) AS expected_gpu_hours_lost,
+    max(accused.last_seen_at) AS last_seen_at
+FROM accused
+WHERE accused.last_seen_at IS NULL
+    OR accused.last_seen_at >= now64(9, 'UTC') - toIntervalDay({days:UInt32})
+GROUP BY device, device_kind, host, gpu, nic, switch
 ORDER BY expected_gpu_hours_lost DESC, expected_lost_s DESC
 LIMIT {limit:UInt32}

@@ -222,26 +222,52 @@ TTL stored_at + INTERVAL 3 YEAR
 SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Suspects of every revision of every verdict; for the newest read the view newest_suspects';
 
--- Suspects of the newest revision of each verdict. A newest revision that names nobody has no rows here: the suspects of
--- older revisions were taken back.
-CREATE VIEW IF NOT EXISTS newest_suspects AS
+-- Suspects of every revision, each with the attempt of its verdict and with its `name`: as alerts name the device, short.
+-- Beside a switch or a stage there is no host, GPU or NIC: nobody accuses those of its first rank.
+CREATE VIEW IF NOT EXISTS named_suspects AS
 SELECT
     suspects.job AS job,
+    known.attempt AS attempt,
     suspects.verdict_id AS verdict_id,
     suspects.revision AS revision,
+    suspects.revision = known.revision AS is_newest,
     suspects.position AS position,
     suspects.device AS device,
     suspects.rank AS rank,
     suspects.ranks AS ranks,
     suspects.peer AS peer,
-    suspects.host AS host,
-    suspects.gpu AS gpu,
-    suspects.nic AS nic,
+    if(suspects.device IN ('switch', 'stage'), NULL, suspects.host) AS host,
+    peers.host AS peer_host,
+    if(suspects.device = 'gpu', suspects.gpu, NULL) AS gpu,
+    if(suspects.device IN ('nic', 'link'), suspects.nic, NULL) AS nic,
     suspects.switch AS switch,
-    suspects.probability AS probability
+    suspects.probability AS probability,
+    concat(
+        multiIf(
+            device = 'gpu', ifNull(concat('GPU ', toString(gpu)), concat('rank ', toString(rank))),
+            device = 'host', ifNull(concat('host ', host), concat('host of rank ', toString(rank))),
+            device = 'nic', ifNull(concat('NIC ', nic), concat('NIC of rank ', toString(rank))),
+            device = 'link', concat('link from ', ifNull(concat(nic, ' on ', host), concat('rank ', toString(rank))),
+                ' to ', ifNull(peer_host, concat('rank ', toString(ifNull(peer, 0))))),
+            device = 'switch', ifNull(concat('switch ', switch), concat('switch of rank ', toString(rank))),
+            concat('pipeline stage of rank ', toString(rank))
+        ),
+        if(device IN ('gpu', 'nic'), ifNull(concat(' on ', host), ''), '')
+    ) AS name
 FROM suspects FINAL
-INNER JOIN (SELECT job, verdict_id, revision FROM verdicts FINAL) AS newest
-    ON suspects.job = newest.job AND suspects.verdict_id = newest.verdict_id AND suspects.revision = newest.revision;
+INNER JOIN (SELECT job, attempt, verdict_id, revision FROM verdicts FINAL) AS known
+    ON known.job = suspects.job AND known.verdict_id = suspects.verdict_id
+LEFT JOIN
+(
+    SELECT job, attempt, toNullable(rank) AS rank, host
+    FROM jobs FINAL
+    WHERE (job, rank) IN (SELECT job, assumeNotNull(suspects.peer) FROM suspects WHERE suspects.peer IS NOT NULL)
+) AS peers ON peers.job = suspects.job AND peers.attempt = known.attempt AND peers.rank = suspects.peer;
+
+-- Suspects of the newest revision of each verdict. A newest revision that names nobody has no rows here: the suspects of
+-- older revisions were taken back.
+CREATE VIEW IF NOT EXISTS newest_suspects AS
+SELECT * EXCEPT (attempt, is_newest) FROM named_suspects WHERE is_newest;
 
 -- State of GPUs, for people beside a verdict; judgement does not read it. At one state a second of 10,000 GPUs 864 million
 -- rows a day, most of them like the one before; kept 7 days.
@@ -367,8 +393,85 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS revisions_of_verdicts TO verdict_revision
 SELECT job, verdict_id, revision, event, past_last_iteration, lost_s, world_size, severity, last_seen_at, stored_at
 FROM verdicts;
 
+-- Verdicts in their newest revision, and what each costs, as sinks/advice.py has it for Python: `gpu_hours_per_hour` is the
+-- share of the job's time that is lost while the cause is there, times its GPUs. Of verdicts that do not say how long that
+-- was, as if all iterations took as long as the irregular ones; of a hang, all GPUs.
+--
+-- A worker publishes a revision only when the loss has doubled. Of an open verdict `lost_s`, `lasted_s`,
+-- `past_last_iteration` and `last_seen_at` therefore go on with the iterations that are stored since with its cause: at the
+-- share that was lost until then. A hang that is open has lost all of the time since its iteration began.
+CREATE VIEW IF NOT EXISTS incidents AS
+WITH
+    newest AS (SELECT * FROM verdicts FINAL),
+    open_ones AS (SELECT job, attempt, verdict_id, first_iteration FROM newest WHERE state = 'open'),
+    seen AS
+    (
+        SELECT
+            open_ones.job AS job,
+            open_ones.verdict_id AS verdict_id,
+            max(times.iteration) + 1 AS past_last_iteration,
+            maxIf(toNullable(times.started_at), has(times.verdict_ids, open_ones.verdict_id)) AS last_seen_at,
+            minIf(toNullable(times.started_at), times.iteration = open_ones.first_iteration) AS began_at
+        FROM open_ones
+        INNER JOIN
+        (
+            SELECT job, attempt, iteration, started_at, verdict_ids
+            FROM iterations FINAL
+            WHERE (job, attempt) IN (SELECT job, attempt FROM open_ones)
+        ) AS times ON times.job = open_ones.job AND times.attempt = open_ones.attempt
+        WHERE has(times.verdict_ids, open_ones.verdict_id) OR times.iteration = open_ones.first_iteration
+        GROUP BY job, verdict_id
+    ),
+    opened AS
+    (
+        SELECT job, verdict_id, min(last_seen_at) AS opened_at FROM verdict_revisions GROUP BY job, verdict_id
+    )
+SELECT
+    known.job AS job,
+    known.attempt AS attempt,
+    known.verdict_id AS verdict_id,
+    known.revision AS revision,
+    known.state AS state,
+    known.event AS event,
+    known.kind AS kind,
+    known.first_iteration AS first_iteration,
+    greatest(known.past_last_iteration, seen.past_last_iteration) AS past_last_iteration,
+    known.delta AS delta,
+    -- Seconds of the job since the newest revision in which the cause went on
+    ifNull(greatest(toUnixTimestamp64Nano(seen.last_seen_at) - toUnixTimestamp64Nano(known.last_seen_at), 0) / 1e9, 0)
+        AS since_revision_s,
+    multiIf(
+        known.kind = 'hang' AND known.state = 'open',
+        greatest(known.lost_s, ifNull(dateDiff('millisecond', seen.began_at, now64(3, 'UTC')) / 1e3, 0)),
+        ifNull(known.lasted_s, 0) > 0, known.lost_s * (1 + since_revision_s / known.lasted_s),
+        known.lost_s
+    ) AS lost_s,
+    known.lasted_s + since_revision_s AS lasted_s,
+    known.world_size AS world_size,
+    known.communicator AS communicator,
+    known.evidence AS evidence,
+    greatest(known.last_seen_at, ifNull(seen.last_seen_at, known.last_seen_at)) AS last_seen_at,
+    known.close_reason AS close_reason,
+    known.severity AS severity,
+    known.recovers_ratio AS recovers_ratio,
+    known.detector AS detector,
+    known.explanation AS explanation,
+    opened.opened_at AS opened_at,
+    if(known.state = 'closed', known.last_seen_at, NULL) AS closed_at,
+    lost_s * nullIf(known.world_size, 0) / 3600 AS gpu_hours_lost,
+    multiIf(
+        known.world_size = 0, NULL,
+        known.kind = 'hang', toFloat64(known.world_size),
+        ifNull(known.lasted_s, 0) > 0, least(known.lost_s / known.lasted_s, 1) * known.world_size,
+        ifNull(known.delta, 0) >= 1, (1 - 1 / known.delta) * known.world_size,
+        NULL
+    ) AS gpu_hours_per_hour
+FROM newest AS known
+LEFT JOIN seen ON seen.job = known.job AND seen.verdict_id = known.verdict_id
+LEFT JOIN opened ON opened.job = known.job AND opened.verdict_id = known.verdict_id;
+
 -- Verdicts in their newest revision, each with whom it accuses now, a row per suspect; verdicts that accuse nobody have
--- none. `name` names the device as alerts do, short: NIC mlx5_1 on node-2.
+-- none.
 CREATE VIEW IF NOT EXISTS accused AS
 SELECT
     known.job AS job,
@@ -381,7 +484,7 @@ SELECT
     known.past_last_iteration AS past_last_iteration,
     known.delta AS delta,
     known.lost_s AS lost_s,
-    known.lost_s * known.world_size / 3600 AS gpu_hours_lost,
+    known.gpu_hours_lost AS gpu_hours_lost,
     known.recovers_ratio AS recovers_ratio,
     known.last_seen_at AS last_seen_at,
     known.close_reason AS close_reason,
@@ -391,33 +494,14 @@ SELECT
     named.ranks AS ranks,
     named.peer AS peer,
     named.host AS host,
-    peers.host AS peer_host,
+    named.peer_host AS peer_host,
     named.gpu AS gpu,
     named.nic AS nic,
     named.switch AS switch,
     named.probability AS probability,
-    concat(
-        multiIf(
-            named.device = 'gpu', ifNull(concat('GPU ', toString(named.gpu)), concat('rank ', toString(named.rank))),
-            named.device = 'host', ifNull(concat('host ', named.host), concat('host of rank ', toString(named.rank))),
-            named.device = 'nic', ifNull(concat('NIC ', named.nic), concat('NIC of rank ', toString(named.rank))),
-            named.device = 'link', concat('link from ', ifNull(concat(named.nic, ' on ', named.host),
-                concat('rank ', toString(named.rank))), ' to ',
-                ifNull(peers.host, concat('rank ', toString(ifNull(named.peer, 0))))),
-            named.device = 'switch', ifNull(concat('switch ', named.switch),
-                concat('switch of rank ', toString(named.rank))),
-            concat('pipeline stage of rank ', toString(named.rank))
-        ),
-        if(named.device IN ('gpu', 'nic'), ifNull(concat(' on ', named.host), ''), '')
-    ) AS name
-FROM (SELECT * FROM verdicts FINAL) AS known
-INNER JOIN newest_suspects AS named ON named.job = known.job AND named.verdict_id = known.verdict_id
-LEFT JOIN
-(
-    SELECT job, attempt, toNullable(rank) AS rank, host
-    FROM jobs FINAL
-    WHERE (job, rank) IN (SELECT job, assumeNotNull(suspects.peer) FROM suspects WHERE suspects.peer IS NOT NULL)
-) AS peers ON peers.job = known.job AND peers.attempt = known.attempt AND peers.rank = named.peer;
+    named.name AS name
+FROM incidents AS known
+INNER JOIN newest_suspects AS named ON named.job = known.job AND named.verdict_id = known.verdict_id;
 
 -- What people say of verdicts, as it stands on the topic feedback. A later word of the same person replaces an earlier one.
 CREATE TABLE IF NOT EXISTS feedback
@@ -462,39 +546,3 @@ ORDER BY (job, attempt, detector, iteration, rank)
 TTL stored_at + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Notable scores by detector, rank and iteration';
-
--- Verdicts in their newest revision, and what each costs, as sinks/advice.py has it for Python: `gpu_hours_per_hour` is the
--- share of the job's time that is lost while the cause is there, times its GPUs. Of verdicts that do not say how long that
--- was, as if all iterations took as long as the irregular ones; of a hang, all GPUs.
-CREATE VIEW IF NOT EXISTS incidents AS
-SELECT
-    known.job AS job,
-    known.attempt AS attempt,
-    known.verdict_id AS verdict_id,
-    known.revision AS revision,
-    known.state AS state,
-    known.event AS event,
-    known.kind AS kind,
-    known.first_iteration AS first_iteration,
-    known.past_last_iteration AS past_last_iteration,
-    known.delta AS delta,
-    known.lost_s AS lost_s,
-    known.lasted_s AS lasted_s,
-    known.world_size AS world_size,
-    known.communicator AS communicator,
-    known.evidence AS evidence,
-    known.last_seen_at AS last_seen_at,
-    known.close_reason AS close_reason,
-    known.severity AS severity,
-    known.recovers_ratio AS recovers_ratio,
-    known.detector AS detector,
-    known.explanation AS explanation,
-    known.lost_s * nullIf(known.world_size, 0) / 3600 AS gpu_hours_lost,
-    multiIf(
-        known.world_size = 0, NULL,
-        known.kind = 'hang', toFloat64(known.world_size),
-        ifNull(known.lasted_s, 0) > 0, least(known.lost_s / known.lasted_s, 1) * known.world_size,
-        ifNull(known.delta, 0) >= 1, (1 - 1 / known.delta) * known.world_size,
-        NULL
-    ) AS gpu_hours_per_hour
-FROM verdicts AS known FINAL;
