@@ -54,8 +54,11 @@ class _Group(TyperGroup):
     """Lists its commands, each with the whole first sentence of its help: the base class cuts it at a line."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(_WHOLE)) for name, one in self.commands.items()])
+        self._write_section(formatter, "Commands", list(self.commands))
+
+    def _write_section(self, formatter: Any, title: str, names: list[str]) -> None:
+        with formatter.section(title):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(_WHOLE)) for name in names])
 
     def get_params(self, ctx: Any) -> Any:
         return spare_models(super().get_params(ctx))
@@ -78,6 +81,10 @@ class _Commands(_Group):
 
     Every other error is a bug and keeps its traceback.
     """
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in GROUPS.items():
+            self._write_section(formatter, title, list(names))
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         try:
@@ -176,6 +183,16 @@ def _start(
 
     context.obj = Invocation(config, dict(parse_assignment(text) for text in assignments or []))
 
+
+# Commands as the help lists them, by who needs them
+GROUPS = {
+    "Every day": ("demo", "analyze", "show", "explain", "import", "up", "alerts", "sql", "console", "doctor"),
+    "For operators": (
+        "worker", "agent", "notify", "act", "node-check", "feedback", "mutes", "thresholds", "topics", "deadletter",
+        "settings", "kit",
+    ),
+    "For developers and detectors": ("simulate", "replay", "backtest", "plugins"),
+}  # fmt: skip
 
 for one in (demo, analyze, show, explain, up, worker, agent, replay, alerts, console, notify, feedback, sql, doctor,
             kit, backtest):  # fmt: skip

@@ -181,7 +181,7 @@ class Settings:
         _JUDGE.severity.page_after_s, "A page: seconds of the job's time for which it has gone on"
     )
     runbook_url: Url | None = _setting(
-        None, "Where people find infra/docs/runbook.md: notices and `irregulars show` link to it"
+        None, "Where people find infra/docs/runbook.md, for notices, `show` and the console; none: the console's page"
     )
     notify_hold_s: Seconds = _setting(60.0, "Seconds for which a page is told as a ticket first")
     notify_least_gpu_hours: NotNegative = _setting(

@@ -45,6 +45,12 @@ def database_settings(settings: Settings, wait_s: float = 10.0, *, is_reading: b
     )
 
 
+def runbook_url(settings: Settings) -> str | None:
+    """Return where people find the runbook: the console serves it where no other place is set; None: not known."""
+    served = settings.console_url and f"{settings.console_url.rstrip('/')}/docs/runbook"
+    return settings.runbook_url or served
+
+
 def keep_days(settings: Settings) -> dict[str, int]:
     """Return how many days which table keeps its rows, of those that are set."""
     days = {

@@ -74,7 +74,10 @@ def demo(
     scene = _live_scene() if is_live else _simulated_scene(fault, iterations)
     console = open_console()
     settings = settings_of(context, snapshot_s=1.0, partitions=4)
-    with stopping.held(), LocalServices(settings, on_step=lambda step: console.print(step, style="dim")) as services:
+    services = LocalServices(
+        settings, has_console=is_kept and _has_console(), on_step=lambda step: console.print(step, style="dim")
+    )
+    with stopping.held(), services:
         verdict = _watch(console, services, scene)
         if verdict is not None:
             _show_verdict(console, services, verdict, scene.fault)
@@ -88,6 +91,11 @@ def demo(
     console.print("Everything was stopped, and nothing is left behind.", style="dim")
     if program() != "irregulars":
         console.print(f"irregulars is not on your PATH: call it as {program()}", markup=False)
+
+
+def _has_console() -> bool:
+    """Return whether the web console can run here: it is an extra of its own."""
+    return all(find_spec(name) is not None for name in ("starlette", "uvicorn", "jinja2"))
 
 
 def _why_no_alert(services: LocalServices) -> str:
@@ -356,8 +364,9 @@ def up(
 
     console = open_console(is_error=True)
     services = LocalServices(
-        settings_of(context), is_kept=is_kept, on_step=lambda step: console.print(step, style="dim")
-    )
+        settings_of(context), is_kept=is_kept, has_console=_has_console(),
+        on_step=lambda step: console.print(step, style="dim"),
+    )  # fmt: skip
     try:
         with stopping.held(), services:
             if json:
@@ -372,14 +381,15 @@ def up(
         console.print("stopped", style="dim")
 
 
-def addresses(services: LocalServices) -> dict[str, str]:
-    """Where everything is; the password stands in the file ``config`` only."""
+def addresses(services: LocalServices) -> dict[str, str | None]:
+    """Where everything is; the database's password stands in the file ``config`` only."""
     settings = services.settings
     return {
         "kafka": settings.kafka_bootstrap,
         "clickhouse": settings.clickhouse_url,
         "clickhouse_user": settings.clickhouse_user,
         "clickhouse_database": settings.clickhouse_database,
+        "console": services.console_link,
         "metrics": f"http://{settings.metrics_listen}/metrics",
         "worker_log": str(services.worker_log),
         "config": str(services.config_file),
@@ -389,8 +399,10 @@ def addresses(services: LocalServices) -> dict[str, str]:
 def show_addresses(services: LocalServices) -> None:
     """Print all addresses, and commands that use them."""
     found = addresses(services)
+    console = found["console"] or f"not installed. {how_to_install('console')}"
     print(
         f"""
+console     {console}
 Kafka       {found["kafka"]}   in memory: what it holds is gone when this ends
 ClickHouse  {found["clickhouse"]}   user {found["clickhouse_user"]}, database {found["clickhouse_database"]}
 worker      {found["metrics"]}   log {found["worker_log"]}

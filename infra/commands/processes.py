@@ -143,7 +143,7 @@ def notify(
 
 def notify_settings(settings: Settings) -> NotifySettings:
     """Return the part of the settings that the process needs."""
-    from irregulars.infra.wiring import kafka_security
+    from irregulars.infra.wiring import kafka_security, runbook_url
     from irregulars.sinks.notices.policy import Rules
     from irregulars.sinks.notices.settings import NotifySettings
 
@@ -160,6 +160,6 @@ def notify_settings(settings: Settings) -> NotifySettings:
             least_gpu_hours=settings.notify_least_gpu_hours,
             jobs=settings.notify_jobs,
             console_url=settings.console_url,
-            runbook_url=settings.runbook_url,
+            runbook_url=runbook_url(settings),
         ),
     )

@@ -53,7 +53,7 @@ def show(
     settings = settings_of(context, clickhouse_url=clickhouse_url, clickhouse_database=database)
     which = named_by(pasted or ())
     if which is not None and (os.path.isdir(which) or which.startswith(_PATHS)):
-        found = _of_recording(settings, Path(which), verdict_id, json)
+        found = _of_recording(settings, Path(which), verdict_id, json, has_charts=html is not None)
     else:
         found = _of_database(settings, verdict_id or which or "", wait_s, json)
     if found is None:
@@ -61,8 +61,9 @@ def show(
             say(f"{html} not written: there is no verdict")
         return
     from irregulars.infra.showing.found import gather
+    from irregulars.infra.wiring import runbook_url
 
-    screen = gather(found, settings.runbook_url)
+    screen = gather(found, runbook_url(settings))
     if html is not None:
         from irregulars.infra.showing.html_page import page_of
 
@@ -91,7 +92,9 @@ def named_by(pasted: Sequence[str]) -> str | None:
     return (found[1] if found else text) or None
 
 
-def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, is_json: bool) -> Found | None:
+def _of_recording(
+    settings: Settings, directory: Path, verdict_id: str | None, is_json: bool, *, has_charts: bool
+) -> Found | None:
     """Judge a recording; where no verdict comes, print its analysis and return None."""
     from irregulars.infra.commands.analyze import read_and_report, show_analysis
     from irregulars.infra.runs.analysis import analysis_of, judge_trace
@@ -99,7 +102,8 @@ def _of_recording(settings: Settings, directory: Path, verdict_id: str | None, i
     from irregulars.infra.wiring import monitor_settings
 
     trace = read_and_report(directory)
-    judgements, refused_rows = judge_trace(trace, monitor_settings(settings, has_detectors=False))
+    own = monitor_settings(settings, has_detectors=False)
+    judgements, refused_rows = judge_trace(trace, own, fills_columns=has_charts)
     analysis = analysis_of(trace, judgements, refused_rows)
     if not analysis.verdicts:
         if is_json:

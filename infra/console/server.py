@@ -35,11 +35,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import irregulars
 from irregulars import stopping
 from irregulars.errors import InputError, IrregularsError, ServiceRefused
-from irregulars.infra.console import jobs, tables
+from irregulars.infra.console import handbook, jobs, tables
 from irregulars.infra.console.access import AccessPolicy, Gate, Sessions, make_policy, path_of
 from irregulars.infra.console.database import ConsoleDatabase, KafkaAddress, RecentAlerts, SharedAnswers
 from irregulars.infra.console.heat_routes import heat_map_routes
-from irregulars.infra.console.rendering import Console, Login, make_templates, render
+from irregulars.infra.console.rendering import RUNBOOK, Console, Login, make_templates, render
 from irregulars.infra.settings import Settings
 from irregulars.infra.showing.html_page import themed
 from irregulars.infra.wiring import database_settings, kafka_security
@@ -56,6 +56,7 @@ class ConsoleSettings:
     kafka: KafkaAddress | None = None  # alerts, dead letters and feedback; None: Kafka is left alone
     takes_feedback: bool = False  # people may record whether a verdict was right, which publishes to Kafka
     silence_s: float = 600.0  # without a message a job counts as over
+    runbook_url: str = RUNBOOK
 
 
 def make_app(settings: ConsoleSettings) -> ASGIApp:
@@ -76,7 +77,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
     routes = [
         Route("/healthz", _healthz), Route("/metrics", metrics.page), static_route(read_static_files()),
         *Login(settings.policy, sessions, metrics.wrong_tokens.inc).routes(),
-        *heat_map_routes(database), *jobs.ROUTES, *tables.ROUTES,
+        *heat_map_routes(database), *jobs.ROUTES, *tables.ROUTES, *handbook.ROUTES,
     ]  # fmt: skip
     handlers: Mapping[Any, Any] = {HTTPException: _of_http, IrregularsError: _of_ours, Exception: _of_bug}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
@@ -85,6 +86,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
     app.state.console = Console(
         database=database, kafka=settings.kafka, alerts=alerts, answers=SharedAnswers(),
         takes_feedback=settings.takes_feedback and settings.kafka is not None, silence_s=settings.silence_s,
+        runbook_url=settings.runbook_url,
         templates=make_templates(), version=irregulars.__version__,
     )  # fmt: skip
     return metrics.measured(Gate(app, settings.policy, sessions))
@@ -126,7 +128,9 @@ def console_settings_of(settings: Settings, policy: AccessPolicy, *, reads_kafka
     security = kafka_security(settings, is_asking=False) if reads_kafka else {}
     kafka = KafkaAddress(settings.kafka_bootstrap, settings.topics(), security) if reads_kafka else None
     database = database_settings(settings, is_reading=True)
-    return ConsoleSettings(database, policy, kafka, settings.console_feedback, settings.silence_s)
+    return ConsoleSettings(
+        database, policy, kafka, settings.console_feedback, settings.silence_s, settings.runbook_url or RUNBOOK
+    )
 
 
 _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -34,7 +34,7 @@ from irregulars.infra.console.rendering import (
 from irregulars.infra.showing.found import Screen, gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
 from irregulars.infra.showing.html_page import body_of
-from irregulars.infra.showing.text_page import title_text
+from irregulars.infra.showing.text_page import headline
 from irregulars.sinks.investigations import NEWEST, THEMES, Answer, Investigation, bind, run, shipped_investigations
 from irregulars.sinks.notices.mutes import WORDS
 
@@ -290,8 +290,8 @@ class Incident:
 
     @property
     def title(self) -> str:
-        """Kind, job, state and urgency."""
-        return title_text(self.screen)
+        """What is wrong, in which job, and the device."""
+        return headline(self.screen)
 
     @property
     def body(self) -> Markup:
@@ -327,7 +327,8 @@ async def read_incident(console: Console, which: str) -> Incident:
         raise InputError(f"verdict must be one that is stored; got {which!r}")
 
     def read(client: Client) -> Incident:
-        screen = gather(found_in_database(client, verdict, console.database.source, time.time_ns()))
+        found = found_in_database(client, verdict, console.database.source, time.time_ns())
+        screen = gather(found, console.runbook_url)
         wanted = {"verdict_id": verdict.verdict_id, "limit": _REVISIONS}
         return Incident(screen, run(client, "suspicion_history", wanted))
 

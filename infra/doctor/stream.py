@@ -17,7 +17,7 @@ from irregulars.infra.doctor.broker import CLOCK_S, reason_of
 from irregulars.infra.doctor.facts import GroupFacts, JobFacts, Letter, Progress, StreamFacts, TopicFacts
 from irregulars.infra.doctor.findings import count, span
 from irregulars.infra.doctor.topics import RECENT_S, Deadline, offsets_at
-from irregulars.infra.doctor.workers import FIRST_HOP
+from irregulars.infra.doctor.workers import ALIVE_S, FIRST_HOP
 from irregulars.infra.runs.dead_letters import DeadLetter
 from irregulars.kafka.broker import client_config, is_refusal, service_error
 from irregulars.kafka.login_password import new_consumer
@@ -102,6 +102,19 @@ Topics = Mapping[str, TopicFacts]
 _Record = TypeVar("_Record")
 
 
+def read_to(at: int, end: int | None, is_alive: bool) -> int:
+    """Return how far a partition was read, given a worker's position and the end that the broker tells.
+
+    A worker that lives follows the topic that is there: a position behind the end says that all is read, and that the
+    broker tells an old end (Tansu's lags by a batch). Behind a worker that is gone such a position is of a topic of
+    this name that was there before, and nothing of the new one is read.
+
+    >>> read_to(133, 140, True), read_to(140, 133, True), read_to(140, 133, False), read_to(140, None, False)
+    (133, 133, 0, 140)
+    """
+    return at if end is None or at <= end else end if is_alive else 0
+
+
 class StreamReading:
     """Reads one part after the other; a part that can't be read is noted, and the others are read nevertheless."""
 
@@ -145,12 +158,14 @@ class StreamReading:
             except (ValueError, TypeError, KeyError, AttributeError):  # no worker wrote it
                 continue
         found = found or self._from_commits(workers)
-        return {number: replace(one, positions=self._in_log(number, one.positions)) for number, one in found.items()}
+        return {number: replace(one, positions=self._in_log(number, one)) for number, one in found.items()}
 
-    def _in_log(self, partition: int, positions: Mapping[str, int]) -> dict[str, int]:
-        """Leave out positions behind the end: they are of the topic of this name that was there before."""
-        ends = {topic: self._topics[topic].ends.get(partition) for topic in positions if topic in self._topics}
-        return {topic: at for topic, at in positions.items() if at <= (ends.get(topic) or at)}
+    def _is_alive(self, one: Progress | None) -> bool:
+        return one is not None and one.time_s > self._now_s - ALIVE_S
+
+    def _in_log(self, partition: int, one: Progress) -> dict[str, int]:
+        ends = {topic: self._topics[topic].ends.get(partition) for topic in one.positions if topic in self._topics}
+        return {topic: read_to(at, ends.get(topic), self._is_alive(one)) for topic, at in one.positions.items()}
 
     def _from_commits(self, workers: GroupFacts) -> dict[int, Progress]:
         """Return the progress by the group's commits, which stay long after the last worker ended."""
@@ -170,8 +185,7 @@ class StreamReading:
                 at = workers.committed.get((seen.name, partition)) if topic == "evidence" else None
                 if topic != "evidence" and partition in progress:
                     at = progress[partition].positions.get(topic, 0)
-                if at is not None and at > end:  # of the topic of this name that was there before
-                    at = 0
+                at = None if at is None else read_to(at, end, self._is_alive(progress.get(partition)))
                 if at is not None and at < end and self._may_read(topic):
                     begins[seen.name, partition] = max(at, seen.begins.get(partition, 0))
         first = dict(sorted(begins.items(), key=lambda one: one[1])[:_MOST_WAITING])

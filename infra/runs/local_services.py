@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from irregulars import stopping
 from irregulars.errors import InputError, ServiceUnavailable
-from irregulars.infra.runs.child_process import ChildProcess, Service, free_port
+from irregulars.infra.runs.child_process import HOST, ChildProcess, Service, free_port
 from irregulars.infra.runs.demo_broker import DemoBroker
 from irregulars.infra.runs.demo_database import DemoDatabase
 from irregulars.infra.settings import Settings
@@ -39,18 +40,25 @@ class LocalServices(Service):
     """A broker, a database and a worker on free ports of 127.0.0.1, which live as long as the ``with`` block.
 
     `settings`: How to judge and where to keep files; where Kafka and ClickHouse are is decided here. `is_kept`:
-    whether the database stays in ``settings.data_dir`` for the next time; else nothing of it remains. `on_step`:
-    called with a few words before each step.
+    whether the database stays in ``settings.data_dir`` for the next time; else nothing of it remains. `has_console`:
+    whether the web console runs too. `on_step`: called with a few words before each step.
     """
 
     def __init__(
-        self, settings: Settings, *, is_kept: bool = False, on_step: Callable[[str], None] = lambda _: None
+        self,
+        settings: Settings,
+        *,
+        is_kept: bool = False,
+        has_console: bool = False,
+        on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.settings = settings  # once started: with the addresses and passwords of the running services
         # The same for other processes: ``irregulars --config FILE alerts``. Mode 0600; gone at the end.
         self.config_file = Path()
         self.worker_log = Path()  # output of the worker
+        self.console_link: str | None = None  # logs in; None: no console was asked for
         self._is_kept = is_kept
+        self._has_console = has_console
         self._on_step = on_step
         self._stack = ExitStack()
         self._worker: ChildProcess | None = None
@@ -86,12 +94,10 @@ class LocalServices(Service):
                 data_dir=directory,
             )
             self._start_worker(directory)
-            self.config_file = directory / "connection.toml"
             lines = [f'{name} = "{getattr(self.settings, name)}"\n' for name in _CONNECTION]
-            descriptor = os.open(self.config_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.writelines(lines)
-            self._stack.callback(self.config_file.unlink, missing_ok=True)
+            self.config_file = self._write_private(directory / "connection.toml", "".join(lines))
+            if self._has_console:
+                self._start_console(directory)
 
     def stop(self) -> None:
         """Stop worker, database and broker, in this order. Twice is fine."""
@@ -131,6 +137,33 @@ class LocalServices(Service):
                 f"data_dir must be a directory we can make; got {error.strerror} ({directory})"
             ) from error
         return directory
+
+    def _write_private(self, path: Path, text: str) -> Path:
+        """Write a file that nobody else may read, and that goes at the end."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        self._stack.callback(path.unlink, missing_ok=True)
+        return path
+
+    def _start_console(self, directory: Path) -> None:
+        """Start the web console; it is up some seconds later, and nobody waits for it."""
+        self._on_step("starting the console")
+        token = secrets.token_urlsafe(24)
+        address = f"{HOST}:{free_port()}"
+        self.settings = replace(
+            self.settings,
+            console_listen=address,
+            console_url=f"http://{address}",
+            console_token_file=self._write_private(directory / "console.token", token),
+            console_feedback=True,
+        )
+        command = [sys.executable, "-P", "-m", "irregulars", "console"]
+        console = ChildProcess(
+            "console", command, directory / "console.log", environment=self.settings.to_environment()
+        )
+        self._stack.callback(console.stop, _STOP_S)
+        self.console_link = f"http://{address}/login#{token}"
 
     def _start_worker(self, directory: Path) -> None:
         from irregulars.infra.wiring import kafka_security

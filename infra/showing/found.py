@@ -15,6 +15,7 @@ import numpy as np
 
 from irregulars.dtypes import Floats, Ints
 from irregulars.infra.showing.numerics import Band
+from irregulars.infra.showing.transfers import Way
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import DEVICE_KINDS, STANDSTILLS
 from irregulars.sinks.advice import (
@@ -138,6 +139,18 @@ class Other(NamedTuple):
     kind: str
 
 
+class Standing(NamedTuple):
+    """Where some ranks stand while their job hangs.
+
+    ``probability`` is that of the one that is most suspected; None: none of them is.
+    """
+
+    where: str
+    ranks: tuple[int, ...]
+    probability: float | None
+    since: str  # when they entered it, UTC; empty: they are in no operator, or it is not known
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """All that was read about one verdict."""
@@ -153,7 +166,10 @@ class Found:
     # cells, bin_ranks: The heat map, and how many ranks share one of its bins
     cells: Sequence[Cell] = ()
     bin_ranks: int = 1
-    numerics: Sequence[Band] = ()  # in place of the heat map where the verdict is about numbers
+    # In place of the heat map: where the verdict is about numbers, about transfers, or a hang
+    numerics: Sequence[Band] = ()
+    ways: Sequence[Way] = ()
+    standing: Sequence[Standing] = ()
     rates: Sequence[NicRates] = ()
     rate_samples: Sequence[RateSample] = ()
     gpus: Sequence[GpuState] = ()
@@ -173,6 +189,10 @@ class Periods:
         """Iterations of the heat map: the last before, and the first in the verdict's range."""
         half = LOOKED_INTO // 2
         return np.concatenate([self.before[-half:], self.during[:half]])
+
+
+# Kinds of verdicts that are about how long ranks worked. For others a map of work would point at innocents.
+WORK_KINDS: Final = ("slow_rank", "slow_stage", "slow_checkpoint", "imbalance", "custom")
 
 
 def periods_of(verdict: Verdict, iterations: Sequence[Iteration]) -> Periods:
@@ -304,6 +324,8 @@ class Screen:
     cells: Sequence[Cell]
     bin_ranks: int
     numerics: Sequence[Band]
+    ways: Sequence[Way]
+    standing: Sequence[Standing]
     earlier: Sequence[Earlier]
     others: Sequence[Other]
     next_step: str
@@ -365,6 +387,7 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
         gpu_median_mhz=median_of([one.sm_clock_mhz for one in found.gpus]),
         rates=found.rates, rate_samples=found.rate_samples,
         cells=found.cells, bin_ranks=found.bin_ranks, numerics=found.numerics,
+        ways=found.ways, standing=found.standing,
         earlier=found.earlier,
         others=found.others,
         next_step=_next_step(found),

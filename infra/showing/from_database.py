@@ -16,6 +16,7 @@ from irregulars.infra.showing.found import (
     BEFORE_SHOWN,
     BINS,
     STRETCHES_SHOWN,
+    WORK_KINDS,
     Cell,
     Earlier,
     Found,
@@ -26,6 +27,7 @@ from irregulars.infra.showing.found import (
     Periods,
     Place,
     RateSample,
+    Standing,
     device_name,
     is_same_device,
     periods_of,
@@ -34,10 +36,21 @@ from irregulars.infra.showing.found import (
     with_first_ones,
 )
 from irregulars.infra.showing.numerics import BANDS, NUMERIC_KINDS, bands_of, read_bands
+from irregulars.infra.showing.transfers import (
+    MEMBERS,
+    SHOWN,
+    TRANSFER_KINDS,
+    TRANSFERS,
+    Way,
+    members_in,
+    transfers_in,
+    ways_of,
+)
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
 from irregulars.messages.reasons import decode_reasons
 from irregulars.messages.records import PATHS, Batch
 from irregulars.producers.trace.directory import Trace
+from irregulars.sinks.investigations import run
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -45,6 +58,7 @@ if TYPE_CHECKING:
 
 _MOST_ITERATIONS: Final = 20_000
 _MOST_NAMED: Final = 500  # iterations or ranks in one question: they stand in its address
+_MOST_STANDING: Final = 100_000
 _EARLIER_DAYS: Final = 90
 _EARLIER_READ: Final = 50
 
@@ -224,7 +238,7 @@ class _Reader:
         places, clock = self._places()
         is_numeric = verdict.kind in NUMERIC_KINDS
         wanted = _charted(iterations) if is_numeric else periods.looked_into.tolist()
-        cells = self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks) if wanted and not is_numeric else ()
+        cells = self._ask(_CELLS, wanted=wanted, bin_ranks=bin_ranks) if wanted and verdict.kind in WORK_KINDS else ()
         bands = self._ask(BANDS, wanted=wanted) if wanted and is_numeric else ()
         others = self._ask(_OTHERS, verdict_id=verdict.verdict_id, limit=_EARLIER_READ)
         return Found(
@@ -232,6 +246,8 @@ class _Reader:
             iterations=iterations, places=places,
             cells=[Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in cells],
             bin_ranks=bin_ranks, numerics=list(read_bands(bands)),
+            ways=self._ways(periods) if verdict.kind in TRANSFER_KINDS else (),
+            standing=self._standing() if verdict.kind == "hang" else (),
             rates=self._rates(iterations, periods),
             rate_samples=self._rate_samples(span_of(iterations)),
             gpus=self._gpus(iterations),
@@ -249,6 +265,25 @@ class _Reader:
         ranks |= set() if reasons is None else reasons.ranks
         rows = self._ask(_PLACES, ranks=sorted(ranks))
         return {row[0]: Place(*row[1:5]) for row in rows}, str(rows[0][5]) if rows else ""
+
+    def _ways(self, periods: Periods) -> list[Way]:
+        transfers = self._ask(TRANSFERS, wanted=periods.during[-SHOWN:].tolist())
+        ranks = () if self._suspect is None else self._suspect.ranks
+        members = self._ask(MEMBERS, ranks=list(ranks)) if transfers else ()
+        return ways_of(transfers, {name: (kind, own) for name, kind, own in members}, self._suspect)
+
+    def _standing(self) -> list[Standing]:
+        """Return who stands where: ranks in one place together, the suspects' first."""
+        wanted = {"job": self._verdict.job, "verdict_id": self._verdict.verdict_id, "limit": _MOST_STANDING}
+        answer = run(self._client, "hang_positions", wanted)
+        found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+        for row in answer.rows:
+            one = dict(zip(answer.columns, row, strict=True))
+            found.setdefault((one["position"], one["suspect"] is not None), []).append(one)
+        return [
+            Standing(where, tuple(one["rank"] for one in own), own[0]["suspect"], str(own[0]["since"] or ""))
+            for (where, _), own in found.items()
+        ]
 
     def _rates(self, iterations: Sequence[Iteration], periods: Periods) -> list[NicRates]:
         before, during = sampled_spans(iterations, periods)
@@ -323,14 +358,20 @@ def found_in_recording(directory: str, trace: Trace, judgements: Judgements, ver
         clock=trace.clock,
         iterations=iterations,
         places={a.rank: Place(a.host, a.gpu, a.nic, a.switch) for a in trace.announcements},
-        cells=() if is_numeric else _cells(ranks, periods.looked_into, bin_ranks),
+        cells=_cells(ranks, periods.looked_into, bin_ranks) if verdict.kind in WORK_KINDS else (),
         bin_ranks=bin_ranks,
         numerics=bands_of(ranks, _charted(iterations)) if is_numeric else (),
+        ways=_ways(trace, judgements, verdict, periods) if verdict.kind in TRANSFER_KINDS else (),
         rates=list(_rates(trace.bandwidth, iterations, periods)),
         rate_samples=list(_rate_samples(trace.bandwidth, verdict, span_of(iterations))),
         earlier=list(_earlier(judgements, verdict)),
         others=[Other(one.verdict_id, one.kind) for one in sorted(newest.values(), key=lambda one: -one.lost_s)],
     )
+
+
+def _ways(trace: Trace, judgements: Judgements, verdict: Verdict, periods: Periods) -> list[Way]:
+    transfers = transfers_in(judgements.operators, periods.during[-SHOWN:].tolist())
+    return ways_of(transfers, members_in(trace.announcements), verdict.suspects[0] if verdict.suspects else None)
 
 
 def _charted(iterations: Sequence[Iteration]) -> list[int]:

@@ -9,27 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from textwrap import wrap
 from typing import Final
 
 from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, median_of
 from irregulars.infra.showing.numerics import QUANTITIES, Band, standing_out
 from irregulars.infra.showing.text_page import (
-    commands_of,
+    checks_of,
     cost_text,
     device_text,
     earlier_text,
     gpu_text,
+    headline,
     names_of,
     others_text,
     since_text,
     times_text,
-    title_text,
     without_text,
 )
+from irregulars.infra.showing.transfers import TRANSFER_KINDS, Way
 from irregulars.printing import printable
-from irregulars.sinks.advice import alternatives_of, head_text, path_texts
-from irregulars.words import duration, rate, span
+from irregulars.sinks.advice import alternatives_of, command_to_run, head_text, path_texts
+from irregulars.words import duration, name_ranks, percent, rate, span
 
 # Variables of a light page
 LIGHT: Final = (
@@ -45,13 +45,19 @@ DARK: Final = (
     "--h4:#e8803a;--h5:#ffb77a"
 )
 
-# Classes that charts use (`charts.py`)
+# Classes that charts use. Text stands outside of what is stretched, so it has its size at any width.
 CHARTS: Final = """
-text{font:11px system-ui,sans-serif;fill:var(--dim)}text.strong{fill:var(--cause);font-weight:600}
-text.line{font-size:13px;fill:var(--fg)}.usual{fill:var(--usual)}.odd{fill:var(--odd)}.cause{fill:var(--cause)}
-.box{fill:var(--box);stroke:var(--line)}.box-cause{fill:var(--box);stroke:var(--cause);stroke-width:1.5}
-.arrow{fill:none;stroke:var(--dim)}.own{fill:none;stroke:var(--own);stroke-width:1.6}.band{fill:var(--band)}
-.others{fill:none;stroke:var(--others)}.heat0{fill:var(--h0)}.heat1{fill:var(--h1)}.heat2{fill:var(--h2)}
+.plot{display:grid;grid-template-columns:max-content 1fr;gap:0 8px;margin:0}.plot svg{display:block}
+.plot .shapes{width:100%;overflow:hidden}.plot .below{grid-column:2;display:flex;justify-content:space-between}
+.plot,.plot text{font:12px/1.5 system-ui,sans-serif;color:var(--dim);fill:var(--dim)}
+.plot text.strong{fill:var(--cause);font-weight:600}
+.chain{list-style:none;margin:0;padding:0}.chain li{border:1px solid var(--line);border-radius:5px;background:var(--box);
+padding:4px 10px}.chain li+li{margin-top:16px;position:relative}.chain li+li::before{content:"\\2193";position:absolute;
+top:-19px;left:14px;color:var(--dim)}.chain li.cause{border-color:var(--cause);border-width:2px}
+.usual{fill:var(--usual)}.odd{fill:var(--odd)}.cause{fill:var(--cause)}
+.own,.others{fill:none;stroke:var(--own);stroke-width:1.6;vector-effect:non-scaling-stroke}.others{stroke:var(--others)}
+.dot{stroke:var(--cause);stroke-width:6;stroke-linecap:round;vector-effect:non-scaling-stroke}
+.band{fill:var(--band)}.heat0{fill:var(--h0)}.heat1{fill:var(--h1)}.heat2{fill:var(--h2)}
 .heat3{fill:var(--h3)}.heat4{fill:var(--h4)}.heat5{fill:var(--h5)}
 """
 
@@ -65,27 +71,48 @@ def themed() -> str:
     )
 
 
-_WIDTH: Final = 720
-_LEFT: Final = 64
-_BOTTOM: Final = 22
-_LINE_SIGNS: Final = 96
+_WIDTH: Final = 640  # of the shapes of a chart, which a page stretches
 _SMALL_WIDTH: Final = 180
 _SMALL_HEIGHT: Final = 30
 _MOST_BARS: Final = 600
 _LOG_FROM: Final = 20.0  # highest over lowest value from which on a scale is logarithmic
 _LEVELS: Final = 6
+_STANDING_SHOWN: Final = 12
 _FULL_RATIO: Final = 1.5  # to the median: the least that gets the strongest colour
+_OFF_SCALE: Final = 3.0  # a regular time above so many times the longest irregular or usual one is cut: warm-up
+_LINE: Final = 15.0  # of labels, px
+
+Label = tuple[float, str, str]  # height at which it is to stand, its class, and its text
 
 
-def _svg(height: float, title: str, parts: Iterable[str]) -> str:
+def _plot(height: float, title: str, shapes: Iterable[str], labels: Sequence[Label], below: Sequence[str]) -> str:
+    """Return a chart: labels at its left, shapes that are stretched to the width, and texts below, left to right."""
+    wide = 7 * max((len(text) for _, _, text in labels), default=0) + 2
+    side = "".join(
+        f'<text x="{wide}" y="{y:.1f}" text-anchor="end" class="{kind}">{escape(text)}</text>'
+        for y, kind, text in labels
+    )
+    told = "".join(f"<span>{escape(text)}</span>" for text in below)
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+        f'<figure class="plot"><svg width="{wide}" height="{height:.0f}" aria-hidden="true">{side}</svg>'
+        f'<svg class="shapes" viewBox="0 0 {_WIDTH} {height:.0f}" height="{height:.0f}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(title)}"><title>{escape(title)}</title>{"".join(shapes)}</svg>'
+        f'<figcaption class="below">{told}</figcaption></figure>'
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "note") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{escape(text)}</text>'
+def _scale(height: float, top: str, bottom: str = "0") -> list[Label]:
+    """Return the labels of a scale that begins at the bottom."""
+    return [(12.0, "note", top), (height - 1, "note", bottom)]
+
+
+def _spaced(wanted: Iterable[Label]) -> list[Label]:
+    """Leave out labels that would stand over one another; the first ones stay."""
+    kept: list[Label] = []
+    for one in wanted:
+        if all(abs(one[0] - other[0]) >= _LINE for other in kept):
+            kept.append(one)
+    return kept
 
 
 def _rect(x: float, y: float, width: float, height: float, kind: str, title: str = "") -> str:
@@ -95,55 +122,81 @@ def _rect(x: float, y: float, width: float, height: float, kind: str, title: str
     return f"{shape}><title>{escape(title)}</title></rect>" if title else f"{shape}/>"
 
 
-def times_chart(iterations: Sequence[Iteration]) -> str:
-    """Draw a bar for each iteration (of very many, for the longest of some), irregular ones marked."""
-    height, top = 170.0, 12.0
+def times_chart(iterations: Sequence[Iteration], unended: int | None = None) -> str:
+    """Draw a bar for each iteration (of very many, for the longest of some), irregular ones marked.
+
+    The scale ends at the longest time that is irregular, or usual: a first iteration that compiled would leave no room for
+    the others. `unended`: an iteration that never ended; its bar is as tall as the chart.
+    """
+    height = 132.0
     each = max(1, -(-len(iterations) // _MOST_BARS))
     groups = [iterations[at : at + each] for at in range(0, len(iterations), each)]
     longest = [max(group, key=lambda one: one.elapsed_ns) for group in groups]
-    most = max(one.elapsed_ns for one in longest) or 1
-    step = (_WIDTH - _LEFT) / len(groups)
+    ended = [one for one in iterations if one.iteration != unended] or list(iterations)
+    high = max([median_of([one.elapsed_ns for one in ended]), *(one.elapsed_ns for one in ended if one.is_irregular)])
+    most = max(min(_OFF_SCALE * high, max(one.elapsed_ns for one in ended)), 1.0)
+    step = _WIDTH / len(groups)
     parts = []
     for at, (one, group) in enumerate(zip(longest, groups, strict=True)):
-        kind = (
-            "cause" if any(o.has_cause for o in group) else "odd" if any(o.is_irregular for o in group) else "usual"
-        )
-        tall = (height - top - _BOTTOM) * one.elapsed_ns / most
-        title = f"iteration {one.iteration}: {duration(one.elapsed_ns)}"
-        parts.append(_rect(_LEFT + at * step, height - _BOTTOM - tall, step * 0.85, tall, kind, title))
+        is_unended = any(o.iteration == unended for o in group)
+        kind = _colour(any(o.has_cause for o in group) or is_unended, any(o.is_irregular for o in group))
+        tall = height * (1.0 if is_unended else min(one.elapsed_ns / most, 1.0))
+        title = f"iteration {one.iteration}: {'does not end' if is_unended else duration(one.elapsed_ns)}"
+        parts.append(_rect(at * step, height - tall, step * 0.85, tall, kind, title))
     shown = span((iterations[0].iteration, iterations[-1].iteration + 1))
-    parts += [
-        _text(_LEFT - 6, top + 8, duration(most), "end"), _text(_LEFT - 6, height - _BOTTOM, "0", "end"),
-        _text(_LEFT, height - 6, f"iteration {iterations[0].iteration}"),
-        _text(_WIDTH, height - 6, str(iterations[-1].iteration), "end"),
-    ]  # fmt: skip
-    return _svg(height, f"Time of {shown}", parts)
+    below = (f"iteration {iterations[0].iteration}", str(iterations[-1].iteration))
+    return _plot(height, f"Time of {shown}", parts, _scale(height, duration(most)), below)
+
+
+def _colour(has_cause: bool, is_irregular: bool) -> str:
+    return "cause" if has_cause else "odd" if is_irregular else "usual"
 
 
 def heat_map(cells: Sequence[Cell], bin_ranks: int, accused: Sequence[int]) -> str:
     """Draw how long ranks worked between their operators: a row for each bin of ranks, a column an iteration."""
     bins, columns = (sorted({getattr(one, name) for one in cells}) for name in ("bin", "iteration"))
-    tall, wide = min(16.0, max(4.0, 480 / len(bins))), (_WIDTH - _LEFT) / len(columns)
+    tall, wide = min(16.0, max(4.0, 480 / len(bins))), _WIDTH / len(columns)
     row_of, column_of = ({value: at for at, value in enumerate(values)} for values in (bins, columns))
     low = median_of([one.work_ns for one in cells])
     high = max(max(one.work_ns for one in cells), _FULL_RATIO * low, 1.0)  # so that noise looks calm
     own = {rank // bin_ranks for rank in accused}
     parts = [
         _rect(
-            _LEFT + column_of[one.iteration] * wide, row_of[one.bin] * tall, wide, tall,
+            column_of[one.iteration] * wide, row_of[one.bin] * tall, wide, tall,
             f"heat{_level(one.work_ns, low, high)}",
             f"rank {one.rank}, iteration {one.iteration}: {duration(one.work_ns)}",
         )
         for one in cells
     ]  # fmt: skip
-    for number in bins if tall >= 9 else [one for one in bins if one in own]:
-        mark, first = "▸ " if number in own else "", number * bin_ranks
+
+    def label(number: int) -> Label:
+        first = number * bin_ranks
         shown = str(first) if bin_ranks == 1 else f"{first}-{first + bin_ranks - 1}"
-        y = row_of[number] * tall + tall * 0.5 + 3.5
-        parts.append(_text(_LEFT - 6, y, mark + shown, "end", "strong" if mark else "note"))
-    height = len(bins) * tall + _BOTTOM
-    parts += [_text(_LEFT, height - 6, f"iteration {columns[0]}"), _text(_WIDTH, height - 6, str(columns[-1]), "end")]
-    return _svg(height, f"Time between operators by rank and iteration, {duration(low)} to {duration(high)}", parts)
+        y = row_of[number] * tall + tall * 0.5 + 4
+        return (y, "strong", f"▸ {shown}") if number in own else (y, "note", shown)
+
+    labels = _spaced(map(label, [*(one for one in bins if one in own), *bins]))
+    title = f"Time between operators by rank and iteration, {duration(low)} to {duration(high)}"
+    below = (f"iteration {columns[0]}", str(columns[-1]))
+    return _plot(max(len(bins) * tall, _LINE), title, parts, labels, below)
+
+
+def ways_chart(ways: Sequence[Way]) -> str:
+    """Draw how long transfers took on each way, against what is usual for ways of its kind; a column an iteration."""
+    columns = sorted({iteration for way in ways for iteration in way.took_ns})
+    tall, wide = 16.0, _WIDTH / len(columns)
+    high = max(_FULL_RATIO, *(ns / way.usual_ns for way in ways if way.usual_ns for ns in way.took_ns.values()))
+    parts, labels = [], []
+    for row, way in enumerate(ways):
+        labels.append((row * tall + 12, "strong" if way.is_accused else "note", f"{'▸ ' * way.is_accused}{way.name}"))
+        for at, iteration in enumerate(columns):
+            if iteration in way.took_ns:
+                took_ns = way.took_ns[iteration]
+                title = f"{way.name}, iteration {iteration}: {duration(took_ns)} (median {duration(way.usual_ns)})"
+                level = _level(took_ns / way.usual_ns if way.usual_ns else 1.0, 1.0, high)
+                parts.append(_rect(at * wide, row * tall, wide, tall, f"heat{level}", title))
+    below = (f"iteration {columns[0]}", str(columns[-1]))
+    return _plot(len(ways) * tall, "Transfers by way and iteration", parts, labels, below)
 
 
 def numerics_charts(bands: Sequence[Band], marks: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str, str]]:
@@ -161,7 +214,7 @@ def numerics_charts(bands: Sequence[Band], marks: Sequence[tuple[int, str]]) -> 
 
 
 def _numerics_chart(title: str, bands: Sequence[Band], out: Sequence[Band], marks: Sequence[tuple[int, str]]) -> str:
-    height, top = 150.0, 12.0
+    height, top = 130.0, 4.0
     first, last = bands[0].iteration, max(bands[-1].iteration, bands[0].iteration + 1)
     known = [v for one in bands for v in (one.lowest, one.middle, one.highest) if math.isfinite(v)] or [0.0, 1.0]
     low, high = min(known), max(known)
@@ -169,11 +222,11 @@ def _numerics_chart(title: str, bands: Sequence[Band], out: Sequence[Band], mark
     least, most = (math.log(low), math.log(high)) if is_log else (low, high)
 
     def across(iteration: int) -> float:
-        return _LEFT + (_WIDTH - _LEFT - 6) * (iteration - first) / (last - first)
+        return 3 + (_WIDTH - 6) * (iteration - first) / (last - first)
 
     def up(value: float) -> float:  # what is not finite stands at the edge
         part = 0.5 if most == least else ((math.log(value) if is_log else value) - least) / (most - least)
-        return height - _BOTTOM - (height - top - _BOTTOM) * min(max(part, 0.0), 1.0)
+        return height - top - (height - 2 * top) * min(max(part, 0.0), 1.0)
 
     def line(name: str, own: Iterable[Band]) -> str:
         return " ".join(f"{across(one.iteration):.1f},{up(getattr(one, name)):.1f}" for one in own)
@@ -182,20 +235,20 @@ def _numerics_chart(title: str, bands: Sequence[Band], out: Sequence[Band], mark
         f'<polygon points="{line("highest", bands)} {line("lowest", reversed(bands))}" class="band"/>',
         f'<polyline points="{line("middle", bands)}" class="others"/>',
         *(
-            _rect(across(at) - 0.6, top, 1.2, height - top - _BOTTOM, "odd", f"{kind}, from iteration {at} on")
+            _rect(across(at) - 0.6, 0, 1.2, height, "odd", f"{kind}, from iteration {at} on")
             for at, kind in marks
             if first <= at <= last
         ),
         *(
-            f'<circle cx="{across(one.iteration):.1f}" cy="{up(one.value):.1f}" r="3" class="cause"><title>'
-            f"rank {one.rank}, iteration {one.iteration}: {one.value:.6g} (median {one.middle:.6g})</title></circle>"
+            f'<path d="M{across(one.iteration):.1f} {up(one.value):.1f}h0.01" class="dot"><title>'
+            f"rank {one.rank}, iteration {one.iteration}: {one.value:.6g} (median {one.middle:.6g})</title></path>"
             for one in out
         ),
-        _text(_LEFT - 6, top + 8, f"{high:.4g}", "end"), _text(_LEFT - 6, height - _BOTTOM, f"{low:.4g}", "end"),
-        _text(_LEFT, height - 6, f"iteration {first}"), _text(_WIDTH, height - 6, str(bands[-1].iteration), "end"),
-    ]  # fmt: skip
+    ]
     scale = ", logarithmic" if is_log else ""
-    return _svg(height, f"{title}, {low:.4g} to {high:.4g}{scale}: {span((first, bands[-1].iteration + 1))}", parts)
+    named = f"{title}, {low:.4g} to {high:.4g}{scale}: {span((first, bands[-1].iteration + 1))}"
+    below = (f"iteration {first}", str(bands[-1].iteration))
+    return _plot(height, named, parts, _scale(height, f"{high:.4g}", f"{low:.4g}"), below)
 
 
 def small_line(iterations: Sequence[Iteration], usual_ns: float, text: str) -> str:
@@ -204,7 +257,7 @@ def small_line(iterations: Sequence[Iteration], usual_ns: float, text: str) -> s
     step = _SMALL_WIDTH / max(len(iterations), 40)
     bars: dict[str, list[str]] = {"usual": [], "odd": [], "cause": []}
     for at, one in enumerate(iterations):
-        kind = "cause" if one.is_irregular and one.has_cause else "odd" if one.is_irregular else "usual"
+        kind = _colour(one.has_cause, one.is_irregular is True)
         height = max(1.0, (_SMALL_HEIGHT - 2) * one.elapsed_ns / most)
         bars[kind].append(f"M{(at + 0.5) * step:.1f} {_SMALL_HEIGHT}v-{height:.1f}")
     parts = [f'<path class="bar-{kind}" stroke-width="{step * 0.8:.2f}" d="{"".join(own)}"/>'
@@ -233,33 +286,22 @@ def _level(value: float, low: float, high: float) -> int:
     return max(0, min(_LEVELS - 1, int((value - low) / (high - low) * _LEVELS)))
 
 
-def chain_chart(texts: Sequence[str]) -> str:
-    """Draw hand-overs and cause as boxes below each other, an arrow from each to the next."""
-    lines = [wrap(text, _LINE_SIGNS) or [""] for text in texts]
-    parts, y = [], 2.0
-    for at, own in enumerate(lines):
-        height = 12 + 15 * len(own)
-        is_cause = at == len(lines) - 1
-        parts.append(f'<rect x="{20 * at + 1}" y="{y}" width="{_WIDTH - 20 * at - 2}" height="{height}" rx="5" '
-                     f'class="{"box-cause" if is_cause else "box"}"/>')  # fmt: skip
-        parts += [_text(20 * at + 10, y + 18 + 15 * row, line, kind="line") for row, line in enumerate(own)]
-        if not is_cause:
-            x = 20 * at + 30
-            parts.append(f'<path d="M{x} {y + height} v12 m-4 -5 l4 5 l4 -5" class="arrow"/>')
-        y += height + 14
-    return _svg(y - 8, "Who waited for whom, from the symptom to the cause", parts)
+def chain_list(texts: Sequence[str]) -> str:
+    """List hand-overs and the cause, each below the one that waited for it."""
+    marks = ["", *[""] * (len(texts) - 2), ' class="cause"'][-len(texts) :]
+    rows = (f"<li{mark}>{escape(text)}</li>" for mark, text in zip(marks, texts, strict=True))
+    return f'<ol class="chain">{"".join(rows)}</ol>'
 
 
 def rate_chart(samples: Sequence[RateSample], direction: str) -> str:
     """Draw the peaks of the accused NIC in one direction over the range and the median of all others."""
     own = [one for one in samples if one.direction == direction]
-    height, top = 170.0, 12.0
+    height = 132.0
     most = max((v for one in own for v in (one.own, one.others_most) if math.isfinite(v)), default=1.0) or 1.0
     first, last = own[0].time_ns, max(own[-1].time_ns, own[0].time_ns + 1)
 
     def place(one: RateSample, value: float) -> str:
-        x = _LEFT + (_WIDTH - _LEFT) * (one.time_ns - first) / (last - first)
-        return f"{x:.1f},{height - _BOTTOM - (height - top - _BOTTOM) * value / most:.1f}"
+        return f"{_WIDTH * (one.time_ns - first) / (last - first):.1f},{height - (height - 2) * value / most:.1f}"
 
     beside = [one for one in own if math.isfinite(one.others_median)]
     band = [place(one, one.others_most) for one in beside] + [
@@ -269,10 +311,9 @@ def rate_chart(samples: Sequence[RateSample], direction: str) -> str:
         f'<polygon points="{" ".join(band)}" class="band"/>',
         f'<polyline points="{" ".join(place(one, one.others_median) for one in beside)}" class="others"/>',
         f'<polyline points="{" ".join(place(o, o.own) for o in own if math.isfinite(o.own))}" class="own"/>',
-        _text(_LEFT - 6, top + 8, rate(most), "end"), _text(_LEFT - 6, height - _BOTTOM, "0", "end"),
-        _text(_LEFT, height - 6, "0 s"), _text(_WIDTH, height - 6, duration(last - first), "end"),
-    ]  # fmt: skip
-    return _svg(height, f"Peaks of what NICs {direction}: the accused one, and all others", parts)
+    ]
+    title = f"Peaks of what NICs {direction}: the accused one, and all others"
+    return _plot(height, title, parts, _scale(height, rate(most)), ("0 s", duration(last - first)))
 
 
 _STYLE: Final = f"""
@@ -284,14 +325,15 @@ h2{{font-size:15px;margin:26px 0 6px;padding-top:10px;border-top:1px solid var(-
 p{{margin:4px 0}}.dim{{color:var(--dim)}}
 dl{{display:grid;grid-template-columns:84px 1fr;gap:4px 10px;margin:12px 0}}dt{{color:var(--dim)}}dd{{margin:0}}
 code{{font:13px ui-monospace,monospace;background:var(--box);padding:1px 4px;border-radius:3px}}
-svg{{width:100%;height:auto}}{CHARTS}"""
+table{{border-collapse:collapse}}th,td{{text-align:left;padding:2px 14px 2px 0;vertical-align:top}}
+.copy{{display:none}}{CHARTS}"""
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page_of(screen: Screen) -> str:
     """Return the page."""
-    title = _safe(title_text(screen))
+    title = _safe(headline(screen))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -312,34 +354,65 @@ def _safe(text: object) -> str:
 
 
 def _body(screen: Screen) -> Iterator[str]:
+    """Yield the answer (what it is, what it costs, what to do, who waited for whom), then charts, then the history."""
+    yield f'<div class="answer">{"".join(_answer(screen))}</div>\n<div class="charts">'
+    yield from _charts(screen)
+    yield f"</div>\n{_state(screen)}"
+
+
+def _answer(screen: Screen) -> Iterator[str]:
     facts = {
         "Device": device_text(screen), "Since": since_text(screen), "Cost": cost_text(screen),
         "Without": without_text(screen), "Do": f"{screen.next_step}.",
     }  # fmt: skip
     rows = [f"<dt>{name}</dt><dd>{_safe(text)}</dd>" for name, text in facts.items() if text]
-    rows += [f"<dt>Look</dt><dd>{_command(text)}</dd>" for text in commands_of(screen)]
+    rows += [f"<dt>{name}</dt><dd>{_command(text)}</dd>" for name, text in checks_of(screen)]
     rows.append(f"<dt>Runbook</dt><dd>{_link(screen.runbook)}</dd>")
     yield f"<dl>{''.join(rows)}</dl>\n"
-    if screen.iterations:
-        yield _section("Iteration times", times_chart(screen.iterations), _marks(screen))
     reasons = screen.verdict.explanation
     if reasons is not None and reasons.path:
         texts = [printable(one) for one in path_texts(reasons, names_of(screen))]
-        yield _section("Who waited for whom", chain_chart(texts), head_text(reasons).capitalize())
-    yield f"<h2>Evidence</h2><p>{_safe(screen.verdict.evidence)}</p>\n"
+        yield f"<h2>Who waited for whom</h2><p class='dim'>{_safe(head_text(reasons).capitalize())}</p>"
+        yield f"{chain_list(texts)}\n"
+    if not (reasons and reasons.path) or screen.device is not None:  # else the device's line has said it
+        yield f"<h2>Evidence</h2><p>{_safe(screen.verdict.evidence)}</p>\n"
     others = alternatives_of(screen.verdict, names_of(screen))
     if rows := [f"<dt>{_safe(what)}?</dt><dd>{_safe(text)}</dd>" for what, text in others]:
         yield f"<h2>Or is it …</h2><dl>{''.join(rows)}</dl>\n"
-    begin = [(screen.verdict.iterations[0], screen.verdict.kind)]
-    for title, chart, legend in numerics_charts(screen.numerics, begin):
+
+
+def _charts(screen: Screen) -> Iterator[str]:
+    """Yield charts of what the verdict is about: standing, times, numbers, transfers, or ranks' own work."""
+    verdict = screen.verdict
+    if screen.standing:
+        yield f"<h2>Who stands where</h2>{_standing(screen)}\n"
+    if screen.iterations:
+        unended = verdict.iterations[1] - 1 if verdict.kind == "hang" else None
+        yield _section("Iteration times", times_chart(screen.iterations, unended), _marks(screen))
+    for title, chart, legend in numerics_charts(screen.numerics, [(verdict.iterations[0], verdict.kind)]):
         yield _section(title, chart, legend)
+    if screen.ways:
+        crossing = " ▸: through the accused device." if any(way.is_accused for way in screen.ways) else ""
+        legend = f"How long transfers took, all partners being there, against all ways of the same kind.{crossing}"
+        yield _section("Transfers, way by iteration", ways_chart(screen.ways), legend)
     if screen.cells:
-        ranks = screen.verdict.suspects[0].ranks if screen.verdict.suspects else ()
-        chart = heat_map(screen.cells, screen.bin_ranks, ranks)
+        chart = heat_map(screen.cells, screen.bin_ranks, verdict.suspects[0].ranks if verdict.suspects else ())
         shared = f" A row is {screen.bin_ranks} ranks, and shows the longest." if screen.bin_ranks > 1 else ""
         yield _section("Time between operators, rank by iteration", chart, f"{extremes_of(screen.cells)}.{shared}")
     yield from _bandwidth(screen)
-    yield _state(screen)
+
+
+def _standing(screen: Screen) -> str:
+    rows = []
+    for one in screen.standing[:_STANDING_SHOWN]:
+        suspect = "" if one.probability is None else f"{percent(one.probability)} suspect"
+        texts = (one.where, name_ranks(one.ranks), suspect, one.since)
+        rows.append(f"<tr>{''.join(f'<td>{_safe(text)}</td>' for text in texts)}</tr>")
+    more = len(screen.standing) - _STANDING_SHOWN
+    left = f"<p class='dim'>{more} more places: {_command(command_to_run(screen.verdict))}</p>" if more > 0 else ""
+    head = "<tr><th>Where</th><th>Ranks</th><th>Suspect</th><th>Since, UTC</th></tr>"
+    table = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="scroll">{table}</div>{left}'
 
 
 def _section(title: str, chart: str, text: str) -> str:
@@ -347,12 +420,15 @@ def _section(title: str, chart: str, text: str) -> str:
 
 
 def _command(text: str) -> str:
-    return f"<code>{_safe(text)}</code>" if text.startswith("irregulars ") else _safe(text)
+    """Return what to check; a command, with a button that copies it (console.js)."""
+    if not text.startswith("irregulars "):
+        return _safe(text)
+    return f'<code>{_safe(text)}</code> <button type="button" class="copy">Copy</button>'
 
 
 def _link(target: str) -> str:
-    """Return a link where it is a URL; a path in the repository leads nowhere from here."""
-    return f'<a href="{_safe(target)}">{_safe(target)}</a>' if target.startswith("http") else _safe(target)
+    """Return a link where it is a URL or a page of the console; a path in the repository leads nowhere from here."""
+    return f'<a href="{_safe(target)}">{_safe(target)}</a>' if target.startswith(("http", "/")) else _safe(target)
 
 
 def _marks(screen: Screen) -> str:
@@ -364,9 +440,12 @@ def _marks(screen: Screen) -> str:
 
 def _bandwidth(screen: Screen) -> Iterator[str]:
     direction = "received" if f" {'received'} at most" in screen.nic else "sent"
-    if any(one.direction == direction for one in screen.rate_samples):
+    if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
         chart = rate_chart(screen.rate_samples, direction)
-        legend = f"Red: the accused NIC; blue: the median of all others, within their least and most. {screen.nic}."
+        own = f"of {name_ranks(screen.verdict.suspects[0].ranks)}"
+        accused = "the accused NIC" if screen.verdict.suspects[0].device == "nic" else f"the NICs {own}"
+        legend = f"Red: {accused}; blue: the median of all others, within their least and most."
+        legend += f" {screen.nic}." if screen.nic else ""
         yield _section(f"What NICs {direction}", chart, legend)
 
 

@@ -21,19 +21,21 @@ from irregulars.sinks.advice import (
     path_texts,
     what_to_check,
 )
-from irregulars.words import age, amount, blocks, duration, moment, name_kind, percent, span
+from irregulars.words import age, amount, blocks, duration, moment, name_kind, name_ranks, percent, span
 
 WIDTH: Final = 80
 _INDENT: Final = 10
 _BLOCKS: Final = WIDTH - _INDENT
 _GPUS_SHOWN: Final = 3
 _EARLIER_SHOWN: Final = 3
+_PLACES_SHOWN: Final = 8
 
 
 def lines_of(screen: Screen) -> list[str]:
     """Return the lines, ready for a terminal: nothing in them moves a cursor."""
     others = (f"{what}? {text}" for what, text in alternatives_of(screen.verdict, names_of(screen)))
-    commands = [*_listed("Look", commands_of(screen)), *_told("Runbook", screen.runbook)]
+    commands = [line for label, text in checks_of(screen) for line in _told(label, text)]
+    commands += _told("Runbook", screen.runbook)
     parts = (
         _head(screen), _times(screen), _chain(screen), _listed("Or is it", others), _state(screen), commands,
         _listed("Missing", screen.missing),
@@ -64,6 +66,12 @@ def title_text(screen: Screen) -> str:
     state = verdict.state if verdict.close_reason is None else f"{verdict.state}: {verdict.close_reason}"
     remarks = ", ".join(one for one in (state, verdict.severity) if one)
     return f"{name_cause(verdict)} in {verdict.job} ({remarks})"
+
+
+def headline(screen: Screen) -> str:
+    """Return the title of a page: what is wrong, in which job, and the device; urgency and state stand beside it."""
+    about = f": {screen.device}" if screen.device is not None else ""
+    return f"{name_cause(screen.verdict)} in {screen.verdict.job}{about}"
 
 
 def _head(screen: Screen) -> Iterator[str]:
@@ -206,6 +214,10 @@ def names_of(screen: Screen) -> NameRank:
 
 
 def _state(screen: Screen) -> Iterator[str]:
+    yield from _listed("Standing", (
+        f"{one.where}: {name_ranks(one.ranks)}{f' ({percent(one.probability)} suspect)' if one.probability else ''}"
+        for one in screen.standing[:_PLACES_SHOWN]
+    ))  # fmt: skip
     if screen.nic:
         yield from _told("NIC", screen.nic)
     yield from _listed("GPU", (gpu_text(one, screen.gpu_median_mhz) for one in screen.gpus[:_GPUS_SHOWN]))
@@ -258,10 +270,10 @@ def earlier_text(earlier: Sequence[Earlier], verdict: Verdict, is_recording: boo
     return f"{count} on this device {where}: {shown}{more}"
 
 
-def commands_of(screen: Screen) -> list[str]:
-    """Return what to check and the command to run, one text each."""
+def checks_of(screen: Screen) -> list[tuple[str, str]]:
+    """Return what to check, and the command to run, each with its label."""
     command, reasons = command_to_run(screen.verdict), screen.verdict.explanation
     if screen.recording is not None:  # nothing of it is in a database
         shown = screen.verdict.iterations[0] if reasons is None else reasons.iteration
         command = f"irregulars explain {shlex.quote(screen.recording)} --iteration {shown}"
-    return [one for one in (what_to_check(screen.verdict), command) if one]
+    return [(label, one) for label, one in (("Check", what_to_check(screen.verdict)), ("Look", command)) if one]

@@ -1,6 +1,7 @@
 // What every page does: the theme's switch, keys, ages of moments, and the part of the page that is live.
 
 const STALE_S = 10; // what is shown is called old when nothing newer came for so long
+const HIDDEN_MS = 15_000; // between two looks of a tab that is in the background: for its title
 const SHARED_MS = 2_500; // the server shares its answers for two seconds: who asks sooner is told the old ones
 const KEEPS_PLACE = CSS.supports("overflow-anchor", "auto"); // a browser that scrolls along when something above grows
 const root = document.documentElement;
@@ -49,6 +50,19 @@ document.addEventListener("keydown", (event) => {
     location.assign(PLACES[event.key]);
   }
   isGoing = event.key === "g";
+});
+
+// --- copying: the button behind a command copies it ------------------------------------------------------------------
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest?.("button.copy");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.previousElementSibling.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(button.previousElementSibling); // no permission, or no https: ready to be copied
+  }
 });
 
 // --- ages ----------------------------------------------------------------------------------------------------------
@@ -101,6 +115,16 @@ function showFreshness() {
   if (failure || old > STALE_S) say(`${failure || "No news from the console."} What you see is ${ageText(old)} old.`);
   else say("");
   live.classList.toggle("stale", Boolean(failure) || old > STALE_S);
+  showTitle();
+}
+
+// The tab says what the page says, also while nobody looks at it; an old page says that it is old.
+const firstTitle = document.title;
+
+function showTitle() {
+  const told = live.querySelector("[data-title]")?.dataset.title;
+  const isOld = live.classList.contains("stale");
+  document.title = `${isOld ? "No news: " : ""}${told ? `${told} · Irregulars` : firstTitle}`;
 }
 
 function announce() {
@@ -146,7 +170,8 @@ function tellNewest() {
 }
 
 async function look() {
-  if (document.hidden || !getSelection()?.isCollapsed) return; // nobody looks, or somebody is about to copy
+  if (document.hidden && !live.querySelector("[data-title]")) return; // nobody looks, and the tab's title says nothing
+  if (!getSelection()?.isCollapsed) return; // somebody is about to copy
   const headers = { "X-Live": "1" };
   if (tag) headers["If-None-Match"] = tag;
   try {
@@ -183,8 +208,8 @@ if (live && live.dataset.live) {
   const pause = 1000 * Number(live.dataset.live);
   const step = async () => {
     await look();
-    if (!document.hidden) showFreshness();
-    setTimeout(step, failure ? Math.max(pause, 3000) : pause);
+    showFreshness();
+    setTimeout(step, document.hidden ? HIDDEN_MS : failure ? Math.max(pause, 3000) : pause);
   };
   setTimeout(step, pause);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) look().then(showFreshness); });

@@ -436,7 +436,7 @@ SELECT
     known.kind AS kind,
     known.first_iteration AS first_iteration,
     greatest(known.past_last_iteration, seen.past_last_iteration) AS past_last_iteration,
-    known.delta AS delta,
+    if(known.kind = 'hang', NULL, known.delta) AS delta, -- one iteration that never ends is no multiple of the others
     -- Seconds of the job since the newest revision in which the cause went on
     ifNull(greatest(toUnixTimestamp64Nano(seen.last_seen_at) - toUnixTimestamp64Nano(known.last_seen_at), 0) / 1e9, 0)
         AS since_revision_s,

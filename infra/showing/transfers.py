@@ -1,0 +1,128 @@
+"""Transfers of the iterations in which a verdict's cause was seen: a row for each way that bytes took, for a map.
+
+A way is a communicator, or the way from one rank to another on one. Ways of communicators of one kind carry the same,
+so each is held against the median of its kind.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.judgements import Columns, Suspect
+from irregulars.messages.records import UNKNOWN
+
+TRANSFER_KINDS: Final = ("slow_nic", "slow_link", "slow_communicator")  # kinds of verdicts that are about transfers
+SHOWN: Final = 40  # iterations of a map: the newest in which the cause was seen
+_ROWS: Final = 24
+
+# How long each way took in each iteration, all partners being there. A recv has both ends, so sends are left out.
+TRANSFERS: Final = """
+SELECT iteration, communicator, sender, receiver, toFloat64(sum(least_ns))
+FROM
+(
+    SELECT iteration, communicator, operator, sequence, peer AS sender, if(peer IS NULL, NULL, rank) AS receiver,
+        min(transfer_ns) AS least_ns
+    FROM operators FINAL
+    WHERE job = {job:String} AND attempt = {attempt:Int64} AND iteration IN {wanted:Array(Int64)}
+        AND operator != 'send' AND transfer_ns IS NOT NULL
+    GROUP BY iteration, communicator, operator, sequence, sender, receiver
+)
+GROUP BY iteration, communicator, sender, receiver"""
+
+# Kind of each communicator, and which of some ranks are in it
+MEMBERS: Final = """
+SELECT communicator, any(kind), groupArrayIf(rank, rank IN {ranks:Array(UInt32)})
+FROM jobs FINAL
+ARRAY JOIN communicators AS communicator, communicator_kinds AS kind
+WHERE job = {job:String} AND attempt = {attempt:Int64}
+GROUP BY communicator"""
+
+Members = Mapping[str, tuple[str, Sequence[int]]]  # of a communicator: its kind, and its ranks
+
+
+class Way(NamedTuple):
+    """A row of the map: times of one way by iteration, ns, and the median of all ways of its kind."""
+
+    name: str
+    is_accused: bool
+    usual_ns: float
+    took_ns: Mapping[int, float]
+
+    @property
+    def ratio(self) -> float:
+        """Its median time over that of its kind."""
+        return float(np.median(list(self.took_ns.values()))) / self.usual_ns if self.usual_ns > 0 else 1.0
+
+
+def ways_of(transfers: Iterable[Sequence[Any]], members: Members, suspect: Suspect | None) -> list[Way]:
+    """Return the rows: accused ways first, the slowest against its kind first.
+
+    Kept are kinds of which some ways are accused and others are not: a map of one colour would say nothing. Without a
+    suspect all kinds with several ways are.
+
+    `transfers`: as `TRANSFERS` answers; `members`: with the suspect's ranks at least.
+    """
+    times: defaultdict[tuple[str, bool], defaultdict[tuple[Any, ...], dict[int, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for iteration, communicator, sender, receiver, took_ns in transfers:
+        kind = members.get(communicator, ("unknown", ()))[0], sender is None
+        times[kind][communicator, sender, receiver][int(iteration)] = float(took_ns)
+    found: list[Way] = []
+    for own in times.values():
+        accused = [_is_through(way, members, suspect) for way in own]
+        usual_ns = float(np.median([took_ns for took in own.values() for took_ns in took.values()]))
+        if len(own) > 1 and (suspect is None or len(set(accused)) > 1):
+            found += [Way(_name(way), is_own, usual_ns, took)
+                      for (way, took), is_own in zip(own.items(), accused, strict=True)]  # fmt: skip
+    found.sort(key=lambda way: (-way.ratio, way.name))
+    mine, others = ([way for way in found if way.is_accused is own] for own in (True, False))
+    mine = mine[: max(_ROWS // 2, _ROWS - len(others))]
+    return [*mine, *others[: _ROWS - len(mine)]]
+
+
+def _is_through(way: tuple[Any, ...], members: Members, suspect: Suspect | None) -> bool:
+    """Return whether the bytes of a way crossed a device."""
+    communicator, sender, receiver = way
+    if suspect is None:
+        return False
+    if sender is None:
+        inside = set(members.get(communicator, ("unknown", ()))[1]) & set(suspect.ranks)
+        return len(inside) > (suspect.device == "link")
+    if suspect.device == "link":
+        return (sender, receiver) == (suspect.rank, suspect.peer)
+    return not {sender, receiver}.isdisjoint(suspect.ranks)
+
+
+def _name(way: tuple[Any, ...]) -> str:
+    communicator, sender, receiver = way
+    return str(communicator) if sender is None else f"rank {sender} to {receiver}"
+
+
+def transfers_in(operators: Columns, wanted: Iterable[int]) -> Iterator[Sequence[Any]]:
+    """Yield the answer to `TRANSFERS` of a recording that was just judged with columns of operators."""
+    if not operators:
+        return
+    kept = np.isin(operators["iteration"], list(wanted)) & np.isfinite(operators["transfer_ns"])
+    kept &= operators["operator"] != "send"
+    names = ("iteration", "communicator", "operator", "sequence", "peer", "rank", "transfer_ns")
+    columns = {name: operators[name][kept] for name in names}
+    columns["receiver"] = np.where(columns["peer"] == UNKNOWN, UNKNOWN, columns["rank"])
+    way = ["iteration", "communicator", "peer", "receiver"]
+    least = pa.table(columns).group_by([*way, "operator", "sequence"]).aggregate([("transfer_ns", "min")])
+    took = least.group_by(way).aggregate([("transfer_ns_min", "sum")])
+    for iteration, communicator, sender, receiver, took_ns in zip(*(took[name].to_pylist() for name in (
+        *way, "transfer_ns_min_sum")), strict=True):  # fmt: skip
+        ends = (None, None) if sender == UNKNOWN else (sender, receiver)
+        yield iteration, communicator, *ends, took_ns
+
+
+def members_in(announcements: Iterable[Announcement]) -> Members:
+    """Return the communicators that ranks announced."""
+    return {one.id: (one.kind, one.ranks) for said in announcements for one in said.communicators}
