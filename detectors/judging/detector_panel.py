@@ -148,6 +148,11 @@ class DetectorsSay:
         """Call verdicts urgent by other limits from here on."""
         self._custom.follow(limits)
 
+    @property
+    def open_kinds(self) -> list[tuple[str, str]]:
+        """Severity and kind of each verdict of detectors that is open."""
+        return self._custom.open_kinds
+
     def hear(self, scored: Scored) -> None:
         """Take in the scores of a judged iteration, before its verdicts are told."""
         if self._speakers:

@@ -224,6 +224,12 @@ class IterationJudge:
         """Whether a verdict on a hang is open."""
         return bool(self._open_hangs.open)
 
+    @property
+    def open_kinds(self) -> list[tuple[str, str]]:
+        """Severity and kind of each verdict that is open."""
+        hangs = [(one.verdict.severity or "page", one.verdict.kind) for one in self._open_hangs.open]
+        return [*hangs, *self._tracker.open_kinds, *self._say.open_kinds, *self._numerics.open_kinds]
+
     # --- an iteration of training -----------------------------------------------------------------------------------
 
     def _judge_training(

@@ -118,6 +118,11 @@ class NumericsJudge:
         revisions += self._close(over, "recovered", topology)
         return revisions, tuple(dict.fromkeys(one.verdict_id for one in seen))
 
+    @property
+    def open_kinds(self) -> list[tuple[str, str]]:
+        """Severity and kind of each verdict that is open."""
+        return [(one.severity, one.kind) for one in self._state.open]
+
     def close(self, reason: str, topology: Topology) -> list[Verdict]:
         """Close what is open, because the job ended, restarted or fell silent."""
         return self._close(list(self._state.open), reason, topology)

@@ -129,6 +129,11 @@ class CustomVerdicts:
         self._ordinals = dict(state.ordinals) if state else {}
         self._open = [_copy(one) for one in state.open] if state else []
 
+    @property
+    def open_kinds(self) -> list[tuple[str, str]]:
+        """Severity and kind of each verdict that is open."""
+        return [(one.severity, "custom") for one in self._open]
+
     def follow(self, limits: SeverityLimits) -> None:
         """Call verdicts urgent by other limits from here on."""
         self._limits = limits

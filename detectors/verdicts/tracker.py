@@ -70,6 +70,11 @@ class VerdictTracker:
         return any(verdict.standing is None for verdict in self._open)
 
     @property
+    def open_kinds(self) -> list[tuple[str, str]]:
+        """Severity and kind of each verdict that is open."""
+        return [(one.severity, one.cause.kind) for one in self._open]
+
+    @property
     def has_blamed(self) -> bool:
         """Whether one of these accuses somebody."""
         return any(verdict.standing is None and verdict.cause.suspects for verdict in self._open)

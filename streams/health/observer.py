@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, Protocol
 
+from prometheus_client import Gauge
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from irregulars.kafka.dead_letters import DeadLetters
 from irregulars.kafka.outbox import Outbox
 from irregulars.kafka.topics import TOPICS, TopicSettings
+from irregulars.messages.judgements import SEVERITIES, VERDICT_KINDS
 from irregulars.pages import Page, PageServer, metrics_page, parse_listen, text_page
 from irregulars.streams.health.counters import HOPS, PREFIX, Counters, Labels, set_series
 from irregulars.streams.health.liveness import Flow, FlowWatch, Health, Place, Reading
@@ -116,6 +119,11 @@ class Observer:
         self._ranks: Final = counters.gauge(
             "ranks", "Ranks in partitions of this worker that were announced and have not ended"
         )
+        self._open: Final = Gauge(
+            "irregulars_open_verdicts", "Verdicts on jobs of this worker that are open now", ("severity", "kind"),
+            registry=counters.registry,
+        )  # fmt: skip
+        self._show_open(())
         self._gauges: Final = {
             name: counters.gauge(name, about, *labels)
             for name, about, labels in (
@@ -170,6 +178,8 @@ class Observer:
         self._broken = [key.decode() for own in monitors.values() for key, one in own if is_broken(one)]
         ranks = (getattr(getattr(one, "monitor", None), "ranks", 0) for own in monitors.values() for _, one in own)
         self._ranks.set(sum(ranks))
+        jobs = (getattr(one, "monitor", None) for own in monitors.values() for _, one in own)
+        self._show_open(kind for job in jobs for kind in getattr(job, "open_kinds", ()))
         self._show("partitions", {name: len(stage.states) for name, stage in stages.items()})
         self._show("monitors", {name: len(own) for name, own in monitors.items()})
         self._show("lag_messages", {(at.topic, str(at.partition)): one.lag for at, one in readings.items()})
@@ -178,6 +188,10 @@ class Observer:
         self._looks += 1
         if self._looks % _SUM_EVERY == 1:
             self._show("state_bytes", {name: stage.state_bytes() for name, stage in stages.items()})
+
+    def _show_open(self, found: Iterable[Labels]) -> None:
+        for labels, number in (dict.fromkeys(product(SEVERITIES, VERDICT_KINDS), 0) | Counter(found)).items():
+            self._open.labels(*labels).set(number)
 
     def _show(self, name: str, values: Mapping[Labels, float]) -> None:
         set_series(self._gauges[name], values, self._series.get(name, {}))

@@ -96,6 +96,11 @@ class JobMonitor:
         return self._is_ended and not self._later
 
     @property
+    def open_kinds(self) -> list[tuple[str, str]]:
+        """Severity and kind of each verdict that is open."""
+        return self._judge.open_kinds
+
+    @property
     def size(self) -> int:
         """How many ranks of the attempt were announced."""
         return len(self._roster.announcements)

@@ -6,6 +6,8 @@ import logging
 import time
 import urllib.request
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 from urllib.error import HTTPError
 
 import pytest
@@ -60,6 +62,21 @@ def test_lag_is_what_is_not_in_a_monitor_and_of_evidence_what_is_not_judged(work
     assert found["topic_partitions", ("commops",)] == 2
     assert (found["partitions", ("rank",)], found["monitors", ("rank",)]) == (1, 1)
     assert found["state_bytes", ("rank",)] == 300
+
+
+def test_open_verdicts_are_counted_by_severity_and_kind(worker: Worker) -> None:
+    assert worker.values()["irregulars_open_verdicts", ("page", "hang")] == 0  # there before the first one opens
+    jobs: PartitionState[Any] = PartitionState(2, 1, 1, {"evidence": 4})
+    for name, own in ((b"a", [("page", "hang")]), (b"b", [("page", "hang"), ("ticket", "slow_nic")])):
+        jobs.tracked[name] = Tracked(name, SimpleNamespace(open_kinds=own))
+    worker.job.states[2] = jobs
+    worker.look()
+    found = worker.values()
+    assert found["irregulars_open_verdicts", ("page", "hang")] == 2
+    assert found["irregulars_open_verdicts", ("ticket", "slow_nic")] == 1
+    del worker.job.states[2]
+    worker.look()
+    assert worker.values()["irregulars_open_verdicts", ("page", "hang")] == 0
 
 
 async def test_what_was_sent_is_counted_by_topic_and_snapshots_by_hop(worker: Worker, outbox: Outbox) -> None:

@@ -116,13 +116,15 @@ def test_a_silence_that_was_shortened_closes_verdicts_sooner() -> None:
     made = EightRanks()
     made.late_ns = lambda number, rank: 20 * MS * (rank == 2 and number >= 30)
     job.feed(in_order(made.trace(50))[:-8])  # without last words
-    assert any(one.state == "open" for one in job.outcome.verdicts.values())
+    [opened] = [one for one in job.outcome.verdicts.values() if one.state == "open"]
+    assert job.monitor.open_kinds == [(opened.severity, opened.kind)]
     job.tick(1000.0)
     job.tick(1100.0)
     assert any(one.state == "open" for one in job.outcome.verdicts.values())
     job.monitor.follow((change({"silence_s": 60.0}),))
     job.tick(1101.0)
     assert {(one.state, one.close_reason) for one in job.outcome.verdicts.values()} == {("closed", "silent")}
+    assert job.monitor.open_kinds == []
 
 
 def test_a_job_that_restarts_goes_on_by_what_was_changed() -> None:

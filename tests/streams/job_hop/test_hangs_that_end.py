@@ -64,6 +64,7 @@ def test_a_hang_is_told_once_while_its_job_is_silent(silent: MonitoredJob) -> No
     (told,) = hangs(silent)
     assert (told.state, told.event, told.close_reason, told.revision) == ("open", "opened", None, 1)
     assert told.iterations == (HUNG_AT, HUNG_AT + 1)
+    assert silent.monitor.open_kinds == [("page", "hang")]
     silent.tick(TOLD_S)
     assert hangs(silent) == [told]
 
