@@ -59,6 +59,10 @@ TABLES: Final[Mapping[str, TableFormat]] = {
         ),
         key=("job", "attempt", "rank"),
     ),
+    "attempt_ends": TableFormat(
+        _schema({"job": pa.string(), "attempt": pa.int64(), "reason": pa.string()}, {"ended_at": _TIME}),
+        key=("job", "attempt"),
+    ),
     "iterations": TableFormat(
         _schema(
             {
@@ -201,6 +205,7 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
     """
     tables = {
         "jobs": _rows("jobs", [_announced(a) for a in judgements.announcements]),
+        "attempt_ends": _rows("attempt_ends", [_of("attempt_ends", a, ended_at=a.time_ns) for a in judgements.ends]),
         "iterations": _rows("iterations", [_judged(i) for i in judgements.iterations]),
         "rank_iterations": _columns("rank_iterations", judgements.job, judgements.rank_iterations),
         "audits": _columns("audits", judgements.job, judgements.audits),

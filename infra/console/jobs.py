@@ -257,6 +257,7 @@ def _around(times: list[Iteration]) -> int:
 _MOST_JOBS: Final = 200
 _MOST_INCIDENTS: Final = 100
 _STALE_S: Final = 60.0  # seconds after which a job that was heard before counts as late: most iterations take less
+_HEARD: Final = ("running", "late")
 _URGENCY: Final = {"page": 0, "ticket": 1, "note": 2}
 
 Row = Mapping[str, Any]
@@ -270,7 +271,9 @@ class JobLine:
     pace: Pace | None  # its newest iterations; None: none is judged yet
     cost: float | None  # GPU-hours an hour that its open verdicts cost; None: not known, or none is open
     seen_s: float | None  # when its newest iteration began, seconds since the epoch
-    state: str  # ``running``, ``late`` (no word for a minute) or ``silent`` (it counts as over)
+    # ``running``, ``late`` (no word for a minute), ``silent`` (none for so long that it counts as over), or ``ended``
+    # (it said that it is over)
+    state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +288,16 @@ class Now:
     @property
     def heard(self) -> Sequence[JobLine]:
         """Jobs that run, or have something open."""
-        return [one for one in self.jobs if one.state != "silent" or one.row["open_verdicts"]]
+        return [one for one in self.jobs if one.state in _HEARD or one.row["open_verdicts"]]
 
     @property
-    def silent(self) -> Sequence[JobLine]:
-        """Jobs that were not heard for long, and have nothing open: they are over."""
-        return [one for one in self.jobs if one.state == "silent" and not one.row["open_verdicts"]]
+    def is_any_heard(self) -> bool:
+        """Whether some job runs: else it is no good sign that nothing is open."""
+        return any(one.state in _HEARD for one in self.jobs)
+
+    def over(self, state: str) -> Sequence[JobLine]:
+        """Jobs that have nothing open, and ended or fell silent."""
+        return [one for one in self.jobs if one.state == state and not one.row["open_verdicts"]]
 
     @property
     def in_short(self) -> str:
@@ -299,7 +306,7 @@ class Now:
         late = sum(one.state == "late" for one in self.jobs)
         parts = [_count(len(self.incidents), "open incident")]
         parts += [_count(pages, "page")] if pages else []
-        parts.append(f"{_count(sum(one.state != 'silent' for one in self.jobs), 'job')} heard")
+        parts.append(f"{_count(sum(one.state in _HEARD for one in self.jobs), 'job')} heard")
         parts += [f"{late} late"] if late else []
         return ", ".join(parts)
 
@@ -336,7 +343,8 @@ def now_of(
         JobLine(
             row, pace_of(newest.get((row["job"], row["attempt"]), ())), _cost(row["job"], open_ones),
             seen_s := seconds(row["last_seen_at"]),
-            "silent" if seen_s is None or now_s - seen_s > silence_s
+            "ended" if row.get("end_reason")
+            else "silent" if seen_s is None or now_s - seen_s > silence_s
             else "late" if now_s - seen_s > _STALE_S else "running",
         )
         for row in named(jobs)

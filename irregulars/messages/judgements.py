@@ -200,11 +200,25 @@ Columns = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """One start of a job is over, by the word of its ranks.
+
+    `reason`: ``finished``, ``restarted`` or ``stopped``. A job that only fell silent has no end.
+    """
+
+    job: str
+    attempt: int
+    reason: str
+    time_ns: int | None  # start of its newest iteration; None: it had none
+
+
+@dataclass(frozen=True, slots=True)
 class Judgements:
     """All that one call of ``JobMonitor.advance`` decided, oldest first. The sinks store it."""
 
     job: str
     announcements: Sequence[Announcement] = ()  # ranks announced since the last call
+    ends: Sequence[AttemptEnd] = ()
     iterations: Sequence[JudgedIteration] = ()  # judged iterations
     # Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
     # ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64), ``score``

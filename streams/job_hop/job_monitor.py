@@ -20,7 +20,7 @@ from irregulars.detectors.judging.operator_reader import LogTraffic
 from irregulars.detectors.judging.result_log import concatenate_columns
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.evidence import Evidence, Membership, decode_evidence, encode_evidence
-from irregulars.messages.judgements import Judgements, Verdict
+from irregulars.messages.judgements import AttemptEnd, Judgements, Verdict
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
 from irregulars.settings import JudgeSettings
 from irregulars.state_codec import Part
@@ -204,6 +204,7 @@ class JobMonitor:
         return Judgements(
             job=self.job,
             announcements=[one for part in parts for one in part.announcements],
+            ends=[one for part in parts for one in part.ends],
             iterations=[one for part in parts for one in part.iterations],
             rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
             audits=concatenate_columns([p.audits for p in parts if p.audits]),
@@ -214,7 +215,7 @@ class JobMonitor:
         )
 
     def _advance_attempt(self, read_back: ReadBack) -> list[Judgements]:
-        reason, parts = self._reason_to_end(), []
+        reason, parts, ends = self._reason_to_end(), [], []
         roster = self._roster
         while self._pending and (reason is not None or (roster.is_complete and roster.has_all(min(self._pending)))):
             rows = join_rows(self._pending.pop(min(self._pending)))
@@ -229,6 +230,8 @@ class JobMonitor:
                 self._judge = self._judge.successor(self._current)
             self._judge.judge(rows, self._roster.announcements, read_back)
         if reason is not None:
+            if reason != "silent":
+                ends.append(AttemptEnd(self.job, self._judge.attempt, reason, self._judge.newest_ns))
             was_hanging = self._judge.is_hanging
             self._judge.close(reason, self._roster.announcements, read_back)
             if was_hanging and self._clock.presence is Presence.FORGOTTEN:
@@ -238,7 +241,7 @@ class JobMonitor:
             self._clock.tell(is_kept=self._judge.is_hanging and not was_hanging)
             self._is_ended = reason != "silent" or self._clock.presence is Presence.FORGOTTEN
         announced, self._announced = self._announced, []
-        return [*parts, self._drain(announced)]
+        return [*parts, replace(self._drain(announced), ends=ends)]
 
     def _drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return the new judgements, with changed thresholds in verdicts, and without suspects in a contradiction."""

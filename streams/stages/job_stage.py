@@ -411,6 +411,7 @@ def _decode(key: bytes | None, value: bytes | None) -> Rows:
 def _has_rows(judgements: Judgements) -> bool:
     return bool(
         judgements.announcements
+        or judgements.ends
         or judgements.iterations
         or judgements.verdicts
         or any(map(len, judgements.rank_iterations.values()))

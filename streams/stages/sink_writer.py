@@ -321,8 +321,8 @@ class SinkWriter:
 def _parts(judgements: Judgements) -> Iterator[Judgements]:
     """Yield each kind of rows by itself: one that can't be converted must not hold up a verdict."""
     names = (
-        "announcements", "iterations", "rank_iterations", "audits", "detector_scores", "operators", "patterns",
-        "verdicts",
+        "announcements", "ends", "iterations", "rank_iterations", "audits", "detector_scores", "operators",
+        "patterns", "verdicts",
     )  # fmt: skip
     for name in names:
         if len(getattr(judgements, name)):

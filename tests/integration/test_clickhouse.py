@@ -518,7 +518,7 @@ def test_pages_stand_before_tickets_before_notes_and_open_ones_before_closed_one
     rows = answer(client, "most_urgent", days=36_500)
     assert [row["verdict_id"] for row in rows] == ["v2", "v3", "v1", "v0", "v4"]
     assert [row["severity"] for row in rows] == ["page", "ticket", "ticket", "note", None]
-    assert {(row["device"], row["recovers_ratio"]) for row in rows} == {("link", 0.9)}
+    assert {(row["device"], row["recovers_ratio"]) for row in rows} == {("link from eth0 on node-0 to node-1", 0.9)}
     client.close_connections()
 
 

@@ -2,7 +2,7 @@
 -- theme: now
 -- description: The newest attempt of each job: how far it is, how fast it is (recent_iteration_s: mean of the newest
 --     50 iterations), and what is wrong: the most urgent verdict that is open, whom it accuses first, and how
---     many are open. Lines with a severity want somebody; without one the job runs as usual.
+--     many are open; end_reason: by its own word it is over. Lines with a severity want somebody; without one the job runs as usual.
 -- empty: No job has announced itself: no agent sends, or no worker stores.
 -- parameter: limit UInt32 = 50 | jobs at most, the most recently seen first
 WITH
@@ -63,6 +63,7 @@ SELECT
     places.hosts AS hosts,
     progress.last_iteration AS last_iteration,
     progress.last_seen_at AS last_seen_at,
+    nullIf(toString(ends.reason), '') AS end_reason,
     round(progress.recent_iteration_s, 3) AS recent_iteration_s,
     progress.irregular_iterations AS irregular_iterations,
     blame.open_verdicts AS open_verdicts,
@@ -74,6 +75,7 @@ SELECT
 FROM attempts
 LEFT JOIN places USING (job, attempt)
 LEFT JOIN progress USING (job, attempt)
+LEFT JOIN (SELECT job, attempt, reason FROM attempt_ends FINAL) AS ends USING (job, attempt)
 LEFT JOIN blame USING (job, attempt)
 LEFT JOIN first_accused ON first_accused.job = attempts.job AND first_accused.verdict_id = blame.worst.4
 ORDER BY last_seen_at DESC NULLS LAST, job

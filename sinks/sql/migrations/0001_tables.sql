@@ -44,6 +44,21 @@ TTL stored_at + INTERVAL 2 YEAR
 SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'One row per rank and start of a job: where it lives and what it sends';
 
+-- One row per start of a job that is over; kept 2 years.
+CREATE TABLE IF NOT EXISTS attempt_ends
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    attempt Int64 COMMENT 'Start number of the job',
+    reason LowCardinality(String) COMMENT 'finished, restarted or stopped, by the word of its ranks; a start that only fell silent has no row',
+    ended_at Nullable(DateTime64(9, 'UTC')) COMMENT 'Start of its newest iteration; NULL: it had none',
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree
+ORDER BY (job, attempt)
+TTL stored_at + INTERVAL 2 YEAR
+SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
+COMMENT 'Starts of jobs that are over, and why';
+
 -- 8,640 rows a day; kept 2 years. Of two judgements of one iteration, the one that knew more ranks stays.
 CREATE TABLE IF NOT EXISTS iterations
 (
