@@ -35,6 +35,8 @@ class Likelihoods:
     prior_fabric: float = threshold(0.1, _PRIOR,
         "What joins the switches is to blame.",
         "chosen: redundant, so slow as a whole more rarely than one switch (commit 6ebf6b1)")  # fmt: skip
+    prior_spine: float = threshold(0.1, _PRIOR,
+        "A switch that joins others is to blame.", "chosen: as prior_fabric, which it gives a name")  # fmt: skip
     prior_none: float = threshold(0.05, _PRIOR,
         "It was chance.", "chosen: what is looked into stands far out of the noise")  # fmt: skip
     prior_unseen: float = threshold(1.0, _PRIOR,
@@ -73,6 +75,9 @@ class Likelihoods:
     crosses: float = threshold(0.9, _SLOW,
         "Such as a pair over the network with one end below a slow switch.",
         "chosen: a little less sure than the accused lane itself")  # fmt: skip
+    may_cross: float = threshold(0.5, _SLOW,
+        "It passes one of some equal switches above the leafs, of which one is slow.",
+        "formula: as likely as not, since nobody knows which of them it takes")  # fmt: skip
     shares_host: float = threshold(0.8, _SLOW,
         "It is a group with other members on the slow NIC's host.",
         "chosen: a ring may enter and leave the host by another NIC")  # fmt: skip
@@ -98,6 +103,16 @@ class Likelihoods:
     steady_if_link: float = threshold(3.0, "times as likely as by chance",
         "A NIC's rate is steady because a link of it is slow.",
         "chosen: between chance and a slow NIC; other transfers would burst in between (commit b66c467)")  # fmt: skip
+    one_first: float = threshold(0.5, "share of slow collectives that join several leafs",
+        "If the same leaf's ranks leave first in more, one way between leafs is slow, else all of them are alike.",
+        "chosen: chance gives a half to one of two leafs, and less to one of more")  # fmt: skip
+    first_if_one_way: float = threshold(0.9, "probability",
+        "The same leaf's ranks mostly leave first if the uplink of one switch is slow; not so if a spine is.",
+        "chosen: in hsdp16-leaf-uplink in 164 of 168 collectives; in hsdp16-spine no leaf in more than 52 of "
+        "168")  # fmt: skip
+    min_firsts: int = threshold(8, "collectives",
+        "With fewer it is not asked who left first.",
+        "computed: of four leafs alike one leaves first in five or more of eight in 11 of 100 cases")  # fmt: skip
     starved: float = threshold(0.9, "probability",
         "First value for ranks that lack processor time, at least.",
         "chosen: beyond all noise (`work_causes.py`), and no NIC slows work (commit 6ebf6b1)")  # fmt: skip

@@ -14,7 +14,8 @@ the slower the lane is (`transfer_causes._chance`):
 | | stays inside the host | `inside` |
 | `switch` | passes it; its uplink, if that alone is slow | `crosses` |
 | | stays inside a host below it | `inside` |
-| `fabric` | passes from one switch to another | `crosses` |
+| `spine` | passes it, or may pass it | `crosses`, `may_cross` |
+| `fabric` | passes from one switch to another, and no spine was announced | `crosses` |
 | `link` | is its pair of ranks, in the slow direction, or the group of these two | `accused` |
 | | is a larger group with both of them | `has_both_ends` |
 | `unseen` | is the accused one, or any other collective | `accused` |
@@ -38,7 +39,9 @@ from irregulars.detectors.blame.likelihoods import LIKELIHOODS
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Topology
 
-Relation = Literal["accused", "passes", "crosses", "shares_host", "inside", "has_both_ends", "untouched", "nobody"]
+Relation = Literal[
+    "accused", "passes", "crosses", "may_cross", "shares_host", "inside", "has_both_ends", "untouched", "nobody"
+]
 """How a lane is related to a device that is to blame: the name of a field of `LIKELIHOODS`."""
 
 Relations = tuple[Relation, ...]  # how a lane is related to a device in each of the ways in which that may be slow
@@ -275,12 +278,31 @@ class _Switch(SuspectKind):
         return found
 
 
+class _Spine(SuspectKind):
+    """A switch above others, with all ranks below it; or several that join the same ones, of which any may be it."""
+
+    name, accusation = "spine", "slow_communicator"
+
+    def candidates(self, scene: Scene) -> list[Device]:
+        spines = scene.topology.spines
+        passed = [one for one in spines if any(scene.topology.is_carried_by(one, lane) for lane in scene.crossing)]
+        return [Device(self.name, one.ranks) for one in passed]
+
+    def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
+        spine = topology.spine(device)
+        if spine is None or not topology.is_carried_by(spine, lane):
+            return "untouched"
+        return "crosses" if len(spine.names) == 1 else "may_cross"
+
+
 class _Fabric(SuspectKind):
-    """What joins the switches of the job: spines, which no log names."""
+    """What joins the switches of the job: spines, where nobody announced them."""
 
     name = FABRIC.kind
 
     def candidates(self, scene: Scene) -> list[Device]:
+        if scene.topology.spines:
+            return []
         return [FABRIC] if any(scene.topology.crosses_switches(lane) for lane in scene.crossing) else []
 
     def relation(self, device: Device, lane: Lane, accused: Lane, topology: Topology, way: Way) -> Relation:
@@ -352,7 +374,8 @@ def _is_one_path(lane: Lane, topology: Topology) -> bool:
 
 
 KINDS: Final[dict[str, SuspectKind]] = {
-    kind.name: kind for kind in (_Nobody(), _Communicator(), _Nic(), _Switch(), _Fabric(), _Link(), _Unlogged())
+    kind.name: kind
+    for kind in (_Nobody(), _Communicator(), _Nic(), _Switch(), _Spine(), _Fabric(), _Link(), _Unlogged())
 }
 
 

@@ -75,7 +75,8 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = KINDS[device.kind].accusation
-    is_unclear = lane.kind == "collective" and probability < BLAME.min_named
+    is_alike = any(d.kind == device.kind and BLAME.min_lead * p > probability for d, p in ranked if d != device)
+    is_unclear = lane.kind == "collective" and (probability < BLAME.min_named or is_alike)
     if (is_unclear or accusation is None) and not topology.unlogged.isdisjoint(topology.lane_set(lane)):
         return Explanation(None, (), frozenset([lane]))  # it may have waited for a member that logs nothing
     if is_unclear or (accusation is None and device != FABRIC):
@@ -132,7 +133,8 @@ def _ranked(
     peers = dict(zip(lanes, roles_by_peers(lanes, topology).tolist(), strict=True))
     scene = Scene(lane, times_slow, topology, has_moving_nics, peers)
     devices = [device for kind in KINDS.values() for device in kind.candidates(scene)]
-    weights = _log_weights(devices, scene, low)
+    orders = _log_odds_of_order(attributions, topology)
+    weights = _log_weights(devices, scene, low, orders)
     most = max(weights)
     odds = [math.exp(weight - most) for weight in weights]
     total = sum(odds)
@@ -164,7 +166,25 @@ def _telling_ends(
     return {(nic, way): False for nic in nics for way in (0, 1)} | low
 
 
-def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool]) -> list[float]:
+def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) -> dict[str, float]:
+    """Return by kind of device the log odds that it gives to a switch or a spine who left slow collectives first.
+
+    See `lane_tables.left_first`. Only where spines are known is one held against the switches below it.
+    """
+    leaf_of: dict[int, str] = {rank: leaf for rank in topology.places if (leaf := topology.place(rank).switch)}
+    members = {code for a in attributions for code, _ in a.left_first}
+    joined = {code for code in members if topology.crosses_switches(Lane("collective", code))} if topology.spines else ()
+    firsts = Counter(leaf_of.get(rank) for a in attributions for code, rank in a.left_first if code in joined)
+    if firsts.total() < LIKELIHOODS.min_firsts:
+        return {}
+    is_one = max(firsts.values()) > LIKELIHOODS.one_first * firsts.total()
+    likely, unlikely = math.log(2 * LIKELIHOODS.first_if_one_way), math.log(2 * (1 - LIKELIHOODS.first_if_one_way))
+    return {"switch": likely, "spine": unlikely} if is_one else {"switch": unlikely, "spine": likely}
+
+
+def _log_weights(
+    devices: Sequence[Device], scene: Scene, low: Mapping[End, bool], orders: Mapping[str, float]
+) -> list[float]:
     """For each device the logarithm of prior times likelihood of all that was seen, if it were the cause.
 
     A lane that a candidate does not touch is slow by chance alone. A large job has thousands of lanes and of
@@ -172,7 +192,7 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
     left out, and of the lanes that a candidate touches only the ratio to chance counts. A candidate that carries most
     of the lanes that are held against each other makes none of them look slow: they tell nothing of it.
 
-    What was seen of NICs' rates (`low`, `detectors.nics.peak_caps`) counts likewise.
+    What was seen of NICs' rates (`low`, `detectors.nics.peak_caps`) counts likewise, and who left first (`orders`).
     """
     looks = _looks(scene)
     weights = []
@@ -183,6 +203,7 @@ def _log_weights(devices: Sequence[Device], scene: Scene, low: Mapping[End, bool
         seen = Counter(zip(relations, map(looks.__getitem__, told), strict=True))  # a few kinds, of hundreds of lanes
         ways = [math.log(share) + _log_ratio(seen, at) for at, share in enumerate(kind.ways().values())]
         weights.append(math.log(kind.prior_of(device)) + float(np.logaddexp.reduce(ways)) + log_odds(device, low))
+        weights[-1] += orders.get(device.kind, 0.0)
     return weights
 
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.job.fabric import Spine, spines_of
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.thresholds import JOB
 from irregulars.messages.announcements import Announcement, ranks_to_runs
@@ -48,12 +49,16 @@ class Topology:
     unlogged: frozenset[int] = frozenset()
     # By rank, the first of the ranks that hold the same parameters, as far as that was announced
     replica_set: Mapping[int, int] = field(default_factory=dict)
+    spines: tuple[Spine, ...] = ()  # switches that join leafs, as far as that was announced
     _carried: Mapping[tuple[str, str | int], tuple[int, ...]] = field(init=False, repr=False)
     _sets: dict[Lane, frozenset[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _crossing: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)  # asked often
     _stages: dict[int, list[int]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False, default_factory=dict)
     _above: dict[Lane, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _carried_by: dict[tuple[tuple[str, ...], Lane], bool] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
     _levels: dict[Lane, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _roles: dict[tuple[Lane, bool], int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _role_codes: dict[tuple[object, ...], int] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -99,6 +104,18 @@ class Topology:
     def switches(self, ranks: Iterable[int]) -> set[Device]:
         """The switches that the NICs of these ranks are plugged into, as far as somebody said."""
         return {switch for rank in ranks if (switch := self.switch(rank)) is not None}
+
+    def spine(self, device: Device) -> Spine | None:
+        """The switches that a device of kind ``spine`` stands for."""
+        return next((one for one in self.spines if device == Device("spine", one.ranks)), None)
+
+    def is_carried_by(self, spine: Spine, lane: Lane) -> bool:
+        """Whether the lane's bytes pass one of these switches."""
+        key = (spine.names, lane)
+        carries = self._carried_by.get(key)
+        if carries is None:
+            carries = self._carried_by[key] = spine.carries(self.lane_ranks(lane))
+        return carries
 
     def lane_ranks(self, lane: Lane) -> tuple[int, ...]:
         """Ranks at the ends of a lane."""
@@ -269,6 +286,10 @@ def topology_of(announcements: Iterable[Announcement], codes: Mapping[str, int])
         kinds={codes[c.id]: c.kind for a in announcements for c in a.communicators if c.id in codes},
         unlogged=_unlogged(announcements),
         replica_set=_replica_sets(announcements),
+        spines=spines_of(
+            {a.rank: a.switch for a in announcements if a.switch is not None},
+            {lower: uppers for a in announcements for lower, uppers in (a.fabric or {}).items()},
+        ),
     )
 
 

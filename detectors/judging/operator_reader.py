@@ -24,6 +24,7 @@ from irregulars.detectors.judging.operator_rows import NO_OPERATORS, gather_rows
 from irregulars.detectors.judging.thresholds import JUDGING
 from irregulars.detectors.judging.usual_operators import UsualOperators
 from irregulars.detectors.path.critical_path import Attribution, attribute, path_collectives, slow_collectives
+from irregulars.detectors.path.lane_tables import left_first
 from irregulars.detectors.path.operator_graph import OperatorGraph, build_graph
 from irregulars.detectors.path.ranks_to_read import (
     Summaries,
@@ -182,8 +183,12 @@ class OperatorReader:
             return self._attribute_untimed(self._usual, rows, read_back), self.build([], NO_OPERATORS)
         if len(rows) <= JUDGING.whole_ranks:
             graph = self.build_now(rows, self.read([rows], read_back))
-            return attribute(graph, rows.number, self._usual.reference(self.build)), graph
-        return PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
+            attribution = attribute(graph, rows.number, self._usual.reference(self.build))
+        else:
+            attribution, graph = PathReading(self, self._usual, rows, matters_ns, read_back).attribute()
+        if self._has_one_clock:
+            attribution = replace(attribution, left_first=left_first(graph, rows.number, attribution.lanes))
+        return attribution, graph
 
     def what_if(self, graph: OperatorGraph) -> WhatIf | None:
         """Return an iteration's graph as one that can be run again; None where operators say no time."""

@@ -133,12 +133,16 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
         return math.log(NICS.low_by_chance) if any(low.values()) else 0.0
     # Ends that a device does not touch add nothing; of thousands of NICs each touches its own two.
     ends = [(device, way) for way in (0, 1) if (device, way) in low] if device.kind == "nic" else list(low)
-    return sum(
+    told = sum(
         math.log(_chance(device, end) / NICS.low_by_chance)
         if low[end]
         else math.log((1 - _chance(device, end)) / (1 - NICS.low_by_chance))
         for end in ends
     )
+    if device.kind != "switch":
+        return told
+    shows = NICS.switch_shows
+    return float(np.logaddexp(math.log(shows) + told, math.log(1 - shows)))
 
 
 def _chance(device: Device, end: End) -> float:

@@ -77,6 +77,10 @@ class NicThresholds:
     low_if_switch: float = threshold(0.5, "probability",
         "An end stands out if its switch is slow.",
         "chosen: between a NIC and a link, since only traffic that leaves the switch is held up")  # fmt: skip
+    switch_shows: float = threshold(0.5, "probability",
+        "A slow switch shows at the NICs below it at all.",
+        "chosen: if its uplink alone is slow, what stays below it bursts as ever, and the NICs of a leaf beyond are "
+        "held up as well (hsdp16-leaf-uplink)")  # fmt: skip
     low_by_chance: float = threshold(0.1, "probability",
         "An end stands out though another device is slow.",
         "chosen: in a ring the neighbour of a capped NIC has the same peak, one of ten ends or so")  # fmt: skip

@@ -112,6 +112,8 @@ class Attribution(_Derived):
     swings: tuple[Swing, ...] = ()  # how steadily ranks' NICs moved while operators of the path's communicators ran
     # Whether what is usual was told by peers in the same iteration, and not by the job's past
     is_by_peers: bool = False
+    # Of collectives that were slow: the communicator, by the job's code, and the rank that left first
+    left_first: tuple[tuple[int, int], ...] = ()
 
     @property
     def lane_columns(self) -> LaneColumns:

@@ -10,6 +10,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MAD_TO_SIGMA, alike_codes, medians, round_to_bits
 from irregulars.detectors.arrays.row_keys import group_rows
+from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.lanes import LANE_KINDS, Lane, LaneExcess, UsualLane
 from irregulars.detectors.path.operator_graph import OperatorGraph
 from irregulars.detectors.path.thresholds import PATH
@@ -18,6 +19,7 @@ from irregulars.messages.records import RECV, SEND
 
 _KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(LANE_KINDS)}
 _EXCESS_BITS: Final = 9  # significant ones: an error of 0.2 % at most, where the noise of a lane is some per cent
+_FIRSTS_KEPT: Final = 64  # of an iteration: more tell no more
 _SPREAD_STEP: Final = 1 / 8  # transfers; `JOB.stray_transfers` is a multiple of it
 
 
@@ -156,6 +158,20 @@ def with_slow_transfers(
         lane: own._replace(excess_ns=ns, slow_transfers=slow.get(lane, 1.0))
         for (lane, own), ns in zip(lanes.items(), rounded_ns.tolist(), strict=True)
     }
+
+
+def left_first(graph: OperatorGraph, iteration: int, lanes: Mapping[Lane, LaneExcess]) -> tuple[tuple[int, int], ...]:
+    """Return communicator and rank for slow collectives of an iteration, at most `_FIRSTS_KEPT`: who left first.
+
+    In a ring with one slow way the ranks behind it leave last, each time the same ones. Where all ways are slow alike
+    it changes from one to the next. The times must be of one clock.
+    """
+    slow = [lane.first for lane, own in lanes.items() if lane.kind == "collective" and own.excess_ns > own.most_ns]
+    is_told = (graph.iteration == iteration) & ~graph.is_p2p & ~graph.is_partial & np.isin(graph.communicator, slow)
+    rows = np.flatnonzero(is_told)
+    order = rows[np.lexsort((graph.rank[rows], graph.end_ns[rows], graph.group[rows]))]
+    first = order[run_starts(graph.group[order])][:_FIRSTS_KEPT]
+    return tuple(zip(graph.communicator[first].tolist(), graph.rank[first].tolist(), strict=True))
 
 
 class _Transfers(NamedTuple):

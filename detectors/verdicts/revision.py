@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from irregulars.detectors.blame.likelihoods import calibrated
+from irregulars.detectors.blame.likelihoods import Suspects, calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
@@ -41,7 +41,7 @@ def revision_of(
         delta=round(median(o.elapsed_ns / o.reference_ns for o in verdict.kept), 3),
         lost_s=round(verdict.lost_ns / 1e9, 6),
         communicator=None if cause.communicator is None else topology.names[cause.communicator],
-        suspects=tuple(suspect_of(device, p, topology) for device, p in calibrated(cause.suspects)),
+        suspects=_suspects(calibrated(cause.suspects), topology),
         evidence=_text(verdict, topology) + _recovery_text(verdict, ratio),
         attempt=attempt,
         world_size=topology.world_size,
@@ -95,15 +95,27 @@ def _hang_probability(hang: Hang) -> float:
     return VERDICTS.silent_hang_probability if hang.silent else VERDICTS.hang_probability
 
 
+_SPINES_SHOWN: Final = 4  # equal ones: lines of a verdict
 SUREST: Final = 0.99  # no suspect is said to be more probable: what was not thought of is in none of the likelihoods
 
 
-def suspect_of(device: Device, probability: float, topology: Topology) -> Suspect:
-    """Put a suspect into the fields of a verdict, with the place of its first rank."""
+def _suspects(found: Suspects, topology: Topology) -> tuple[Suspect, ...]:
+    """Put suspects into the fields of a verdict: each of some equal spines is one, with its part of the probability."""
+    suspects = []
+    for device, probability in found:
+        spine = topology.spine(device)
+        names = (None,) if spine is None else spine.names[:_SPINES_SHOWN]
+        equal = 1 if spine is None else len(spine.names)
+        suspects += [suspect_of(device, probability / equal, topology, name) for name in names]
+    return tuple(suspects)
+
+
+def suspect_of(device: Device, probability: float, topology: Topology, spine: str | None = None) -> Suspect:
+    """Put a suspect into the fields of a verdict, with the place of its first rank; `spine`: its name, if it is one."""
     rank = device.ranks[0]
     place = Place() if device.kind == "program" else topology.place(rank)  # a program lives nowhere
     return Suspect(
-        device=device.kind,
+        device=device.kind if spine is None else "switch",
         rank=rank,
         ranks=device.ranks,
         probability=round(min(probability, SUREST), 4),
@@ -111,7 +123,7 @@ def suspect_of(device: Device, probability: float, topology: Topology) -> Suspec
         host=place.host,
         gpu=None if device.kind == "host" else place.gpu,
         nic=None if device.kind == "host" else place.nic,
-        switch=place.switch,
+        switch=place.switch if spine is None else spine,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
 from operator import eq
@@ -35,6 +36,7 @@ MAX_ANNOUNCEMENT_BYTES: Final = 900_000
 and JSON takes up to three times the bytes for letters beyond ASCII."""
 
 _MOST_SHOWN: Final = 1000
+_LEAFS_SHARED: Final = 4096  # leafs whose fabric is kept once
 
 
 class Ranks(Sequence[int]):
@@ -122,6 +124,9 @@ class Announcement:
     since_ns: Count | None = None
     # Ranks that hold the same parameters as this one after each step, bit by bit, itself among them; None: not known
     replicas: Sequence[Rank] | None = None
+    # The switches above this rank's switch, and those above them, each switch with those that it is plugged into; None:
+    # not known
+    fabric: Mapping[Label, tuple[Label, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,20 @@ class Heartbeat:
     group: Name | None = None
     start: Name | None = None
     since_ns: Count | None = None
+
+
+def above(switch: str | None, fabric: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]] | None:
+    """Return the part of a fabric that lies above a switch; None where that is not known.
+
+    >>> above("a", {"a": ("s",), "b": ("s",), "s": ("core",)})
+    {'a': ('s',), 's': ('core',)}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    waiting = [switch] if switch in fabric else []
+    for one in waiting:  # grows as it goes
+        found[one] = fabric[one]
+        waiting += [upper for upper in dict.fromkeys(fabric[one]) if upper in fabric and upper not in waiting]
+    return found or None
 
 
 def code_of_start(attempt: int, start: str | None) -> int:
@@ -191,6 +210,8 @@ def encode_announcement(announcement: Announcement) -> bytes:
     values["communicators"] = [
         {"id": c.id, "kind": c.kind, "ranks": ranks_to_runs(c.ranks)} for c in announcement.communicators
     ]
+    if announcement.fabric is None:
+        del values["fabric"]
     if announcement.replicas is None:
         del values["replicas"]
     else:
@@ -213,6 +234,8 @@ def decode_announcement(value: bytes | None) -> Announcement:
         RecordError,
     )
     announcement = replace(announcement, replicas=communicators[-1].ranks) if same else announcement
+    if announcement.fabric is not None:
+        announcement = replace(announcement, fabric=_shared_fabric(tuple(announcement.fabric.items())))
     if len(value or b"") > MAX_ANNOUNCEMENT_BYTES // 3:  # a letter grows at most from two bytes to six
         size_bytes = len(encode_announcement(announcement))
         if size_bytes > MAX_ANNOUNCEMENT_BYTES:
@@ -246,6 +269,12 @@ def _communicators(listed: Sequence[_Runs]) -> tuple[Communicator, ...]:
 _SHARED: Final[WeakValueDictionary[_Runs, Communicator]] = WeakValueDictionary()
 """Communicators that some announcement holds. All members announce the same ones: 1,024 ranks have 4,096 of them, of
 which some hundreds differ."""
+
+
+@lru_cache(_LEAFS_SHARED)
+def _shared_fabric(items: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, tuple[str, ...]]:
+    """Return one mapping for all ranks below a switch: each of them announces the same."""
+    return dict(items)
 
 
 def _shared(one: _Runs) -> Communicator:

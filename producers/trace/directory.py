@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.announcements import Announcement
+from irregulars.messages.announcements import Announcement, above
 from irregulars.messages.records import SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.trace.audits import check_audits, with_audits
@@ -194,7 +194,7 @@ def _announcements(job: JobFile, batches: Mapping[str, Mapping[int, Batch]]) -> 
             communicators=tuple(job.communicators[i] for i in job.membership.of_rank(rank)), sources=sources,
             is_logged=rank in logged, clock=job.clock, host=place.host, gpu=place.gpu, nic=place.nic,
             switch=place.switch, lost_rows=place.lost_rows, recorded_until_ns=job.recorded_until_ns,
-            replicas=job.replicas.get(rank),
+            replicas=job.replicas.get(rank), fabric=above(place.switch, job.fabric),
         )  # fmt: skip
 
 

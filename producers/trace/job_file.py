@@ -48,6 +48,7 @@ class JobFile:
     logged_ranks: tuple[int, ...] | None = None  # as the file gives them; `None` where it does not
     recorded_until_ns: int | None = None
     replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by rank, those that have its parameters
+    fabric: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the switches above each switch
 
     @cached_property
     def membership(self) -> Membership:
@@ -99,6 +100,7 @@ def read_job(directory: Path) -> JobFile:
             communicators=communicators, places=places,
             logged_ranks=None if keys.logged_ranks is None else tuple(sorted(keys.logged_ranks)),
             recorded_until_ns=keys.recorded_until_ns, replicas=_replicas(keys),
+            fabric=keys.fabric or {},
         )  # fmt: skip
         counts = np.diff(job.membership.first_of_rank)
         if counts.size and counts.max() > MOST_COMMUNICATORS:
@@ -155,6 +157,7 @@ class _Keys:
     logged_ranks: tuple[int, ...] | None = None
     recorded_until_ns: Count | None = None
     replicas: tuple[tuple[int, ...], ...] | None = None
+    fabric: dict[Name, tuple[Name, ...]] | None = None
 
 
 def _replicas(keys: _Keys) -> dict[int, tuple[int, ...]]:

@@ -55,6 +55,7 @@ def _job_object(announcements: Sequence[Announcement]) -> dict[str, Any]:
     job["communicators"] = _communicators(announcements)
     replicas = sorted({tuple(sorted(a.replicas)) for a in announcements if a.replicas is not None})
     job["replicas"] = [list(one) for one in replicas] or None
+    job["fabric"] = {lower: uppers for a in announcements for lower, uppers in (a.fabric or {}).items()} or None
     places = {a.rank: {k: getattr(a, k) for k in _PLACE_KEYS if getattr(a, k) is not None} for a in announcements}
     # An announced rank that does not log is known by its place alone, even by an empty one.
     job["ranks"] = {str(a.rank): places[a.rank] for a in announcements if places[a.rank] or not a.is_logged}

@@ -40,6 +40,7 @@ class Head(NamedTuple):
     excess_ns: float | None
     swings: tuple[Swing, ...]
     is_by_peers: bool
+    left_first: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def _store(
     kinds: dict[str, Any] = {name: np.float64 if name.endswith("_ns") else np.int32 for name in _PIECE}
     excess = _excess(some, number)
     return StoredAttributions(
-        heads=tuple(Head(a.iteration, a.incomplete, a.excess_ns, a.swings, a.is_by_peers) for a in some),
+        heads=tuple(Head(a.iteration, a.incomplete, a.excess_ns, a.swings, a.is_by_peers, a.left_first) for a in some),
         lanes=tuple(lanes),
         path=_table(path, lane=np.int32, ns=np.float64),
         pieces=_table(pieces, lane=np.int32, **kinds),
@@ -236,6 +237,7 @@ def _restore(stored: StoredAttributions) -> list[Attribution]:
                 rates={rank: (tx, rx) for rank, tx, rx in rates},
                 swings=head.swings,
                 is_by_peers=head.is_by_peers,
+                left_first=head.left_first,
             )
         )
     return found
