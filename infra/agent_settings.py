@@ -36,6 +36,9 @@ class NodeTable:
     heartbeat_s: Seconds = key(
         1.0, "Seconds between heartbeats of a rank that has news; ten times that of one that has none"
     )
+    fabric: Path | None = key(
+        None, "Where it stands which switch each NIC is plugged into, and what is above it (importing.md#fabric)"
+    )
     sysfs: Path = key(Path("/sys"), "Where sysfs is: another place in a container that mounts the host's")
 
 

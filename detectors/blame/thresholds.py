@@ -41,9 +41,9 @@ class BlameThresholds:
         "If the likeliest device has less, a slow communicator accuses none.",
         "chosen: in a ring of four equal members each has as much by chance")  # fmt: skip
 
-    min_lead: float = threshold(2.0, "times the probability of the next of its kind",
-        "If the likeliest device has less, a slow communicator accuses none.",
-        "chosen: members of a ring are equally likely where nothing but chance tells them apart")  # fmt: skip
+    min_lead: float = threshold(2.0, "times the probability of the next switch",
+        "If the likeliest switch has less, a slow communicator accuses none.",
+        "chosen: the uplinks of all leafs carry the same of a ring, and chance alone would choose one of them")  # fmt: skip
 
     # --- who is late, and with whom (`work_causes.py`) --------------------------------------------------------------
 

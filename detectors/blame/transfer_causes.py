@@ -75,7 +75,8 @@ def _slow_device(lane: Lane, unexplained: Unexplained) -> Explanation:
     device, probability = next(pair for pair in [*ranked, (_ANY, 1.0)] if pair[0] != NOBODY)
     on_path = {one for path in unexplained.path_excess_ns for one in path if one.kind != "work"}
     accusation = KINDS[device.kind].accusation
-    is_alike = any(d.kind == device.kind and BLAME.min_lead * p > probability for d, p in ranked if d != device)
+    others = [p for one, p in ranked if one.kind == device.kind and one != device]
+    is_alike = device.kind == "switch" and BLAME.min_lead * max(others, default=0.0) > probability
     is_unclear = lane.kind == "collective" and (probability < BLAME.min_named or is_alike)
     if (is_unclear or accusation is None) and not topology.unlogged.isdisjoint(topology.lane_set(lane)):
         return Explanation(None, (), frozenset([lane]))  # it may have waited for a member that logs nothing
@@ -173,7 +174,9 @@ def _log_odds_of_order(attributions: Sequence[Attribution], topology: Topology) 
     """
     leaf_of: dict[int, str] = {rank: leaf for rank in topology.places if (leaf := topology.place(rank).switch)}
     members = {code for a in attributions for code, _ in a.left_first}
-    joined = {code for code in members if topology.crosses_switches(Lane("collective", code))} if topology.spines else ()
+    joined = (
+        {code for code in members if topology.crosses_switches(Lane("collective", code))} if topology.spines else ()
+    )
     firsts = Counter(leaf_of.get(rank) for a in attributions for code, rank in a.left_first if code in joined)
     if firsts.total() < LIKELIHOODS.min_firsts:
         return {}

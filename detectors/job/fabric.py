@@ -19,7 +19,7 @@ class Spine:
     is_top: bool  # whether no switch is known above them
 
     def carries(self, ranks: Collection[int]) -> bool:
-        """Whether traffic between these ranks passes one of the switches: between branches, or on its way further up."""
+        """Whether traffic between these ranks passes one of the switches, between branches or on its way up."""
         branches = {self.branch_of[rank] for rank in ranks if rank in self.branch_of}
         if len(branches) > 1 or not branches or self.is_top:
             return len(branches) > 1

@@ -100,7 +100,7 @@ SUREST: Final = 0.99  # no suspect is said to be more probable: what was not tho
 
 
 def _suspects(found: Suspects, topology: Topology) -> tuple[Suspect, ...]:
-    """Put suspects into the fields of a verdict: each of some equal spines is one, with its part of the probability."""
+    """Put suspects into the fields of a verdict; each of some equal spines has its part of the probability."""
     suspects = []
     for device, probability in found:
         spine = topology.spine(device)
@@ -111,7 +111,7 @@ def _suspects(found: Suspects, topology: Topology) -> tuple[Suspect, ...]:
 
 
 def suspect_of(device: Device, probability: float, topology: Topology, spine: str | None = None) -> Suspect:
-    """Put a suspect into the fields of a verdict, with the place of its first rank; `spine`: its name, if it is one."""
+    """Put a suspect into the fields of a verdict, with the place of its first rank; `spine`: name, if it is one."""
     rank = device.ranks[0]
     place = Place() if device.kind == "program" else topology.place(rank)  # a program lives nowhere
     return Suspect(

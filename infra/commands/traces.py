@@ -319,6 +319,10 @@ def import_trace(
             "--host", metavar="HOST=RANKS", help="Where ranks live, as node-1=8-15; stands once for each host."
         ),
     ] = None,
+    fabric: Annotated[
+        Path | None,
+        typer.Option(help="Which switch each host is below: from ibnetdiscover, Slurm's topology.conf, or a table."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Turn files of another tool into a trace directory, for irregulars analyze OUT_DIR.
@@ -337,10 +341,11 @@ def import_trace(
     Example: irregulars import nccl-ras answers/ hung/ && irregulars analyze hung/
     """
     from irregulars.infra.runs.trace_reports import arrivals_of, collectives_json, late_ranks
+    from irregulars.producers.importers.fabric import read_fabric
     from irregulars.producers.importers.importing import import_trace as read
     from irregulars.producers.trace.directory import read_trace
 
-    imported = read(kind, source, out, job, hosts_of(hosts or ()))
+    imported = read(kind, source, out, job, hosts_of(hosts or ()), None if fabric is None else read_fabric(fabric))
     trace = read_trace(out)
     arrivals, names = arrivals_of(trace)
     late = [one for one in late_ranks(arrivals, names) if one.waited_s]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from irregulars import stopping
@@ -19,6 +20,7 @@ from irregulars.infra.settings import Settings
 from irregulars.infra.wiring import agent_settings
 from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
+from irregulars.producers.importers.fabric import Fabric, read_fabric
 from irregulars.producers.node.device_source import DeviceSource, Feed
 from irregulars.producers.node.metrics import AgentState, serve_metrics
 from irregulars.producers.node.nic_feed import NicFeed, NicSampler
@@ -73,6 +75,7 @@ class _Devices:
             nearest_nics(find_gpus(sysfs), nics),
             range(self.gpu_count),
             is_sampling_nics=file.nics.enabled,
+            fabric=_fabric(file.agent.fabric),
         )
         for rank in file.ranks:
             self.roster.assign(Owner(rank.job, rank.attempt, rank.rank), rank.gpu, rank.nic)
@@ -87,6 +90,15 @@ class _Devices:
 
         gpus = GpuFeed(self.roster, file.gpus.period_s)
         self.source = DeviceSource([*feeds, gpus], gpus.take_health, owners=lambda: self.roster.owners)
+
+
+def _fabric(path: Path | None) -> Fabric | None:
+    if path is None:
+        return None
+    fabric = read_fabric(path)
+    counts = len(fabric.leaf_of), len(fabric.above), sum(fabric.skipped.values())
+    _LOG.info("event=fabric_read nics=%d switches_below_others=%d skipped=%d", *counts)
+    return fabric
 
 
 def _open_sources(file: AgentFile, stack: ExitStack) -> dict[str, Source]:

@@ -124,8 +124,7 @@ class Announcement:
     since_ns: Count | None = None
     # Ranks that hold the same parameters as this one after each step, bit by bit, itself among them; None: not known
     replicas: Sequence[Rank] | None = None
-    # The switches above this rank's switch, and those above them, each switch with those that it is plugged into; None:
-    # not known
+    # The switches above each switch, of this rank's switch and those above it; None: not known
     fabric: Mapping[Label, tuple[Label, ...]] | None = None
 
 
@@ -163,7 +162,7 @@ def above(switch: str | None, fabric: Mapping[str, tuple[str, ...]]) -> dict[str
     {'a': ('s',), 's': ('core',)}
     """
     found: dict[str, tuple[str, ...]] = {}
-    waiting = [switch] if switch in fabric else []
+    waiting = [switch] if switch is not None and switch in fabric else []
     for one in waiting:  # grows as it goes
         found[one] = fabric[one]
         waiting += [upper for upper in dict.fromkeys(fabric[one]) if upper in fabric and upper not in waiting]

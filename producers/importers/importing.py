@@ -17,6 +17,7 @@ import orjson
 
 from irregulars.errors import InputError
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
+from irregulars.producers.importers.fabric import Fabric
 from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, load_plain, read_dump
 from irregulars.producers.importers.gathering import Gathered, gather
 from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
@@ -48,12 +49,17 @@ MAX_JSON_BYTES: Final = 16 << 20  # of one dump. A byte of JSON may become 25 of
 
 
 def import_trace(
-    kind: str, source: Path, directory: Path, job: str | None = None, hosts: Mapping[int, str] | None = None
+    kind: str,
+    source: Path,
+    directory: Path,
+    job: str | None = None,
+    hosts: Mapping[int, str] | None = None,
+    fabric: Fabric | None = None,
 ) -> ImportedJob:
     """Read the files of `source`, a file or a directory, and write a trace directory (contract, section 1).
 
     `kind`: one of `KINDS`. `job`: name of the job; by default that of the source. `hosts`: host of a rank; it wins
-    over the one in the files. Raises InputError if the kind is unknown, files are unusable, or the directory can't be
+    over the one in the files. `fabric`: where the switches are told. Raises InputError if the kind is unknown, files are unusable, or the directory can't be
     written; one line that names the file.
     """
     if kind not in KINDS:
@@ -109,7 +115,7 @@ def naming_members(scratch: Path) -> Iterator[None]:
 def write_imported(imported: ImportedJob, directory: Path) -> None:
     """Write a trace directory; InputError if that is not possible."""
     try:
-        write_trace(directory, imported.announcements(), imported.batches())
+        write_trace(directory, map((fabric or Fabric()).place, imported.announcements()), imported.batches())
     except OSError as error:
         raise InputError(f"{directory}: must be a directory that can be written; got {error.strerror}") from None
 

@@ -92,7 +92,7 @@ class NodeSource:
             if not record.is_logged:
                 return record
             if is_remote:  # its GPU is one of another host, and none of it is sampled here
-                admitted = replace(record, group=group_of(record.host, record.rank))
+                admitted = self._roster.fabric.place(replace(record, group=group_of(record.host, record.rank)))
             else:
                 admitted = self._roster.admit(record)
             self._groups[admitted.job, admitted.attempt, admitted.rank] = admitted.group

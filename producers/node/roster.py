@@ -9,6 +9,7 @@ from typing import Final
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.bundles import group_of
 from irregulars.messages.records import Header
+from irregulars.producers.importers.fabric import Fabric
 
 _SAMPLED: Final = ("bandwidth", "gpu_health")
 
@@ -39,7 +40,8 @@ class Roster:
 
     `host`: name of this host, for announcements that have none. `nearest_nics`: NIC of each GPU index by the PCI
     tree, for announcements that have none. `gpus`: GPU indices whose traffic and health are sampled.
-    `is_sampling_nics`: whether NICs are sampled.
+    `is_sampling_nics`: whether NICs are sampled. `fabric`: which switches the NICs are below, for announcements that do
+    not say so.
     """
 
     def __init__(
@@ -49,14 +51,16 @@ class Roster:
         gpus: Sequence[int] = (),
         *,
         is_sampling_nics: bool = True,
+        fabric: Fabric | None = None,
     ) -> None:
+        self.fabric = fabric or Fabric()
         self._host, self._nearest_nics = host, dict(nearest_nics or {})
         self._gpus, self._is_sampling_nics = frozenset(gpus), is_sampling_nics
         self._nic_owners: dict[str, Owner] = {}
         self._gpu_owners: dict[int, Owner] = {}
 
     def admit(self, announcement: Announcement) -> Announcement:
-        """Add a rank, and complete its announcement: host, NIC, and the sources that the agent itself samples."""
+        """Add a rank, and complete its announcement: host, NIC, switches, and the sources that the agent itself samples."""
         nic = announcement.nic or self._nearest_nics.get(-1 if announcement.gpu is None else announcement.gpu)
         host = announcement.host or self._host
         group = group_of(host, announcement.rank)
@@ -67,7 +71,8 @@ class Roster:
             sources += _SAMPLED
         if nic is not None and self._is_sampling_nics and self._takes_nic(nic, owner):
             sources += _SAMPLED[:1]
-        return replace(announcement, host=host, nic=nic, group=group, sources=tuple(dict.fromkeys(sources)))
+        own_sources = tuple(dict.fromkeys(sources))
+        return self.fabric.place(replace(announcement, host=host, nic=nic, group=group, sources=own_sources))
 
     def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
         """Add a rank that is not announced through this agent."""

@@ -137,7 +137,9 @@ def _store(
     kinds: dict[str, Any] = {name: np.float64 if name.endswith("_ns") else np.int32 for name in _PIECE}
     excess = _excess(some, number)
     return StoredAttributions(
-        heads=tuple(Head(a.iteration, a.incomplete, a.excess_ns, a.swings, a.is_by_peers, a.left_first) for a in some),
+        heads=tuple(
+            Head(a.iteration, a.incomplete, a.excess_ns, a.swings, a.is_by_peers, a.left_first) for a in some
+        ),
         lanes=tuple(lanes),
         path=_table(path, lane=np.int32, ns=np.float64),
         pieces=_table(pieces, lane=np.int32, **kinds),

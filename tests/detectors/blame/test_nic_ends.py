@@ -111,7 +111,7 @@ def test_the_steady_nic_is_accused_without_operators() -> None:
     ((device, probability),) = cause.suspects
     assert device == Device("nic", (1,))
     nic = (0.8 / 0.1) * (0.4 / 0.9)  # one end steady and the other not, if it is the NIC, against by chance
-    others, switch = 3 * (0.2 / 0.9) * (0.4 / 0.9), 0.3 * (0.5 / 0.1) * (0.5 / 0.9) ** 7
+    others, switch = 3 * (0.2 / 0.9) * (0.4 / 0.9), 0.3 * (0.5 * (0.5 / 0.1) * (0.5 / 0.9) ** 7 + 0.5)
     assert probability == pytest.approx(nic / (nic + others + switch + 0.5 * 3.0 + 0.05))
     # Of a ring s two ends of one flow the sender is likelier and not sure
     one = attributed(ROUND)

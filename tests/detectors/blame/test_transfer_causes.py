@@ -19,6 +19,7 @@ from irregulars.detectors.blame.slow_lanes import SeenLanes, observe_lanes, stan
 from irregulars.detectors.blame.suspects import FABRIC, NOBODY, UNLOGGED
 from irregulars.detectors.blame.thresholds import BLAME, BlameThresholds
 from irregulars.detectors.blame.transfer_causes import rank_devices
+from irregulars.detectors.job.fabric import spines_of
 from irregulars.detectors.job.lanes import Lane, LaneExcess
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import Swing
@@ -433,6 +434,48 @@ def test_an_alternative_of_less_than_a_fiftieth_is_not_named(normal: Lane, is_na
     some = [replace(one, path_excess_ns={pair(1, 5): 30 * MS}) for one in irregular(lanes)]
     (cause,) = find_causes(some, APART)
     assert (NIC_5 in [device for device, _ in cause.suspects]) == is_named
+
+
+# --- spines ---------------------------------------------------------------------------------------------------------
+
+ACROSS_LEAFS = [Lane("collective", code) for code in range(2)]
+
+
+def leafs_below(*spines: str) -> Topology:
+    """Four leafs of two ranks, with two rings over all of them and one group below each."""
+    places = {rank: Place(f"h{rank}", 0, "nic0", f"leaf-{rank // 2}") for rank in RANKS}
+    rings, below = [(0, 2, 4, 6), (1, 3, 5, 7)], [(rank, rank + 1) for rank in (0, 2, 4, 6)]
+    fabric = {f"leaf-{number}": spines for number in range(4)} if spines else {}
+    leaf_of = {rank: f"leaf-{rank // 2}" for rank in RANKS}
+    return Topology(8, places, dict(enumerate([*rings, *below])), spines=spines_of(leaf_of, fabric))
+
+
+@pytest.mark.parametrize(("first", "spines", "accused"), [
+    pytest.param((0, 2, 4, 6), ("s",), True, id="who leaves first changes: all ways are slow alike"),
+    pytest.param((0, 0, 0, 0), ("s",), False, id="one leaf is always first: one way is slow"),
+    pytest.param((0, 2, 4, 6), (), False, id="nobody announced what is above the leafs"),
+])  # fmt: skip
+def test_a_spine_is_told_from_the_uplinks_by_who_leaves_first(
+    first: tuple[int, ...], spines: tuple[str, ...], accused: bool
+) -> None:
+    topology = leafs_below(*spines)
+    normal = dict.fromkeys([Lane("collective", code) for code in range(2, 6)], NORMAL)
+    seen = irregular({**dict.fromkeys(ACROSS_LEAFS, SLOW), **normal})
+    some = [
+        replace(one, path_excess_ns={ACROSS_LEAFS[0]: 30 * MS}, left_first=tuple((0, rank) for rank in first * 2))
+        for one in seen
+    ]
+    (cause,) = find_causes(some, topology)
+    assert cause.kind == "slow_communicator"
+    assert [device for device, _ in cause.suspects[:1]] == ([Device("spine", tuple(RANKS))] if accused else [])
+
+
+def test_equal_spines_share_what_is_probable() -> None:
+    lone, equal = (leafs_below(*spines) for spines in (("s",), ("s", "t")))
+    crossing = {pair(0, 2): SLOW, pair(2, 4): SLOW, pair(0, 4): SLOW, pair(6, 0): SLOW, pair(0, 1): NORMAL}
+    spine = Device("spine", tuple(RANKS))
+    shares = [ranked(pair(0, 2), crossing, topology)[spine] for topology in (lone, equal)]
+    assert shares[0] > 0.8 > shares[1]  # of equal ones a pair may take another, and is slow at even odds
 
 
 # --- lanes that were held against each other ------------------------------------------------------------------------

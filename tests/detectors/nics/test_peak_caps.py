@@ -211,7 +211,7 @@ def test_which_peaks_are_as_low_as_the_lowest(times: Sequence[float], expected: 
         pytest.param(NIC[0], (NIC[1], 0), 1.0, id="another NIC"),
         pytest.param(Device("link", (0, 1)), (NIC[0], 0), 3.0, id="the link's sender"),
         pytest.param(Device("link", (0, 1)), (NIC[0], 1), 1.0, id="what the link's sender receives"),
-        pytest.param(Device("switch", RANKS), (NIC[2], 1), 5.0, id="the switch"),
+        pytest.param(Device("switch", RANKS), (NIC[2], 1), 0.5 * 5.0 + 0.5, id="the switch"),
         pytest.param(Device("communicator", RANKS), (NIC[2], 1), 0.1, id="a communicator"),
     ],
 )

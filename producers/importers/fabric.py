@@ -1,0 +1,225 @@
+"""Which switch each NIC is plugged into, and which switches join those, as files describe it.
+
+Three forms are recognised by their content:
+
+* the output of ``ibnetdiscover``: the leafs are the switches with host adapters, and each switch is below its
+  neighbours that are one further from these;
+* Slurm's ``topology.conf``: ``SwitchName=leaf-1 Nodes=node[0-3]``, ``SwitchName=spine-1 Switches=leaf-[1-4]``;
+* a table: a line for each cable with what is below and what is above, as ``node-0/mlx5_0 leaf-1``, ``node-0 leaf-1``
+  for all NICs of a host, ``leaf-1 spine-1``; words are parted by blanks, tabs or commas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from irregulars.errors import InputError
+from irregulars.messages.announcements import Announcement, above
+from irregulars.producers.trace.foreign_files import read_bounded
+from irregulars.validation import MAX_NAME_CHARACTERS, shown
+
+_MOST_BYTES: Final = 64 << 20  # ibnetdiscover writes some 100 bytes a port: half a million of them
+_MOST_NAMES: Final = 1 << 20  # that lists of hosts may stand for
+
+Plug = tuple[str, str | None]  # a host and its NIC; None: all of its NICs
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """Where NICs are plugged in, and what joins the switches."""
+
+    leaf_of: Mapping[Plug, str] = field(default_factory=dict)
+    above: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)  # what was recognised and is not used, by reason
+
+    def place(self, own: Announcement) -> Announcement:
+        """Add a rank's switch and what is above it, as far as they are known here and it said nothing itself.
+
+        A host is sought by its name, then by what stands before the first dot in it.
+        """
+        hosts = dict.fromkeys((own.host, own.host.split(".")[0])) if own.host else ()
+        found = (self.leaf_of.get((host, nic)) for host in hosts for nic in (own.nic, None))
+        switch = own.switch or next(filter(None, found), None)
+        return replace(own, switch=switch, fabric=own.fabric or above(switch, self.above))
+
+
+def read_fabric(path: Path) -> Fabric:
+    """Read a fabric's description; raises `InputError`, which names file and line, if it is none of the three forms."""
+    value = read_bounded(path, _MOST_BYTES)
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: must be UTF-8 text; got byte {value[error.start]:#x} at {error.start}") from None
+    lines = list(enumerate(text.splitlines(), 1))
+    if re.search(r"^(?:Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
+        return _of_ibnetdiscover(path, lines)
+    cables, skipped = (
+        _of_slurm if re.search(r"^\s*SwitchName\s*=", text, re.IGNORECASE | re.MULTILINE) else _of_table
+    )(path, lines)
+    if not cables:
+        rule = "must hold cables, output of ibnetdiscover, or Slurm's topology.conf"
+        raise InputError(f"{path}: {rule}; got none of them")
+    return _of_cables(cables, skipped)
+
+
+def _of_cables(cables: Iterable[tuple[str, str]], skipped: Counter[str]) -> Fabric:
+    """Return a fabric by pairs of what is below and what is above: a switch is whatever is above something."""
+    pairs = list(dict.fromkeys(cables))
+    switches = {upper for _, upper in pairs}
+    uppers: dict[str, list[str]] = {}
+    for lower, upper in pairs:
+        uppers.setdefault(lower, []).append(upper)
+    leaf_of = {}
+    for lower in uppers.keys() - switches:
+        host, _, nic = lower.partition("/")
+        if len(uppers[lower]) == 1:
+            leaf_of[host, nic or None] = uppers[lower][0]
+        else:  # which of them a NIC is plugged into is not told
+            skipped["host or NIC on several switches"] += 1
+    return Fabric(leaf_of, {one: tuple(uppers[one]) for one in sorted(switches & uppers.keys())}, dict(skipped))
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def _of_table(path: Path, lines: list[tuple[int, str]]) -> tuple[list[tuple[str, str]], Counter[str]]:
+    cables = []
+    for number, line in lines:
+        words = re.split(r"[\s,]+", line.partition("#")[0].strip())
+        if words == [""]:
+            continue
+        if len(words) != 2 or not all(0 < len(word) <= MAX_NAME_CHARACTERS for word in words):
+            raise InputError(f"{path}, line {number}: must be two names, below and above; got {shown(line)}")
+        cables.append((words[0], words[1]))
+    return cables, Counter()
+
+
+# --- Slurm ----------------------------------------------------------------------------------------------------------
+
+_KEY: Final = re.compile(r"(\w+)\s*=\s*(\S+)")
+_SLURM_KEYS: Final = frozenset({"switchname", "nodes", "switches"})
+
+
+def _of_slurm(path: Path, lines: list[tuple[int, str]]) -> tuple[list[tuple[str, str]], Counter[str]]:
+    cables, skipped = [], Counter[str]()
+    begun = ""
+    for number, line in lines:
+        line = begun + line.partition("#")[0].rstrip()
+        begun = line[:-1] if line.endswith("\\") else ""
+        keys = {name.lower(): value for name, value in _KEY.findall(line)}
+        if begun or not keys:
+            continue
+        if "switchname" not in keys:  # blocks, and other plugins' lines
+            skipped["line without SwitchName"] += 1
+            continue
+        skipped.update(f"key {name}" for name in keys.keys() - _SLURM_KEYS)
+        for name in ("nodes", "switches"):
+            names = _names(keys.get(name, ""), f"{path}, line {number}")
+            cables += [(lower, keys["switchname"]) for lower in islice(names, _MOST_NAMES + 1)]
+            if len(cables) > _MOST_NAMES:
+                raise InputError(f"{path}, line {number}: names must be at most {_MOST_NAMES} together; got more")
+    return cables, skipped
+
+
+def _names(text: str, where: str) -> Iterator[str]:
+    """Yield the names of one of Slurm's lists of hosts.
+
+    >>> list(_names("node[08-10,12],gpu[0-1]-ib,login", ""))
+    ['node08', 'node09', 'node10', 'node12', 'gpu0-ib', 'gpu1-ib', 'login']
+    """
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]|\[)+", text):
+        yield from _expanded(part, where)
+
+
+def _expanded(part: str, where: str) -> Iterator[str]:
+    found = re.search(r"\[([^\]]*)\]", part)
+    if found is None:
+        if "[" in part or len(part) > MAX_NAME_CHARACTERS:
+            raise InputError(f"{where}: must list names as node[0-3,7]; got {shown(part)}")
+        yield part
+        return
+    for one in found[1].split(","):
+        ends = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", one)
+        if ends is None or int(ends[2] or ends[1]) - int(ends[1]) >= _MOST_NAMES:
+            raise InputError(f"{where}: must list names as node[0-3,7]; got {shown(part)}")
+        for number in range(int(ends[1]), int(ends[2] or ends[1]) + 1):
+            middle = str(number).zfill(len(ends[1]))
+            yield from _expanded(part[: found.start()] + middle + part[found.end() :], where)
+
+
+# --- ibnetdiscover --------------------------------------------------------------------------------------------------
+
+_NODE: Final = re.compile(r"(Switch|Ca|Rt)\s+\d+\s+\"([^\"]+)\"\s*#\s*\"([^\"]*)\"")
+_PORT: Final = re.compile(r"\[\d+\](?:\([0-9a-fA-F]+\))?\s+\"([^\"]+)\"\[\d+\]")
+_OF_SWITCH: Final = re.compile(r"(?:MF0;)?([^:;]+)(?::.*)?")  # MF0;leaf-1:MQM8700/U1
+
+
+def _of_ibnetdiscover(path: Path, lines: list[tuple[int, str]]) -> Fabric:
+    kinds: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
+    beside: dict[str, dict[str, None]] = {}
+    skipped = Counter[str]()
+    node = None
+    for number, line in lines:
+        if header := _NODE.match(line):
+            kind, node, descriptions[node] = header.groups()
+            kinds[node] = kind
+        elif port := _PORT.match(line):
+            if node is None:
+                raise InputError(f"{path}, line {number}: port must follow a Switch or Ca; got {shown(line)}")
+            beside.setdefault(node, {})[port[1]] = None
+            beside.setdefault(port[1], {})[node] = None
+        elif re.match(r"\[\d+\]|(?:Switch|Ca)\s", line):
+            skipped["line of another form"] += 1
+    names = _names_of_switches({node: descriptions[node] for node, kind in kinds.items() if kind == "Switch"})
+    adapters = [node for node, kind in kinds.items() if kind == "Ca"]
+    level = _levels({leaf for node in adapters for leaf in beside.get(node, ()) if leaf in names}, beside, names)
+    uppers = {
+        names[one]: tuple(sorted(names[other] for other in beside.get(one, ()) if level.get(other, 0) == own + 1))
+        for one, own in level.items()
+    }
+    sideways = sum(level[one] == level.get(other) for one in level for other in beside[one]) // 2
+    skipped.update({"link between switches of one level": sideways} if sideways else {})
+    cables = []
+    for node in adapters:
+        host, _, nic = descriptions[node].partition(" ")
+        leafs = [names[one] for one in beside.get(node, ()) if one in names]
+        if not host or len(leafs) != 1:
+            skipped["adapter without a host's name, or not on one switch"] += 1
+            continue
+        cables.append((host, nic or None, leafs[0]))
+    leafs_of_host: dict[str, set[str]] = {}
+    for host, _, leaf in cables:
+        leafs_of_host.setdefault(host, set()).add(leaf)
+    # A host's adapters may be described as "node-0 HCA-1", which is no name of sysfs: one leaf for all needs none.
+    leaf_of: dict[Plug, str] = {
+        (host, None): next(iter(leafs)) for host, leafs in leafs_of_host.items() if len(leafs) == 1
+    }
+    leaf_of |= {(host, nic): leaf for host, nic, leaf in cables if nic is not None}
+    return Fabric(leaf_of, {one: ups for one, ups in uppers.items() if ups}, dict(skipped))
+
+
+def _names_of_switches(descriptions: Mapping[str, str]) -> dict[str, str]:
+    """Name switches as people do; those whose name is not their own by their GUID."""
+    found = {node: _OF_SWITCH.match(text) for node, text in descriptions.items()}
+    short = {node: own[1].strip() for node, own in found.items() if own is not None}
+    counts = Counter(short.values())
+    return {node: short[node] if counts[short.get(node, "")] == 1 else node for node in descriptions}
+
+
+def _levels(leafs: set[str], beside: Mapping[str, Mapping[str, None]], switches: Mapping[str, str]) -> dict[str, int]:
+    """Return how far each switch is from the nearest leaf."""
+    level = dict.fromkeys(sorted(leafs), 0)
+    waiting = list(level)
+    for one in waiting:  # grows as it goes
+        for other in beside[one]:
+            if other in switches and other not in level:
+                level[other] = level[one] + 1
+                waiting.append(other)
+    return level
