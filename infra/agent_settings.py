@@ -59,6 +59,16 @@ class GpusTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventsTable:
+    """``[events]``."""
+
+    enabled: bool = key(True, "Publish what devices report: XIDs, links and their errors, PCIe, lack of memory")
+    kernel_log: Path | None = key(
+        Path("/dev/kmsg"), "The kernel's log: a device as this one, or a text file that is appended to"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolTable:
     """``[spool]``."""
 
@@ -113,6 +123,7 @@ class AgentFile:
     agent: NodeTable = field(default_factory=NodeTable)
     nics: NicsTable = field(default_factory=NicsTable)
     gpus: GpusTable = field(default_factory=GpusTable)
+    events: EventsTable = field(default_factory=EventsTable)
     spool: SpoolTable = field(default_factory=SpoolTable)
     metrics: MetricsTable = field(default_factory=MetricsTable)
     ranks: tuple[RankTable, ...] = ()
@@ -120,7 +131,7 @@ class AgentFile:
 
 
 TABLES: Final[Mapping[str, type]] = {
-    "agent": NodeTable, "nics": NicsTable, "gpus": GpusTable, "spool": SpoolTable, "metrics": MetricsTable,
+    "agent": NodeTable, "nics": NicsTable, "gpus": GpusTable, "events": EventsTable, "spool": SpoolTable, "metrics": MetricsTable,
 }  # fmt: skip
 ARRAYS: Final = ("ranks", "sources")
 

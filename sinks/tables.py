@@ -20,7 +20,7 @@ from irregulars.messages.bounds import usable_rows
 from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Verdict
 from irregulars.messages.opinions import Opinion
 from irregulars.messages.reasons import Step, encode_reasons
-from irregulars.messages.records import NUMERICS, PATHS, THROTTLE_REASONS, UNKNOWN, Batch
+from irregulars.messages.records import EVENT_KINDS, NUMERICS, PATHS, THROTTLE_REASONS, UNKNOWN, Batch
 from irregulars.sinks.advice import name_step
 from irregulars.validation import LARGEST
 
@@ -154,6 +154,16 @@ TABLES: Final[Mapping[str, TableFormat]] = {
         ),
         key=("job", "attempt", "rank", "device", "sampled_at"),
     ),
+    "events": TableFormat(
+        _schema(
+            {
+                "job": pa.string(), "attempt": pa.int64(), "rank": pa.uint32(), "host": pa.string(),
+                "device": pa.string(), "kind": pa.string(), "detail": pa.string(), "reported_at": _TIME,
+            },
+            {"code": pa.int64()},
+        ),
+        key=("job", "attempt", "rank", "host", "device", "kind", "reported_at", "detail"),
+    ),
     "verdicts": TableFormat(
         _schema(
             {
@@ -227,7 +237,14 @@ def table_of_opinions(opinions: Sequence[Opinion]) -> pa.Table:
     return _rows("feedback", rows)
 
 
-SAMPLES: Final = ("bandwidth", "gpu_health")  # topics whose batches become rows of the table of that name as they are
+SAMPLES: Final = (
+    "bandwidth",
+    "gpu_health",
+    "events",
+)  # topics whose batches become rows of the table of that name as they are
+
+
+_NAMED: Final = frozenset({"device", "host", "detail"})
 
 
 def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
@@ -243,14 +260,17 @@ def table_of_samples(batches: Sequence[Batch]) -> pa.Table:
         "job": np.repeat(np.array([batch.header.job for batch in batches], dtype=object), counts),
         "attempt": np.repeat([batch.header.attempt for batch in batches], counts),
         "rank": np.repeat([batch.header.rank for batch in batches], counts),
-        "device": np.concatenate([_decoded(batch.columns["device"], batch.header.names) for batch in batches]),
         "start_ns": values["time_ns"],
     }
+    for column in _NAMED.intersection(values):
+        values[column] = np.concatenate([_decoded(one.columns[column], one.header.names) for one in batches])
     is_usable = usable_rows(name, values)
     if is_usable is not None:
         values = {column: own[is_usable] for column, own in values.items()}
     if name == "bandwidth":
         values["path"] = _decoded(values["path"], PATHS)
+    elif name == "events":
+        values["kind"] = _decoded(values["kind"], EVENT_KINDS)
     else:
         # The names of each mask's bits, as ``power_cap, thermal``; empty: none; None: not known.
         masks = values["throttle_reasons"]
@@ -362,7 +382,7 @@ def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 
 
 # The columns of the pipeline, where the database calls them otherwise.
-_SOURCES: Final = {"started_at": "start_ns", "sampled_at": "start_ns"}
+_SOURCES: Final = dict.fromkeys(("started_at", "sampled_at", "reported_at"), "start_ns")
 
 
 def _columns(name: str, job: str, columns: Columns) -> pa.Table:

@@ -98,6 +98,16 @@ class Likelihoods:
         "Least chance of a collective with members that log nothing.",
         "formula: for all that is known it waited for them, or not")  # fmt: skip
 
+    # --- what devices reported (`reported.py`) ------------------------------------------------------------------------
+
+    reported_error: float = threshold(10.0, "times as likely",
+        "The suspect's device reported an error before the cause was first seen.",
+        "chosen: far less than the rates say (Meta: 6.5 failures per 1,000 node-days, so 5e-5 in ten minutes on a "
+        "healthy node), since errors are also reported by devices that go on as before")  # fmt: skip
+    reported_degraded: float = threshold(3.0, "times as likely",
+        "It reported that its clocks are held down, or that its link's error counters grow.",
+        "chosen: less than an error, since clocks are often held down under load, and links correct errors")  # fmt: skip
+
     # --- other evidence ---------------------------------------------------------------------------------------------
 
     steady_if_link: float = threshold(3.0, "times as likely as by chance",
@@ -124,6 +134,8 @@ class Likelihoods:
 
 
 LIKELIHOODS: Final = Likelihoods()
+SUREST: Final = 0.99
+"""No suspect is said to be more probable: what was not thought of is in none of the likelihoods."""
 
 Suspects = tuple[tuple[Device, float], ...]  # devices with the probability of each, best first; alternatives
 

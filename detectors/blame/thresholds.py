@@ -45,6 +45,17 @@ class BlameThresholds:
         "If the likeliest switch has less, a slow communicator accuses none.",
         "chosen: the uplinks of all leafs carry the same of a ring, and chance alone would choose one of them")  # fmt: skip
 
+    # --- what devices reported (`reported.py`) ------------------------------------------------------------------------
+
+    events_before_s: float = threshold(600.0, "s before the cause was first seen",
+        "An event that is older is not named.", "chosen: the join rule of facts on device causes, ten minutes")  # fmt: skip
+    events_after_s: float = threshold(10.0, "s after the cause was first seen",
+        "An event that is younger weighs nothing, since it may follow from the fault.",
+        "chosen: clocks of hosts and the kernel's log may be late by seconds")  # fmt: skip
+    sympathetic_s: float = threshold(10.0, "s",
+        "XIDs of one GPU within this are told as one, with those that follow.",
+        "chosen: the driver reports what follows from an error within seconds")  # fmt: skip
+
     # --- who is late, and with whom (`work_causes.py`) --------------------------------------------------------------
 
     late_share: float = threshold(0.5, _LATENESS,

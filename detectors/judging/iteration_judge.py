@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.blame.reported import EventLog, with_events
 from irregulars.detectors.irregular.late_rank import Late, LatenessState, LatenessWatch, latest_ranks
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.irregular.window import IterationWindow, WindowState
@@ -40,6 +41,7 @@ from irregulars.detectors.verdicts.custom_verdicts import Moment
 from irregulars.detectors.verdicts.reasons import steps_of
 from irregulars.detectors.verdicts.tracker import TrackerState, VerdictTracker
 from irregulars.messages.announcements import Announcement
+from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.reasons import Step
 from irregulars.settings import JudgeSettings
@@ -74,6 +76,7 @@ class JudgeState:
     say: SayState | None
     open_hangs: tuple[OpenHang, ...]
     numerics: NumericsState | None = None
+    events: tuple[DeviceEvent, ...] = ()
 
 
 class _Answer(NamedTuple):
@@ -109,6 +112,7 @@ class IterationJudge:
         self._review = StandingReview()
         self._hangs = HangWatch()
         self._open_hangs = OpenHangs()
+        self._events = EventLog()
         self._judged = 0  # iterations of training
         self._last: int | None = None  # number of the last iteration
 
@@ -125,7 +129,7 @@ class IterationJudge:
     def successor(self, settings: JudgeSettings) -> IterationJudge:
         """Return the judge of the iterations to come, in which ranks have other places: it has all to learn anew."""
         judge = IterationJudge(self.job, self.attempt, settings)
-        judge._reader.traffic, judge._last = self.traffic, self._last
+        judge._reader.traffic, judge._last, judge._events = self.traffic, self._last, self._events
         return judge
 
     def follow(self, settings: JudgeSettings) -> None:
@@ -145,6 +149,10 @@ class IterationJudge:
     def add_late(self, rows: IterationRows) -> None:
         """Take in the rows of ranks that came after their iteration was judged without them."""
         self._hangs.add_late(rows)
+
+    def note_events(self, events: Sequence[DeviceEvent]) -> None:
+        """Take in what devices and hosts reported."""
+        self._tracker.note_events(self._events.add(events))
 
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
@@ -206,6 +214,8 @@ class IterationJudge:
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return the new judgements, oldest first, and forget them; reasons get δ, which changes between calls."""
+        events = self._events.state()
+        self._log.verdicts = [with_events(one, events) for one in self._log.verdicts]
         self._log.verdicts = [
             one
             if one.explanation is None
@@ -414,6 +424,7 @@ class IterationJudge:
             say=self._say.state(),
             open_hangs=self._open_hangs.open,
             numerics=self._numerics.state(),
+            events=self._events.state(),
         )
 
     @classmethod
@@ -439,4 +450,5 @@ class IterationJudge:
         judge._panel.restore(state.detectors)
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         judge._numerics = NumericsJudge(state.job, state.attempt, state.numerics)
+        judge._events = EventLog(state.events)
         return judge

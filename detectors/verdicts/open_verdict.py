@@ -53,6 +53,7 @@ class OpenVerdict:
     severity: str = "note"  # the worst that was said (`messages.judgements.SEVERITIES`)
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
+    has_news: bool = False  # whether a suspect's device reported something since the newest revision
 
     def __post_init__(self) -> None:
         self.kept = deque(self.kept, _KEPT)
@@ -161,8 +162,8 @@ class OpenVerdict:
 
     @property
     def has_changed(self) -> bool:
-        """Whether kind or first suspect have changed since the last published revision."""
-        return (self.cause.kind, self.first_device) != self.said
+        """Whether kind, first suspect or what devices reported have changed since the last published revision."""
+        return self.has_news or (self.cause.kind, self.first_device) != self.said
 
     @property
     def has_grown(self) -> bool:
@@ -175,6 +176,7 @@ class OpenVerdict:
         self.severity = severity
         self.said = (self.cause.kind, self.first_device)
         self.said_lost_ns = self.lost_ns
+        self.has_news = False
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

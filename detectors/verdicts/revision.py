@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from irregulars.detectors.blame.likelihoods import Suspects, calibrated
+from irregulars.detectors.blame.likelihoods import SUREST, Suspects, calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
@@ -96,7 +96,6 @@ def _hang_probability(hang: Hang) -> float:
 
 
 _SPINES_SHOWN: Final = 4  # equal ones: lines of a verdict
-SUREST: Final = 0.99  # no suspect is said to be more probable: what was not thought of is in none of the likelihoods
 
 
 def _suspects(found: Suspects, topology: Topology) -> tuple[Suspect, ...]:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from irregulars.detectors.blame.causes import Cause, is_sure
 from irregulars.detectors.blame.observation import Observation
+from irregulars.detectors.blame.reported import is_about
 from irregulars.detectors.blame.what_if import Recoveries, Recovery, WhatIf, recovered_ratio
 from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.path.find_hang import Hang
@@ -22,6 +23,7 @@ from irregulars.detectors.verdicts.severity import severity_now
 from irregulars.detectors.verdicts.single_spikes import SpikeWatch, clear_cause
 from irregulars.detectors.verdicts.suspicions import Suspicion, Suspicions
 from irregulars.detectors.verdicts.thresholds import VERDICTS
+from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.judgements import Verdict
 from irregulars.settings import SeverityLimits
 
@@ -127,6 +129,12 @@ class VerdictTracker:
     def is_quiet(self, late_ns: Mapping[int, float]) -> bool:
         """Whether verdicts are open, and lateness alone shows that none of their causes is there."""
         return bool(self._open) and all(verdict.is_absent(late_ns) for verdict in self._open)
+
+    def note_events(self, events: Sequence[DeviceEvent]) -> None:
+        """Have open verdicts told again whose suspects' devices reported something."""
+        for verdict in self._open:
+            ranks = {rank for device, _ in verdict.cause.suspects for rank in device.ranks}
+            verdict.has_news |= any(is_about(one, ranks) for one in events)
 
     def review_standing(
         self, causes: Sequence[Cause], reviewed: Sequence[Observation], history: History, topology: Topology

@@ -81,7 +81,7 @@ ALIVE_S: Final = 30.0
 
 LATE_S: Final = 60.0
 BEHIND_S: Final = 300.0  # age of unread messages that is a page, as in the alert IrregularsBehind
-FIRST_HOP: Final = ("commops", "iterations", "heartbeats", "bandwidth", "gpu_health", "jobs")
+FIRST_HOP: Final = ("commops", "iterations", "heartbeats", "bandwidth", "gpu_health", "events", "jobs")
 
 
 def check_workers(seen: KafkaFacts, own_release: str) -> Iterator[Finding]:

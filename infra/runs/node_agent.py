@@ -22,6 +22,8 @@ from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
 from irregulars.producers.importers.fabric import Fabric, read_fabric
 from irregulars.producers.node.device_source import DeviceSource, Feed
+from irregulars.producers.node.events import NodeEvents
+from irregulars.producers.node.kernel_log import Devices, KernelLog
 from irregulars.producers.node.metrics import AgentState, serve_metrics
 from irregulars.producers.node.nic_feed import NicFeed, NicSampler
 from irregulars.producers.node.node_source import NodeSource
@@ -83,13 +85,24 @@ class _Devices:
         if file.nics.enabled:
             sampler = NicSampler(file.nics.period_ms / 1000)
             feeds.append(NicFeed(self.roster, partial(find_nic, sysfs=sysfs), sampler))
+        events = _events(file, self.roster)
         if self.gpu_count == 0:
-            self.source = DeviceSource(feeds, owners=lambda: self.roster.owners)
+            self.source = DeviceSource(feeds, owners=lambda: self.roster.owners, events=events)
             return
         from irregulars.producers.node.gpu import GpuFeed
 
         gpus = GpuFeed(self.roster, file.gpus.period_s)
-        self.source = DeviceSource([*feeds, gpus], gpus.take_health, owners=lambda: self.roster.owners)
+        self.source = DeviceSource([*feeds, gpus], gpus.take_health, owners=lambda: self.roster.owners, events=events)
+
+
+def _events(file: AgentFile, roster: Roster) -> NodeEvents | None:
+    if not file.events.enabled:
+        return None
+    sysfs, path = file.agent.sysfs, file.events.kernel_log
+    gpus = {index: place.path[-1] for index, place in find_gpus(sysfs).items()}
+    nics = {name: nic.place.path[-1] for name, nic in find_nics(sysfs).items() if nic.place is not None}
+    log = None if path is None else KernelLog(path)
+    return NodeEvents(roster, file.agent.host or socket.gethostname(), Devices(gpus, nics), sysfs, log)
 
 
 def _fabric(path: Path | None) -> Fabric | None:

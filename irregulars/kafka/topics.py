@@ -77,6 +77,7 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Topic("bandwidth", "group", retention_ms=2 * DAY_MS, **_OF_RANKS),
         Topic("iterations", "group", **_OF_RANKS),
         Topic("gpu_health", "group", "agent", "worker", retention_ms=2 * DAY_MS, is_parted_by_rank=True),
+        Topic("events", "group", retention_ms=30 * DAY_MS, **_OF_RANKS),
         Topic("heartbeats", "group", retention_ms=DAY_MS, **_OF_RANKS),
         Topic("rank_snapshots", "group", is_parted_by_rank=True, **_COMPACTED),
         Topic("evidence", "job", "worker", "worker"),

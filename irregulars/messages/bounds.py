@@ -82,6 +82,7 @@ BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
         "ecc_uncorrected": _COUNT,
         "xid": Bound(0, (1 << 31) - 1),
     },
+    "events": {"time_ns": _TIME, "code": Bound(-LARGEST, LARGEST)},
     "evidence": {
         "attempt": Bound(-LARGEST, LARGEST),  # below 0: the numbers that stand for starts
         "rank": Bound(0, MAX_RANK),

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement, decode_announcement, encode_announcement
 from irregulars.messages.arrow_limits import require_bounded
 from irregulars.messages.bounds import BOUNDS, Bound
+from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.ragged import Ragged, concatenate_ragged
 from irregulars.messages.records import (
     NUMERICS,
@@ -177,7 +178,7 @@ class Evidence(EvidenceRows):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One rank came (``announcement`` is given) or went (``reason`` is given).
+    """One rank came (``announcement`` is given), went (``reason`` is given), or its devices reported ``events``.
 
     Of a start that is over, the reason `GOES_ON` says that rows of it come that are younger than the next start.
     """
@@ -189,6 +190,7 @@ class Membership:
     reason: str | None = None
     start: str | None = None
     since_ns: int | None = None  # of the place from which it went
+    events: tuple[DeviceEvent, ...] = ()  # that its devices and its host reported
 
 
 GOES_ON: Final = "goes on"
@@ -271,6 +273,7 @@ def _encode_members(job: str, members: Sequence[Membership]) -> bytes:
                 if member.announcement is None
                 else json.loads(encode_announcement(member.announcement)),
             }
+            | ({"events": [asdict(one) for one in member.events]} if member.events else {})
         )
         for member in members
     ]
@@ -287,6 +290,7 @@ class _Member:
     reason: Label | None = None
     start: Name | None = None
     since_ns: Count | None = None
+    events: tuple[DeviceEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +305,9 @@ def _decode_member(job: str, member: _Member) -> Membership:
     said = None if announcement is None else (announcement.job, announcement.attempt, announcement.rank)
     if said not in (None, (job, member.attempt, member.rank)):
         raise RecordError(f"announcement of {(job, member.attempt, member.rank)} must be its own; got that of {said}")
-    return Membership(job, member.attempt, member.rank, announcement, member.reason, member.start, member.since_ns)
+    return Membership(
+        job, member.attempt, member.rank, announcement, member.reason, member.start, member.since_ns, member.events
+    )
 
 
 def _encode_rows(evidence: Evidence) -> bytes:

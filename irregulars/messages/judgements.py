@@ -121,7 +121,9 @@ class Verdict:
         values |= {name: None for name in _MAY_BE_UNKNOWN if not math.isfinite(values[name])}
         values["suspects"] = [{**asdict(s), "ranks": list(s.ranks)} for s in self.suspects]
         if self.explanation is not None:
-            values["explanation"] |= {name: list(values["explanation"][name]) for name in ("path", "considered")}
+            values["explanation"] |= {
+                name: list(values["explanation"][name]) for name in ("path", "considered", "reported")
+            }
         for name in ("detector", "thresholds", "lasted_s", "explanation"):
             if values[name] is None:
                 del values[name]

@@ -62,6 +62,19 @@ class Considered:
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """One event that the first suspect's device or host reported."""
+
+    time_ns: Integer  # ns since the epoch
+    rank: Rank
+    kind: Name  # one of `records.EVENT_KINDS`
+    device: Name | None  # None: the host
+    code: Integer | None = None
+    detail: Name | None = None
+    times: Count = 1  # how often it was reported
+
+
+@dataclass(frozen=True, slots=True)
 class Reasons:
     """Why a verdict is as it is; `Verdict.explanation`."""
 
@@ -74,6 +87,7 @@ class Reasons:
     delta: Number | None = None  # the δ in force
     path: tuple[Step, ...] = ()  # from the symptom to the cause, at most `MOST_STEPS`; empty: no operators were read
     considered: tuple[Considered, ...] = ()  # alternatives to the first suspect
+    reported: tuple[Reported, ...] = ()  # what its device reported, the weightiest first
 
     @property
     def ranks(self) -> set[int]:

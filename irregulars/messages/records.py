@@ -145,11 +145,28 @@ THROTTLE_REASONS: Final = (
 )  # fmt: skip
 """Reasons for which a GPU's clocks are below their highest; bit n of NVML's mask is reason n."""
 
+EVENT_KINDS: Final = (
+    "xid", "ecc", "throttle", "link_down", "link_up", "link_errors", "pcie", "out_of_memory", "process_exit", "node_state",
+)  # fmt: skip
+"""What nodes and devices report; a column ``kind`` holds indices into this tuple."""
+
+EVENTS: Final = pa.schema(
+    [
+        pa.field("time_ns", pa.int64(), nullable=False),
+        pa.field("kind", pa.uint8(), nullable=False),  # index into EVENT_KINDS
+        # host, device, detail: Indices into the header's `names`; an empty name: not known, or the host itself
+        pa.field("host", pa.uint16(), nullable=False),
+        pa.field("device", pa.uint16(), nullable=False),
+        pa.field("code", pa.int64()),  # an XID's number, a counter's growth, an exit status
+        pa.field("detail", pa.uint16(), nullable=False),
+    ]
+)
+
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {"commops": COMMOPS, "bandwidth": BANDWIDTH, "iterations": ITERATIONS}
 """The batches that a trace directory holds, and judgement reads."""
 
-BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HEALTH}
-"""All that travels as batches: ``gpu_health`` is for people, beside a verdict."""
+BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HEALTH, "events": EVENTS}
+"""All that travels as batches: no iteration waits for ``gpu_health``, which is for people, and ``events``."""
 
 
 # How nullable integers become numpy: `float` where arithmetic is done on the value itself, `int` where it is a name
@@ -169,10 +186,15 @@ def _field(one: pa.Field) -> Field:
     return Field(one.name, one.type, kind, (int(limits.min), int(limits.max)), one.nullable, in_numpy, unknown)
 
 
-CODED: Final = ("communicator", "device")  # columns that hold indices into the names of a header
+CODED: Final = ("communicator", "device", "host", "detail")  # columns that hold indices into the names of a header
 _NOT_SENT: Final = ("schema", "group")  # the one stands beside the header, the other in that of a bundle
 
-_LIMITS: Final = {"operator": len(OPERATORS), "path": len(PATHS), **dict.fromkeys(CODED, None)}
+_LIMITS: Final = {
+    "operator": len(OPERATORS),
+    "path": len(PATHS),
+    "kind": len(EVENT_KINDS),
+    **dict.fromkeys(CODED, None),
+}
 _CODES: Final[Mapping[str, tuple[tuple[str, int | None], ...]]] = {
     name: tuple((column, _LIMITS[column]) for column in schema.names if column in _LIMITS)
     for name, schema in BATCH_SCHEMAS.items()

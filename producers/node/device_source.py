@@ -6,12 +6,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
 from irregulars.messages.announcements import Heartbeat, SourceProgress
+from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.records import GPU_HEALTH, UNKNOWN, Batch
 from irregulars.producers.node.roster import Owner
 from irregulars.producers.publishing.sources import Record, take_records
@@ -53,12 +54,26 @@ class Feed(Protocol):
         """Stop sampling; called once at least, and a second time does nothing."""
 
 
+class EventFeed(Protocol):
+    """Gives what devices report to a `DeviceSource`; see `producers.node.events.NodeEvents`."""
+
+    def take(self) -> list[tuple[Owner, DeviceEvent]]:
+        """Return the events since the last call. Never blocks."""
+
+    def of_health(self, samples: Iterable[HealthSample]) -> Iterable[tuple[Owner, DeviceEvent]]:
+        """Return the events in new states of GPUs."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
 class DeviceSource:
     """Gathers samples of feeds into batches of ``bandwidth`` and ``gpu_health``.
 
     `health`: returns states of GPUs; None: they are not sampled. `batch_s`, `health_s`: seconds for which samples,
     and states, are gathered for one batch. `owners`: ranks whose devices are sampled: their watermark of
-    ``bandwidth`` moves on also where a device gives no samples, since an iteration waits for it.
+    ``bandwidth`` moves on also where a device gives no samples, since an iteration waits for it. `events`: what devices
+    report; None: that is not asked.
     """
 
     def __init__(
@@ -70,7 +85,9 @@ class DeviceSource:
         owners: Callable[[], Iterable[Owner]] = tuple,
         clock_s: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
+        events: EventFeed | None = None,
     ) -> None:
+        self._events = events
         self._feeds, self._health = feeds, health or (lambda: [])
         self._batch_s, self._clock_s = batch_s, clock_s
         self._next_s = clock_s() + batch_s
@@ -91,8 +108,11 @@ class DeviceSource:
         if is_health_due:
             self._next_health_s = now_s + self._health_s
             until_ns = self._now_ns() - _LAG_NS
-            for owner, samples in _by_owner(self._health()).items():
+            states = self._health()
+            for owner, samples in _by_owner(states).items():
                 self._add("gpu_health", owner, until_ns, *_health(samples))
+            if self._events is not None:
+                self._add_events(self._events.of_health(states))
         return take_records(self._ready, max_records)
 
     def position(self) -> str:
@@ -106,10 +126,23 @@ class DeviceSource:
 
     def close(self) -> None:
         """Stop sampling."""
-        for feed in self._feeds:
+        for feed in (*self._feeds, *([self._events] if self._events is not None else [])):
             feed.close()
 
+    def _add_events(self, events: Iterable[tuple[Owner, DeviceEvent]]) -> None:
+        """Add events, which no watermark holds back: a log may tell late what it tells."""
+        own: dict[Owner, list[DeviceEvent]] = {}
+        for owner, event in events:
+            own.setdefault(owner, []).append(event)
+        for owner, found in own.items():
+            key = ("events", owner)
+            header = replace(owner.header("events", self._rows[key], 0, ()), watermark_ns=None)
+            self._ready.append(batch_of(found, header))
+            self._rows[key] += len(found)
+
     def _gather(self) -> None:
+        if self._events is not None:
+            self._add_events(self._events.take())
         sampled = _by_owner(s for feed in self._feeds for s in feed.take())
         until_ns = self._now_ns() - _LAG_NS
         back_ns = max(self._watermarks_ns.values(), default=until_ns) - until_ns

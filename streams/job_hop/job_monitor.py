@@ -141,6 +141,7 @@ class JobMonitor:
                 elif row.attempt == self._attempt:
                     if row.announcement is not None and self._roster.announce(row.announcement):
                         self._announced.append(row.announcement)
+                    self._judge.note_events(row.events)
                     if row.reason is not None:
                         self._roster.end(row.rank, row.reason, row.since_ns)
             else:

@@ -23,7 +23,7 @@ from irregulars.streams.rank_hop.thresholds import RANK_HOP
 MOST_LOST_ROWS: Final = 1 << 40
 """Rows that can be lost between two batches of a rank: a million a second, for twelve days."""
 
-UNAWAITED: Final = ("gpu_health",)  # sources that no iteration waits for: judgement does not read them
+UNAWAITED: Final = ("gpu_health", "events")  # sources that no iteration waits for
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from irregulars.messages.announcements import (
     encode_announcement,
 )
 from irregulars.messages.bounds import usable_rows
+from irregulars.messages.device_events import DeviceEvent, events_of
 from irregulars.messages.evidence import Membership
 from irregulars.messages.records import PHASE_UNKNOWN, UNKNOWN, Batch
 from irregulars.settings import JudgeSettings
@@ -68,6 +69,7 @@ class RankAttempt:
         self._progress = PlausibleProgress()
         self._pending = PendingRows()
         self._samples = NicSamples(announcement.nic)
+        self._events: list[DeviceEvent] = []  # of its devices; drained before each state is taken
         self._heartbeat: Heartbeat | None = None
         self._applied: Heartbeat | None = None  # the one whose rows have all arrived
         self._grace = WaitingTimer(settings.grace_s)
@@ -113,6 +115,8 @@ class RankAttempt:
             self._arrivals.lost_rows += self._pending.add_iterations(part.iterations)
         elif part.schema == "bandwidth":
             self._arrivals.lost_rows += self._samples.add(part)
+        elif part.schema == "events":
+            self._events += events_of(part.batch())
         elif not part.summary.is_usable:  # states of GPUs, which the sink stores
             columns = part.batch().columns
             self._usable(columns, usable_rows(part.schema, columns))
@@ -153,17 +157,25 @@ class RankAttempt:
         """Apply a heartbeat whose rows have arrived, then close the iterations that are complete."""
         if self.is_ended:
             return []
+        events = self._take_events()
         beat = self._heartbeat
         if beat is not None and beat is not self._applied:
             if self._arrivals.apply(beat.sources, self.announcement.sources):
                 self._applied = beat
             if self._applied is beat and beat.state == "ended":
-                return self.end(beat.reason or "ended")
+                return [*events, *self.end(beat.reason or "ended")]
         until_ns = self._arrivals.complete_until_ns(self.announcement.sources)
         has_rows = self._has_iteration_rows
         if until_ns is None or until_ns < self._pending.first_close_ns(by_rows=has_rows, by_operators=not has_rows):
+            return events
+        return [*events, *self._close_through(newest_closed(self._closing_times(), until_ns))]
+
+    def _take_events(self) -> Closed:
+        own, events = self.announcement, tuple(self._events)
+        self._events = []
+        if not events:
             return []
-        return self._close_through(newest_closed(self._closing_times(), until_ns))
+        return [Membership(own.job, own.attempt, own.rank, start=own.start, since_ns=own.since_ns, events=events)]
 
     def tick(self, now_s: float, until_s: float) -> Closed:
         """Close iterations that have waited for longer than the grace, by the times that `RankMonitor.tick` explains.

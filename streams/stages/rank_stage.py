@@ -46,8 +46,8 @@ from irregulars.streams.stages.stream_time import ProgressLog, StreamTime
 from irregulars.streams.stages.word_log import ReadWords, WordLog
 
 T = TypeVar("T")
-RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats")
-_SAMPLES: Final = ("bandwidth", "gpu_health")
+RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "events", "heartbeats")
+_SAMPLES: Final = ("bandwidth", "gpu_health", "events")
 _MOST_ROWS: Final = 1 << 17
 """Monitors are drained once so many rows have gone into them: longer rounds were measured to be slower."""
 _MOST_MESSAGES: Final = 512  # or so many messages: those of hosts are small, and a drain has its price for each rank

@@ -311,6 +311,27 @@ TTL stored_at + INTERVAL 7 DAY
 SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'State of GPUs: clocks, throttling, power, errors';
 
+-- What nodes and devices reported: a few rows a day of each host; kept 90 days.
+CREATE TABLE IF NOT EXISTS events
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    attempt Int64 COMMENT 'Start number of the job',
+    rank UInt32 COMMENT 'Global rank that uses the device, or one on the host',
+    host LowCardinality(String) COMMENT 'Host; empty: not known',
+    device LowCardinality(String) COMMENT 'Name on its host, for example gpu3 or mlx5_0; empty: the host itself',
+    kind LowCardinality(String) COMMENT 'xid, ecc, throttle, link_down, link_up, link_errors, pcie, out_of_memory, process_exit or node_state',
+    code Nullable(Int64) COMMENT 'Number of an XID, growth of a counter, exit status; NULL: none' CODEC(T64, ZSTD),
+    detail String COMMENT 'What more is known' CODEC(ZSTD),
+    reported_at DateTime64(9, 'UTC') COMMENT 'When it was reported' CODEC(DoubleDelta, ZSTD),
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree
+PARTITION BY toStartOfMonth(reported_at)
+ORDER BY (job, attempt, rank, host, device, kind, reported_at, detail)
+TTL stored_at + INTERVAL 90 DAY
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
+COMMENT 'What nodes and devices reported: XIDs, memory errors, links, PCIe, lack of memory, ended processes';
+
 -- How the NICs were used while operators ran, of iterations that were looked into: see infra/docs/judgement.md#bandwidth-of-nics. Some
 -- four rows per rank and such iteration; kept 30 days.
 CREATE TABLE IF NOT EXISTS behaviour_patterns

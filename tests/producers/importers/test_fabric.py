@@ -87,7 +87,11 @@ def place(fabric: Fabric, host: str | None, nic: str | None, switch: str | None 
 
 def test_a_table_tells_nics_and_spines(tmp_path: Path) -> None:
     fabric = fabric_of(TABLE, tmp_path)
-    assert fabric.leaf_of == {("node-0", "mlx5_0"): "leaf-1", ("node-0", "mlx5_1"): "leaf-2", ("node-1", None): "leaf-1"}
+    assert fabric.leaf_of == {
+        ("node-0", "mlx5_0"): "leaf-1",
+        ("node-0", "mlx5_1"): "leaf-2",
+        ("node-1", None): "leaf-1",
+    }
     assert (fabric.above, fabric.skipped) == (SPINES, {})
 
 

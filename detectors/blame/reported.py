@@ -1,0 +1,166 @@
+"""What devices reported is evidence beside the times: it moves probabilities, and opens no verdict by itself.
+
+An event counts if it is of the suspect's device, or of its host as a whole, and came at most `events_before_s` before
+the cause was first seen. What came later may follow from the fault, or from people who act on it: it is named, and
+weighs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from irregulars.detectors.blame.likelihoods import LIKELIHOODS, SUREST
+from irregulars.detectors.blame.thresholds import BLAME
+from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.reasons import Reported
+from irregulars.messages.xids import SYMPATHETIC, class_of_xid
+from irregulars.words import duration
+
+_KEPT: Final = 512  # events of a job: of thousands of hosts with one storm the newest tell most
+_NAMED: Final = 3  # of a verdict: the rest is counted
+_OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
+_OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
+_NOT_THE_DEVICE: Final = frozenset({"process_exit", "node_state", "link_up"})
+_DEGRADED: Final = frozenset({"throttle", "link_errors"})
+_WORKERS: Final = ("gpu", "host")
+
+
+class EventLog:
+    """The newest events of a job; one that comes twice counts once."""
+
+    def __init__(self, events: Iterable[DeviceEvent] = ()) -> None:
+        self._events = deque(events, _KEPT)
+
+    def add(self, events: Iterable[DeviceEvent]) -> tuple[DeviceEvent, ...]:
+        """Take in events; return those that are new."""
+        known = set(self._events)
+        new = tuple(dict.fromkeys(one for one in events if one not in known))
+        self._events.extend(new)
+        return new
+
+    def state(self) -> tuple[DeviceEvent, ...]:
+        """Everything that the constructor needs."""
+        return tuple(self._events)
+
+
+def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:
+    """Weigh the suspects of a verdict by what their devices reported, and name that in its evidence."""
+    if not events or not verdict.suspects or verdict.time_ns is None:
+        return verdict
+    onset_ns = verdict.time_ns - int((verdict.lasted_s or 0.0) * 1e9)
+    late_ns = math.inf if verdict.kind == "hang" else verdict.time_ns + BLAME.events_after_s * 1e9
+    near = [one for one in events if onset_ns - BLAME.events_before_s * 1e9 <= one.time_ns <= late_ns]
+    own = {suspect: [one for one in near if _is_of(one, suspect)] for suspect in verdict.suspects}
+    if not any(own.values()):
+        return verdict
+    until_ns = late_ns if verdict.kind == "hang" else onset_ns + BLAME.events_after_s * 1e9
+    weights = [max((_weight(e) for e in own[one] if e.time_ns <= until_ns), default=1.0) for one in verdict.suspects]
+    suspects = _weighed(verdict.suspects, weights)
+    told = _without_followers(own[next(one for one in own if _place(one) == _place(suspects[0]))])
+    reported = tuple(_reported(one) for one in told[:_NAMED])
+    text = "".join(f"; {_text(one, onset_ns)}" for one in told[:_NAMED])
+    more = f"; {len(told) - _NAMED} further events" if len(told) > _NAMED else ""
+    reasons = verdict.explanation and replace(verdict.explanation, reported=reported)
+    return replace(verdict, suspects=suspects, evidence=verdict.evidence + text + more, explanation=reasons)
+
+
+def is_about(event: DeviceEvent, ranks: Iterable[int]) -> bool:
+    """Whether an event may be about a device that carries these ranks: then its verdict is told again."""
+    return event.kind not in _NOT_THE_DEVICE and event.rank in ranks
+
+
+def _place(suspect: Suspect) -> tuple[object, ...]:
+    return suspect.device, suspect.ranks, suspect.switch
+
+
+def _is_of(event: DeviceEvent, suspect: Suspect) -> bool:
+    """Whether an event is of a suspect's device, or of what that hangs on: its host, or its bus."""
+    is_worker = suspect.device in _WORKERS
+    if event.kind in _OF_NETWORK if is_worker else event.kind in _OF_WORKERS:
+        return False
+    if not event.device or suspect.device == "host":
+        return event.rank in suspect.ranks or (suspect.device != "switch" and event.host == suspect.host != "")
+    return event.rank in suspect.ranks and suspect.device != "switch"
+
+
+def _weight(event: DeviceEvent) -> float:
+    """Return how many times likelier a device that reported this is to blame."""
+    if event.kind in _NOT_THE_DEVICE or (event.kind == "xid" and class_of_xid(event.code) == "application"):
+        return 1.0
+    return LIKELIHOODS.reported_degraded if event.kind in _DEGRADED else LIKELIHOODS.reported_error
+
+
+def _weighed(suspects: Sequence[Suspect], weights: Sequence[float]) -> tuple[Suspect, ...]:
+    """Return suspects by their new probabilities; those of another sort than the first stay behind it.
+
+    >>> one, other = (Suspect("gpu", rank, (rank,), 0.4) for rank in (0, 1))
+    >>> [(s.rank, round(s.probability, 2)) for s in _weighed((one, other), (1.0, 10.0))]
+    [(1, 0.87), (0, 0.09)]
+    """
+    nobody = max(1 - math.fsum(one.probability for one in suspects), 0.0)
+    odds = [one.probability * weight for one, weight in zip(suspects, weights, strict=True)]
+    total = math.fsum(odds) + nobody
+    found = [
+        replace(one, probability=round(min(own / total, SUREST), 4)) for one, own in zip(suspects, odds, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda one: (one.device != suspects[0].device, -one.probability)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    event: DeviceEvent
+    followers: tuple[int, ...] = ()  # numbers of XIDs that followed from it
+    times: int = 1
+
+
+def _without_followers(events: Sequence[DeviceEvent]) -> list[_Told]:
+    """Return events, the weightiest first: those that repeat once, and XIDs that follow from another with that one."""
+    found: list[_Told] = []
+    for one in sorted(events):
+        for at, known in enumerate(found):
+            before = known.event
+            if (before.kind, before.device) != (one.kind, one.device):
+                continue
+            if before.code == one.code or one.kind != "xid":
+                found[at] = replace(known, times=known.times + 1)
+                break
+            if one.time_ns - before.time_ns <= BLAME.sympathetic_s * 1e9:
+                is_turned = before.code in SYMPATHETIC and one.code not in SYMPATHETIC
+                first, last = (one, before) if is_turned else (before, one)
+                found[at] = _Told(first, (*known.followers, last.code or 0), known.times)
+                break
+        else:
+            found.append(_Told(one))
+    return sorted(found, key=lambda one: (-_weight(one.event), one.event))
+
+
+def _reported(told: _Told) -> Reported:
+    one = told.event
+    return Reported(one.time_ns, one.rank, one.kind, one.device or None, one.code, one.detail or None, told.times)
+
+
+_WORDS: Final = {
+    "ecc": "memory errors that were not corrected", "throttle": "clocks held down", "link_down": "link down",
+    "link_up": "link up again", "link_errors": "new link errors", "pcie": "errors on the PCIe bus",
+    "out_of_memory": "out of memory", "process_exit": "a process that ended", "node_state": "another state of the node",
+}  # fmt: skip
+
+
+def _text(told: _Told, onset_ns: float) -> str:
+    one = told.event
+    what = _WORDS.get(one.kind, "")
+    if one.kind == "xid":
+        known = class_of_xid(one.code)
+        what = f"XID {one.code}" + (f" ({known})" if known else "")
+        what += f", followed by {', '.join(map(str, told.followers))}" if told.followers else ""
+    elif one.detail:
+        what += f" ({one.detail})"
+    where = f"{one.device} of rank {one.rank}" if one.device else f"the host of rank {one.rank}"
+    away_s = (one.time_ns - onset_ns) / 1e9
+    when = f"{duration(abs(away_s) * 1e9)} {'after' if away_s > 0 else 'before'} it began"
+    return f"{where} reported {what}{f' {told.times} times' if told.times > 1 else ''}, {when}"

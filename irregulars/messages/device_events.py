@@ -1,0 +1,67 @@
+"""What nodes and devices reported: errors of GPUs and links, lack of memory, processes that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+
+from irregulars.messages.records import EVENT_KINDS, UNKNOWN, Batch, Header
+from irregulars.validation import Integer, Label, Rank, one_of
+
+MOST_TEXT: Final = 200  # characters of a detail: verdicts repeat it
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceEvent:
+    """One event. It belongs to a rank that uses the device, or one on the host where it is about the host."""
+
+    time_ns: Integer  # ns since the epoch, the host's own clock
+    rank: Rank
+    kind: Annotated[str, one_of(*EVENT_KINDS)]
+    host: Label = ""  # empty: that of the rank
+    device: Label = ""  # as in ``bandwidth`` and ``gpu_health`` (``gpu3``, ``mlx5_0``); empty: the host itself
+    code: Integer | None = None  # of an XID its number, of counters how much they grew, of a process its exit status
+    detail: Label = ""
+
+
+def events_of(batch: Batch) -> tuple[DeviceEvent, ...]:
+    """Return the rows of a batch of ``events``."""
+    names, columns = batch.header.names, batch.columns
+    rows = zip(
+        *(columns[name].tolist() for name in ("time_ns", "kind", "host", "device", "code", "detail")), strict=True
+    )
+    return tuple(
+        DeviceEvent(
+            time_ns, batch.header.rank, EVENT_KINDS[kind], names[host], names[device],
+            None if code == UNKNOWN else code, names[detail],
+        )
+        for time_ns, kind, host, device, code, detail in rows
+    )  # fmt: skip
+
+
+def columns_of(events: Sequence[DeviceEvent]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+    """Return the names that events hold, and the columns of ``events``, in order of time."""
+    events = sorted(events)
+    names = tuple(dict.fromkeys(text for one in events for text in (one.host, one.device, one.detail)))
+
+    def coded(texts: Iterable[str]) -> np.ndarray:
+        return np.array([names.index(text) for text in texts], np.uint16)
+
+    return names, {
+        "time_ns": np.array([one.time_ns for one in events], np.int64),
+        "kind": np.array([EVENT_KINDS.index(one.kind) for one in events], np.uint8),
+        "host": coded(one.host for one in events),
+        "device": coded(one.device for one in events),
+        "code": np.array([UNKNOWN if one.code is None else one.code for one in events], np.int64),
+        "detail": coded(one.detail for one in events),
+    }
+
+
+def batch_of(events: Sequence[DeviceEvent], header: Header) -> Batch:
+    """Return events of one rank as a batch; of the header all but the names is taken over."""
+    names, columns = columns_of(events)
+    own = {name: getattr(header, name) for name in Header.__slots__}
+    return Batch(Header(**{**own, "schema": "events", "names": names}), columns)

@@ -1,0 +1,152 @@
+"""What this node's devices report, as events of the ranks that use them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.records import THROTTLE_REASONS
+from irregulars.producers.node.device_source import HealthSample
+from irregulars.producers.node.kernel_log import Devices, KernelEvent, KernelLog
+from irregulars.producers.node.roster import Owner, Roster
+
+Event = tuple[Owner, DeviceEvent]
+
+_COUNTERS: Final = (
+    "counters/link_downed", "counters/link_error_recovery", "counters/symbol_error", "counters/port_rcv_errors",
+    "counters/excessive_buffer_overrun_errors", "counters/local_link_integrity_errors",
+    "hw_counters/rnr_nak_retry_err", "hw_counters/roce_slow_restart", "hw_counters/out_of_sequence",
+    "hw_counters/packet_seq_err",
+)  # fmt: skip
+"""Counters of a port of InfiniBand or RoCE that stand still while all is well."""
+_OF_INTERFACE: Final = ("statistics/rx_errors", "statistics/tx_errors", "statistics/rx_crc_errors")
+_SAME_NS: Final = 5_000_000_000  # an XID that is told twice within this is one
+_HELD_DOWN: Final = sum(
+    1 << bit
+    for bit, reason in enumerate(THROTTLE_REASONS)
+    if reason in ("hw_slowdown", "thermal", "hw_thermal", "hw_power_brake", "board_limit", "reliability")
+)
+"""Reasons that are no setting and no load: a power cap and idling are usual."""
+
+
+class NodeEvents:
+    """Gathers events of the ranks in the roster.
+
+    `kernel_log`: where the kernel's lines are; None: nowhere. `sysfs`: as `producers.node.sysfs`.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        host: str,
+        devices: Devices,
+        sysfs: Path,
+        kernel_log: KernelLog | None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._roster, self._host, self._devices, self._now_ns = roster, host, devices, now_ns
+        self._kernel_log = kernel_log
+        self._links = LinkWatch(sysfs)
+        self._held_down: dict[str, int] = {}  # by GPU, the reasons that were told
+        self._xids: dict[tuple[str, int | None], int] = {}  # when it was told last: NVML and the kernel both tell it
+
+    def take(self) -> list[Event]:
+        """Return what the kernel's log and the NICs tell since the last call. Never blocks."""
+        lines = self._kernel_log.take() if self._kernel_log is not None else []
+        found = [event for time_ns, line in lines for event in self._of_line(time_ns, line)]
+        for name, owner in self._roster.nics.items():
+            for kind, code, detail in self._links.look(name):
+                found.append((owner, self._event(owner, kind, name, code, detail, self._now_ns())))
+        return found
+
+    def of_health(self, samples: Iterable[HealthSample]) -> Iterator[Event]:
+        """Yield the events in states of GPUs: XIDs, memory errors that were not corrected, clocks that are held down."""
+        for one in samples:
+            for kind, name in (("xid", "xid"), ("ecc", "ecc_uncorrected")):
+                code = int(one.values.get(name) or 0)
+                if code > 0 and (kind != "xid" or self._is_first(one.device, code, one.time_ns)):
+                    yield one.owner, self._event(one.owner, kind, one.device, code, "", one.time_ns)
+            mask = int(one.values.get("throttle_reasons") or 0) & _HELD_DOWN
+            if "throttle_reasons" in one.values and mask != self._held_down.get(one.device, 0):
+                self._held_down[one.device] = mask
+                reasons = ", ".join(reason for bit, reason in enumerate(THROTTLE_REASONS) if mask >> bit & 1)
+                if mask:
+                    yield one.owner, self._event(one.owner, "throttle", one.device, None, reasons, one.time_ns)
+
+    def close(self) -> None:
+        """Close the kernel's log."""
+        if self._kernel_log is not None:
+            self._kernel_log.close()
+
+    def _of_line(self, time_ns: int, line: KernelEvent) -> Iterator[Event]:
+        """Yield an event of the rank that uses the device; what is about the host goes to one rank of each job."""
+        device = self._devices.name_of(line.device) if line.device else ""
+        if device is None:
+            return
+        if line.kind == "xid" and not self._is_first(device, line.code, time_ns):
+            return
+        owner = self._owner_of(device)
+        owners = [owner] if owner is not None else []
+        if not device:
+            owners = list({(one.job, one.attempt, one.start): one for one in self._roster.owners}.values())
+        for one in owners:
+            yield one, self._event(one, line.kind, device, line.code, line.detail, time_ns)
+
+    def _is_first(self, device: str, code: int | None, time_ns: int) -> bool:
+        before_ns = self._xids.get((device, code))
+        self._xids[device, code] = time_ns
+        return before_ns is None or abs(time_ns - before_ns) > _SAME_NS
+
+    def _owner_of(self, device: str) -> Owner | None:
+        gpu = re.fullmatch(r"gpu(\d+)", device)
+        return self._roster.nics.get(device) if gpu is None else self._roster.gpus.get(int(gpu[1]))
+
+    def _event(
+        self, owner: Owner, kind: str, device: str, code: int | None, detail: str, time_ns: int
+    ) -> DeviceEvent:
+        return DeviceEvent(time_ns, owner.rank, kind, self._host, device, code, detail)
+
+
+class LinkWatch:
+    """Watches the state and the error counters of NICs in sysfs."""
+
+    def __init__(self, sysfs: Path) -> None:
+        self._sysfs = sysfs
+        self._counts: dict[Path, int] = {}
+        self._is_up: dict[str, bool] = {}
+
+    def look(self, name: str) -> Iterator[tuple[str, int | None, str]]:
+        """Yield kind, code and detail of what happened to a NIC since the last call; nothing at the first."""
+        folder, state, counters = self._files(name)
+        text = _text(folder / state)
+        if text:
+            is_up = text.endswith(("ACTIVE", "up", "unknown"))
+            if is_up != self._is_up.setdefault(name, is_up):
+                self._is_up[name] = is_up
+                yield "link_up" if is_up else "link_down", None, text
+        for counter in counters:
+            value = _text(folder / counter)
+            if not value.isdigit():
+                continue
+            before = self._counts.get(folder / counter)
+            self._counts[folder / counter] = int(value)
+            if before is not None and int(value) > before:
+                yield "link_errors", int(value) - before, counter.rpartition("/")[2]
+
+    def _files(self, name: str) -> tuple[Path, str, tuple[str, ...]]:
+        device, _, port = name.partition(":")
+        folder = self._sysfs / "class" / "infiniband" / device / "ports" / (port or "1")
+        if folder.exists():
+            return folder, "state", _COUNTERS
+        return self._sysfs / "class" / "net" / name, "operstate", _OF_INTERFACE
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError):
+        return ""
