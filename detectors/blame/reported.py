@@ -22,6 +22,7 @@ from irregulars.messages.xids import SYMPATHETIC, class_of_xid
 from irregulars.words import duration
 
 _KEPT: Final = 512  # events of a job: of thousands of hosts with one storm the newest tell most
+_MOST_COMING: Final = 1 << 16  # of a recording all are known at once
 _NAMED: Final = 3  # of a verdict: the rest is counted
 _OF_NETWORK: Final = frozenset({"link_down", "link_up", "link_errors"})
 _OF_WORKERS: Final = frozenset({"xid", "ecc", "throttle", "out_of_memory", "process_exit"})
@@ -31,21 +32,37 @@ _WORKERS: Final = ("gpu", "host")
 
 
 class EventLog:
-    """The newest events of a job; one that comes twice counts once."""
+    """The newest events of a job; one that comes twice counts once.
 
-    def __init__(self, events: Iterable[DeviceEvent] = ()) -> None:
-        self._events = deque(events, _KEPT)
+    They come when they come, and count from the iteration on in which they happened: so a recording, of which all is
+    known at once, gives the same verdicts as the stream did.
+    """
 
-    def add(self, events: Iterable[DeviceEvent]) -> tuple[DeviceEvent, ...]:
-        """Take in events; return those that are new."""
-        known = set(self._events)
-        new = tuple(dict.fromkeys(one for one in events if one not in known))
-        self._events.extend(new)
+    def __init__(self, past: Iterable[DeviceEvent] = (), coming: Iterable[DeviceEvent] = ()) -> None:
+        self._past = deque(past, _KEPT)
+        self._coming = list(coming)
+
+    @property
+    def past(self) -> tuple[DeviceEvent, ...]:
+        """The events that count."""
+        return tuple(self._past)
+
+    def add(self, events: Iterable[DeviceEvent]) -> None:
+        """Take in events."""
+        known = {*self._past, *self._coming}
+        self._coming = sorted([*self._coming, *dict.fromkeys(one for one in events if one not in known)])
+        del self._coming[:-_MOST_COMING]
+
+    def until(self, time_ns: float) -> tuple[DeviceEvent, ...]:
+        """Let the events up to a time count; return those that are new."""
+        new = tuple(one for one in self._coming if one.time_ns <= time_ns)
+        self._past.extend(new)
+        del self._coming[: len(new)]
         return new
 
-    def state(self) -> tuple[DeviceEvent, ...]:
-        """Everything that the constructor needs."""
-        return tuple(self._events)
+    def state(self) -> tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]]:
+        """Return what the constructor needs."""
+        return tuple(self._past), tuple(self._coming)
 
 
 def with_events(verdict: Verdict, events: Sequence[DeviceEvent]) -> Verdict:

@@ -76,7 +76,7 @@ class JudgeState:
     say: SayState | None
     open_hangs: tuple[OpenHang, ...]
     numerics: NumericsState | None = None
-    events: tuple[DeviceEvent, ...] = ()
+    events: tuple[tuple[DeviceEvent, ...], tuple[DeviceEvent, ...]] = ((), ())
 
 
 class _Answer(NamedTuple):
@@ -152,11 +152,12 @@ class IterationJudge:
 
     def note_events(self, events: Sequence[DeviceEvent]) -> None:
         """Take in what devices and hosts reported."""
-        self._tracker.note_events(self._events.add(events))
+        self._events.add(events)
 
     def judge(self, rows: IterationRows, announcements: Announcements, read_back: ReadBack) -> None:
         """Judge one iteration; rows of all ranks that delivered it."""
-        self._last = rows.number
+        self._last, told = rows.number, len(self._log.verdicts)
+        self._tracker.note_events(self._events.until(rows.start_ns + rows.elapsed_ns))
         self._log.verdicts += self._open_hangs.go_on(rows)
         self._hangs.add(rows)
         self._reader.traffic.flowed += int(rows.columns["operators"].sum())
@@ -195,6 +196,7 @@ class IterationJudge:
                 last_ns=answer.last_ns,
             )
         )
+        self._weigh_by_events(told)
 
     def close(self, reason: str, announcements: Announcements, read_back: ReadBack) -> None:
         """Close the verdicts that are open, and open one if the job hangs.
@@ -202,11 +204,19 @@ class IterationJudge:
         A hang stays open while its job is silent: `close_hangs` is for the job that is forgotten.
         """
         self._reader.set_announcements(announcements)
+        self._events.until(math.inf)
+        told = len(self._log.verdicts)
         self._log.verdicts += self._say.testify(self._tracker.close(reason, self._topology))
         self._log.verdicts += self._open_hangs.close(reason) if reason != "silent" else []
         self._log.verdicts += self._hang(reason, read_back)
         self._log.verdicts += self._say.close(reason, self._topology)
         self._log.verdicts += self._numerics.close(reason, self._topology)
+        self._weigh_by_events(told)
+
+    def _weigh_by_events(self, told: int) -> None:
+        """Weigh the verdicts after the first `told` by what devices have reported so far."""
+        events = self._events.past
+        self._log.verdicts[told:] = [with_events(one, events) for one in self._log.verdicts[told:]]
 
     def close_hangs(self, reason: str) -> None:
         """Close the verdicts on hangs, and no others."""
@@ -214,8 +224,6 @@ class IterationJudge:
 
     def drain(self, announced: Sequence[Announcement]) -> Judgements:
         """Return the new judgements, oldest first, and forget them; reasons get δ, which changes between calls."""
-        events = self._events.state()
-        self._log.verdicts = [with_events(one, events) for one in self._log.verdicts]
         self._log.verdicts = [
             one
             if one.explanation is None
@@ -450,5 +458,5 @@ class IterationJudge:
         judge._panel.restore(state.detectors)
         judge._say = DetectorsSay(state.job, state.attempt, settings.severity, judge._panel, state.say)
         judge._numerics = NumericsJudge(state.job, state.attempt, state.numerics)
-        judge._events = EventLog(state.events)
+        judge._events = EventLog(*state.events)
         return judge

@@ -123,14 +123,16 @@ def in_time(trace: Trace, now_ns: int, is_moving: bool | None, *, ends_now: bool
 
 def rename_job(trace: Trace, job: str | None, attempt: int | None) -> Trace:
     """Give a trace another job name or start number (`None`: keep it), and its rows the id of its start."""
-    from irregulars.messages.records import SCHEMAS
+    from irregulars.messages.records import TRACE_SCHEMAS
 
     names: dict[str, Any] = {
         "job": trace.job if job is None else job,
         "attempt": trace.attempt if attempt is None else attempt,
     }
     names_of_rows = {**names, "start": start_of_recording(trace)}
-    batches: dict[str, Any] = {schema: _rename_headers(trace.batches(schema), names_of_rows) for schema in SCHEMAS}
+    batches: dict[str, Any] = {
+        schema: _rename_headers(trace.batches(schema), names_of_rows) for schema in TRACE_SCHEMAS
+    }
     announcements = tuple(replace(announcement, **names_of_rows) for announcement in trace.announcements)
     return replace(trace, announcements=announcements, **names, **batches)
 

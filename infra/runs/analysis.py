@@ -255,7 +255,7 @@ def judge_whole(pipeline: LocalPipeline, trace: Trace) -> Judgements:
 def take_rank(pipeline: LocalPipeline, trace: Trace, announcement: Announcement) -> None:
     """Hand all that one rank sent to a pipeline, its end included."""
     pipeline.take(announcement)
-    for schema in ("bandwidth", "iterations", "commops"):
+    for schema in ("events", "bandwidth", "iterations", "commops"):
         whole = trace.batches(schema).get(announcement.rank)
         for batch in cut_in_order(whole, _BATCH_ROWS, math.inf) if whole is not None else ():
             pipeline.take(batch)

@@ -165,6 +165,9 @@ EVENTS: Final = pa.schema(
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {"commops": COMMOPS, "bandwidth": BANDWIDTH, "iterations": ITERATIONS}
 """The batches that a trace directory holds, and judgement reads."""
 
+TRACE_SCHEMAS: Final = (*SCHEMAS, "events")
+"""The files of a trace directory, without those whose rows are put among the iterations."""
+
 BATCH_SCHEMAS: Final[Mapping[str, pa.Schema]] = {**SCHEMAS, "gpu_health": GPU_HEALTH, "events": EVENTS}
 """All that travels as batches: no iteration waits for ``gpu_health``, which is for people, and ``events``."""
 

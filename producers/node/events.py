@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from irregulars.producers.node.device_source import HealthSample
 from irregulars.producers.node.kernel_log import Devices, KernelEvent, KernelLog
 from irregulars.producers.node.roster import Owner, Roster
 
+_LOG: Final = logging.getLogger("irregulars.agent")
 Event = tuple[Owner, DeviceEvent]
 
 _COUNTERS: Final = (
@@ -58,7 +59,7 @@ class NodeEvents:
         """Return what the kernel's log and the NICs tell since the last call. Never blocks."""
         lines = self._kernel_log.take() if self._kernel_log is not None else []
         found = [event for time_ns, line in lines for event in self._of_line(time_ns, line)]
-        for name, owner in self._roster.nics.items():
+        for name, owner in self._roster.users.items():
             for kind, code, detail in self._links.look(name):
                 found.append((owner, self._event(owner, kind, name, code, detail, self._now_ns())))
         return found
@@ -86,13 +87,14 @@ class NodeEvents:
         """Yield an event of the rank that uses the device; what is about the host goes to one rank of each job."""
         device = self._devices.name_of(line.device) if line.device else ""
         if device is None:
+            _LOG.info("event=kernel_event_of_another_device kind=%s device=%s", line.kind, line.device)
             return
         if line.kind == "xid" and not self._is_first(device, line.code, time_ns):
             return
-        owner = self._owner_of(device)
-        owners = [owner] if owner is not None else []
+        users = self._roster.users
+        owners = [users[device]] if device in users else []
         if not device:
-            owners = list({(one.job, one.attempt, one.start): one for one in self._roster.owners}.values())
+            owners = list({(one.job, one.attempt, one.start): one for one in users.values()}.values())
         for one in owners:
             yield one, self._event(one, line.kind, device, line.code, line.detail, time_ns)
 
@@ -100,10 +102,6 @@ class NodeEvents:
         before_ns = self._xids.get((device, code))
         self._xids[device, code] = time_ns
         return before_ns is None or abs(time_ns - before_ns) > _SAME_NS
-
-    def _owner_of(self, device: str) -> Owner | None:
-        gpu = re.fullmatch(r"gpu(\d+)", device)
-        return self._roster.nics.get(device) if gpu is None else self._roster.gpus.get(int(gpu[1]))
 
     def _event(
         self, owner: Owner, kind: str, device: str, code: int | None, detail: str, time_ns: int

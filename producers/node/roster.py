@@ -58,6 +58,7 @@ class Roster:
         self._gpus, self._is_sampling_nics = frozenset(gpus), is_sampling_nics
         self._nic_owners: dict[str, Owner] = {}
         self._gpu_owners: dict[int, Owner] = {}
+        self._users: dict[str, Owner] = {}
 
     def admit(self, announcement: Announcement) -> Announcement:
         """Add a rank, and complete its announcement: host, NIC, switches, and the sources that the agent itself samples."""
@@ -66,6 +67,7 @@ class Roster:
         group = group_of(host, announcement.rank)
         own = (announcement.job, announcement.attempt, announcement.rank)
         owner = Owner(*own, group, announcement.start, announcement.since_ns)
+        self._use(owner, announcement.gpu, nic)
         sources = list(announcement.sources)
         if self._takes_gpu(announcement.gpu, owner):
             sources += _SAMPLED
@@ -77,6 +79,7 @@ class Roster:
     def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
         """Add a rank that is not announced through this agent."""
         nic = nic or self._nearest_nics.get(-1 if gpu is None else gpu)
+        self._use(owner, gpu, nic)
         self._takes_gpu(gpu, owner)
         if nic is not None and self._is_sampling_nics:
             self._takes_nic(nic, owner)
@@ -86,11 +89,17 @@ class Roster:
         ended = Owner(last.job, last.attempt, last.rank, start=last.start, since_ns=last.since_ns)
         self._nic_owners = {name: owner for name, owner in self._nic_owners.items() if owner != ended}
         self._gpu_owners = {index: owner for index, owner in self._gpu_owners.items() if owner != ended}
+        self._users = {device: owner for device, owner in self._users.items() if owner != ended}
 
     @property
     def owners(self) -> tuple[Owner, ...]:
         """Ranks whose devices are sampled."""
         return tuple(dict.fromkeys([*self._nic_owners.values(), *self._gpu_owners.values()]))
+
+    @property
+    def users(self) -> Mapping[str, Owner]:
+        """The rank that uses each device, by its name (``gpu3``, ``mlx5_0``), whether it is sampled or not."""
+        return self._users
 
     @property
     def nics(self) -> Mapping[str, Owner]:
@@ -101,6 +110,13 @@ class Roster:
     def gpus(self) -> Mapping[int, Owner]:
         """GPUs in use, with their owners."""
         return self._gpu_owners
+
+    def _use(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
+        if gpu is not None:
+            self._users[f"gpu{gpu}"] = owner
+        holder = None if nic is None else self._users.get(nic)
+        if nic is not None and (holder is None or holder.rank == owner.rank or not holder.is_beside(owner)):
+            self._users[nic] = owner
 
     def _takes_gpu(self, index: int | None, owner: Owner) -> bool:
         if index is None or index not in self._gpus:

@@ -19,10 +19,11 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, above
-from irregulars.messages.records import SCHEMAS, UNKNOWN, Batch, Header
+from irregulars.messages.records import SCHEMAS, TRACE_SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.trace.audits import check_audits, with_audits
 from irregulars.producers.trace.columns import TableFile
+from irregulars.producers.trace.events import read_events
 from irregulars.producers.trace.files import find_file, read_file, read_parts
 from irregulars.producers.trace.foreign_files import how_to_import
 from irregulars.producers.trace.job_file import JobFile, RankLocation, read_job
@@ -61,12 +62,14 @@ class Trace:
     commops: Mapping[int, Batch]
     bandwidth: Mapping[int, Batch] = field(default_factory=dict)
     iterations: Mapping[int, Batch] = field(default_factory=dict)
+    events: Mapping[int, Batch] = field(default_factory=dict)
     rejected: Rejected = field(default_factory=Rejected)  # rows that break the contract and were left out
     copies: int = 0  # rows that were there more than once, counted without the first
 
     def batches(self, schema: str) -> Mapping[int, Batch]:
-        """Return the batches of ``commops``, ``bandwidth`` or ``iterations`` per rank."""
-        return {"commops": self.commops, "bandwidth": self.bandwidth, "iterations": self.iterations}[schema]
+        """Return the batches of one of `TRACE_SCHEMAS` per rank."""
+        found: Mapping[int, Batch] = getattr(self, schema)
+        return found
 
 
 def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
@@ -115,13 +118,14 @@ def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) ->
 def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
     """Make a trace of a job and the parts of its tables, of which one is in memory at a time."""
     audits, bad_audits = _gathered("audits", job, tables_of("audits"))
+    events, bad_events = read_events(job, tables_of("events"))
     read = {schema: _check_rows(schema, job, tables_of(schema), audits) for schema in SCHEMAS}
     batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
     return Trace(
         job=job.job, attempt=job.attempt, world_size=job.world_size, clock=job.clock,
         recorded_until_ns=job.recorded_until_ns, announcements=tuple(_announcements(job, batches)),
-        rejected=sum((rejected for _, rejected, _ in read.values()), bad_audits),
-        copies=sum(copies for _, _, copies in read.values()), **batches,
+        rejected=sum((rejected for _, rejected, _ in read.values()), bad_audits + bad_events),
+        copies=sum(copies for _, _, copies in read.values()), events=events, **batches,
     )  # fmt: skip
 
 
@@ -205,7 +209,9 @@ def trace_batches(trace: Trace, max_rows: int = BATCH_ROWS, max_span_s: float = 
     rows that never ended come last.
     """
     parts = (
-        cut_in_order(batch, max_rows, max_span_s) for schema in SCHEMAS for batch in trace.batches(schema).values()
+        cut_in_order(batch, max_rows, max_span_s)
+        for schema in TRACE_SCHEMAS
+        for batch in trace.batches(schema).values()
     )
     return heapq.merge(*parts, key=published_ns)
 

@@ -28,7 +28,7 @@ from irregulars.producers.publishing.batches import ends_ns
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Keys, Rows
-from irregulars.validation import shown
+from irregulars.validation import MAX_NAME_CHARACTERS, shown
 
 MOST_REASONS: Final = 10
 ANY_INTEGER: Final = Bound(UNKNOWN + 1, -(UNKNOWN + 1))
@@ -212,6 +212,20 @@ class Check:
         self.reject(is_bad, name, f"one of {' '.join(choices[:20])}{' ...' if len(choices) > 20 else ''}")
         return found
 
+    def words(self, name: str) -> list[str]:
+        """Read a column of texts of any kind, row by row; empty where null, and bounded as names of devices are."""
+        column = self._table.columns.get(name)
+        if column is None:
+            return [""] * len(self._table)
+        codes, names = _dictionary(column)
+        return [[*(text[:MAX_NAME_CHARACTERS] for text in names), ""][code] for code in codes.tolist()]
+
+    def rejected(self) -> Rejected:
+        """Return how many rows broke a rule, and why the first ones did."""
+        reasons = sorted(self._reasons)[:MOST_REASONS]
+        texts = tuple(f"{self._table.name}: row {number}: {text}" for number, text in reasons)
+        return Rejected(len(self._table.unreadable) + int((~self.is_good).sum()), texts)
+
     def reject(self, is_bad: np.ndarray, name: str, rule: str, beside: str | None = None) -> None:
         """Leave rows out; the reason shows the value of column `name` and of the one `beside` it."""
         is_new = is_bad & self.is_good
@@ -233,12 +247,9 @@ class Check:
         names: Callable[[int], tuple[str, ...]],
     ) -> tuple[Rows, Rejected]:
         """Keep the good rows."""
-        reasons = sorted(self._reasons)[:MOST_REASONS]
-        texts = tuple(f"{self._table.name}: row {number}: {text}" for number, text in reasons)
-        count = len(self._table.unreadable) + int(np.count_nonzero(~self.is_good))
         keep: Any = slice(None) if self.is_good.all() else self.is_good
         good = {name: column[keep] for name, column in columns.items()}
-        return Rows(rank[keep].astype(np.int32), good, keys, names), Rejected(count, texts)
+        return Rows(rank[keep].astype(np.int32), good, keys, names), self.rejected()
 
 
 def _rank(check: Check, job: JobFile) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.bundles import group_of
-from irregulars.messages.records import SCHEMAS, UNKNOWN, Batch
+from irregulars.messages.records import TRACE_SCHEMAS, UNKNOWN, Batch
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, take_rows
 from irregulars.producers.trace.directory import Trace, published_ns, trace_batches
 
@@ -27,7 +27,9 @@ _TIMES: Final = ("start_ns", "time_ns")
 
 def span_ns(trace: Trace) -> tuple[int, int] | None:
     """Return the first and the last time of a trace, ns since the epoch; None: it holds no known time."""
-    columns = [c for schema in SCHEMAS for batch in trace.batches(schema).values() for c in batch.columns.items()]
+    columns = [
+        c for schema in TRACE_SCHEMAS for batch in trace.batches(schema).values() for c in batch.columns.items()
+    ]
     times = [times_ns[times_ns != UNKNOWN] for name, times_ns in columns if name in _TIMES]
     known = [one for one in times if len(one)]
     if not known:
@@ -45,7 +47,7 @@ def moved(trace: Trace, by_ns: int) -> Trace:
     """
     batches: dict[str, Any] = {
         schema: {rank: _moved_batch(batch, by_ns) for rank, batch in trace.batches(schema).items()}
-        for schema in SCHEMAS
+        for schema in TRACE_SCHEMAS
     }
     announcements = tuple(
         replace(one, recorded_until_ns=_moved_time(one.recorded_until_ns, by_ns)) for one in trace.announcements

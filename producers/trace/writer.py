@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.records import OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
+from irregulars.messages.records import EVENT_KINDS, OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 from irregulars.producers.trace.columns import COLUMNS
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
@@ -124,7 +124,8 @@ class _TableWriter:
 
 def _contract_columns(batch: Batch) -> Mapping[str, pa.Array]:
     names = {"communicator": batch.header.names, "device": batch.header.names}
-    names |= {"operator": OPERATORS, "path": PATHS, "phase": PHASES}
+    names |= dict.fromkeys(("host", "detail"), batch.header.names)
+    names |= {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES}
     columns = {_AUDITS.get(name, name): _array(column, names.get(name)) for name, column in batch.columns.items()}
     columns["rank"] = pa.array(np.full(len(batch), batch.header.rank, dtype=np.int64))
     return columns
