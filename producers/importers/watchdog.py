@@ -81,7 +81,7 @@ class WatchdogLog:
         rest = b""
         while block := stream.read(_BLOCK_BYTES):
             block = rest + block
-            past = block.rfind(b"\n") + 1 or len(block)
+            past = block.rfind(b"\n") + 1
             rest = block[past:][-_LONGEST_LINE:]
             self._read(block[:past])
         self._read(rest)

@@ -1,0 +1,99 @@
+"""Folders and archives as people send them, and as nobody should."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.producers.importers import gathering
+from irregulars.producers.importers.gathering import gather
+from tests.producers.importers.test_hostile_files import VALID, dump_bytes
+
+
+def scratch(folder: Path) -> Path:
+    (folder / "scratch").mkdir()
+    return folder / "scratch"
+
+
+def tar_of(path: Path, members: dict[str, bytes], mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, value in members.items():
+            one = tarfile.TarInfo(name)
+            one.size = len(value)
+            archive.addfile(one, io.BytesIO(value))
+    return path
+
+
+def test_kinds_are_told_by_content_wherever_the_files_lie(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    for kind, make in VALID.items():
+        (source / "deep" / kind).mkdir(parents=True)
+        (source / "deep" / kind / "file_0").write_bytes(make())
+    (source / "notes.md").write_text("the night of the 21st")
+    (source / "empty_7").touch()
+    found = gather(source, scratch(tmp_path))
+    assert {kind: len(files) for kind, files in found.files.items()} == dict.fromkeys(VALID, 1)
+    assert (found.unknown, [(one.reason, one.rank) for one in found.left_out]) == (1, [("empty", 7)])
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tgz", ".zip", ".data"])
+def test_archives_are_unpacked_whatever_they_are_called(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"dumps{ending}"
+    if ending == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("node0/rank_0", dump_bytes())
+    else:
+        tar_of(path, {"node0/rank_0": dump_bytes()}, "w" if ending == ".tar" else "w:gz")
+    (file,) = gather(path, scratch(tmp_path)).files["flight-recorder"]
+    assert file.read_bytes() == dump_bytes()
+
+
+def test_members_can_not_leave_the_folder(tmp_path: Path) -> None:
+    names = ["../../evil_1", "/etc/evil_2", "a/../../../evil_3", "..\\evil_4", "x" * 300]
+    folder = scratch(tmp_path)
+    gather(tar_of(tmp_path / "a.tar.gz", dict.fromkeys(names, dump_bytes())), folder)
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "a.tar.gz"]
+    assert len(written) == len(names)
+    assert all(folder in path.parents for path in written)
+
+
+def test_links_and_devices_in_archives_are_not_followed(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        for name, kind in (("link_0", tarfile.SYMTYPE), ("hard_1", tarfile.LNKTYPE), ("pipe_2", tarfile.FIFOTYPE)):
+            one = tarfile.TarInfo(name)
+            one.type, one.linkname = kind, "/etc/passwd"
+            archive.addfile(one)
+    assert gather(path, scratch(tmp_path)).files == {}
+
+
+def test_archives_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(gathering, "MOST_FILES", 20)
+    folder = scratch(tmp_path)
+    with pytest.raises(InputError, match=r"a\.tar\.gz: must unpack to at most 1048576 bytes"):
+        gather(tar_of(tmp_path / "a.tar.gz", {"zeros": bytes(2 << 20)}), folder)
+    with pytest.raises(InputError, match=r"b\.tar: must hold at most 20 files"):
+        gather(tar_of(tmp_path / "b.tar", {f"{n}": b"x" for n in range(50)}, "w"), folder)
+
+
+def test_a_cut_archive_gives_what_came_before(tmp_path: Path) -> None:
+    whole = tar_of(tmp_path / "whole.tar", {f"rank_{n}": dump_bytes() for n in range(40)}, "w")
+    path = tmp_path / "cut.tar"
+    path.write_bytes(whole.read_bytes()[:20_000])
+    found = gather(path, scratch(tmp_path))
+    assert len(found.files["flight-recorder"]) > 3
+    assert any("must be a complete archive" in one.reason for one in found.left_out)
+
+
+def test_a_link_to_a_folder_is_not_entered(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "again").symlink_to(source)
+    found = gather(source, scratch(tmp_path))
+    assert [one.reason for one in found.left_out] == ["a link to a folder"]

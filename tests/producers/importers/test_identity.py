@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.producers.importers.identity import Claim, identify, read_each
+
+
+def ranks_of(*claims: Claim) -> dict[int, str]:
+    return {rank: str(claims[at].path) for rank, at in identify(claims).ranks.items()}
+
+
+def test_a_file_s_own_words_go_before_its_name() -> None:
+    claims = Claim(Path("rank_0"), 1), Claim(Path("rank_1"), 0)
+    assert ranks_of(*claims) == {1: "rank_0", 0: "rank_1"}
+
+
+def test_local_ranks_of_hosts_are_numbered_through_if_the_job_is_that_large() -> None:
+    names = [f"node-{node}/rank_{rank}" for node in (2, 10) for rank in (0, 1)]
+    of_four = [Claim(Path(name), digest=name.encode(), world_size=4) for name in names]
+    assert ranks_of(*of_four) == dict(enumerate(names))
+    assert identify(of_four).notes
+    # Two hosts of a job of two ranks: these are other files of the same ranks
+    of_two = [Claim(Path(name), digest=name.encode(), world_size=2) for name in names]
+    assert ranks_of(*of_two) == {0: names[0], 1: names[1]}
+    assert [one.rank for one in identify(of_two).left_out] == [0, 1]
+
+
+def test_pods_with_local_ranks_in_their_names_are_hosts_too() -> None:
+    names = [f"nccl_trace_rank_llama-worker-{pod}_{rank}" for pod in (0, 1) for rank in range(2)]
+    claims = [Claim(Path(name), digest=name.encode(), world_size=4) for name in names]
+    assert ranks_of(*claims) == dict(enumerate(names))
+
+
+def test_a_copy_is_left_out_and_so_is_another_file_of_the_same_rank() -> None:
+    claims = Claim(Path("a/rank_0"), digest=b"x"), Claim(Path("b/rank_0"), digest=b"x")
+    assert [one.reason for one in identify(claims).left_out] == ["a copy of a/rank_0"]
+    claims = Claim(Path("a/rank_3"), digest=b"x"), Claim(Path("b/rank_3"), digest=b"y")
+    assert [one.reason for one in identify(claims).left_out] == ["rank 3 too, by another file: a/rank_3"]
+    (nobody,) = identify([Claim(Path("notes"))]).left_out
+    assert "neither the file nor its name" in nobody.reason
+
+
+def test_unusable_files_are_left_out_unless_all_are() -> None:
+    def read(path: Path) -> str:
+        if path.name != "good_1":
+            raise InputError(f"{path}: must be good; got bad")
+        return path.name
+
+    found, left_out = read_each([Path("good_1"), Path("bad_2")], read)
+    assert (found, left_out) == ([(Path("good_1"), "good_1")], [(("bad_2"), "must be good; got bad", 2)])
+    with pytest.raises(InputError, match="bad_2: must be good; got bad"):
+        read_each([Path("bad_2"), Path("bad_3")], read)
