@@ -159,9 +159,9 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
         case "hang":
             if suspect is None:
                 return (
-                    "drain nothing, no rank stands out: dump the stacks of all ranks (py-spy dump), look at the counters "
-                    "of NICs and switches and at NCCL_DEBUG=INFO for a stuck kernel or lost packets, then restart from "
-                    "the last checkpoint"
+                    "drain nothing, no rank stands out: dump the stacks of all ranks (py-spy dump), look at the "
+                    "counters of NICs and switches and at NCCL_DEBUG=INFO for a stuck kernel or lost packets, then "
+                    "restart from the last checkpoint"
                 )
             dump = f"dump the stack of rank {suspect.rank} (py-spy dump)"
             return f"{dump}, cordon {host}, and restart from the last checkpoint"

@@ -7,7 +7,7 @@ The first of these that is found is to blame:
    are lost, in one that nobody else is known to hold up;
 2. **stopped**: a rank that stands in an operator that all have entered and others have left;
 3. **last in line**: each rank waits for those who do not stand where it stands. These chains end in a circle of
-   ranks, which is the order of their calls and no device, or in an operator that all have entered and nobody has left;
+   ranks, which is the order of calls and no device, or in an operator that all have entered and nobody has left;
 4. **silent**: where only some ranks are logged, these chains all end in one operator, and its members that log
    nothing are all that nobody saw arrive. A process that has died leaves no dump;
 5. **owing**: of two ranks that receive from each other, and so stand in a circle, the one that has got more messages
@@ -267,7 +267,7 @@ class _Standing:
         return int(has_got.sum()) - int((own & (columns["operator"] == SEND)).sum())
 
     def circle(self, ranks: Collection[int]) -> set[int]:
-        """Return those of some ranks that stand in different operations, each of which waits for another rank of them.
+        """Return those of some ranks that stand in different operations, each waiting for another one of them.
 
         Trusted ones alone: where a row is missing, a circle may be none.
         """

@@ -251,12 +251,13 @@ def mismatch_text(mismatch: Mismatch, topology: Topology) -> str:
     text = f"{told} where {name_ranks(most.ranks)} called {_side(most)}: {where} on "
     text += f"{_name(mismatch.communicator, topology)}, the first that differs"
     if mismatch.agreed:
-        text += f"; the {mismatch.agreed} compared before it agree" if mismatch.agreed > 1 else "; the one before it agrees"
+        one = mismatch.agreed == 1
+        text += "; the one before it agrees" if one else f"; the {mismatch.agreed} compared before it agree"
     if mismatch.extra is not None:
         rest = next(side for side in mismatch.sides if side != mismatch.extra)
-        text += (f"; from there on {name_ranks(rest.ranks)} {'lacks' if len(rest.ranks) == 1 else 'lack'} this "
-                 f"{OPERATORS[mismatch.extra.operator]}, which {name_ranks(mismatch.extra.ranks)} made, and all calls "
-                 "after it are one apart")  # fmt: skip
+        lack = "lacks" if len(rest.ranks) == 1 else "lack"
+        made = f"{OPERATORS[mismatch.extra.operator]}, which {name_ranks(mismatch.extra.ranks)} made"
+        text += f"; from there on {name_ranks(rest.ranks)} {lack} this {made}, and all calls after it are one apart"
     elif mismatch.is_swapped:
         text += "; the next call is the other one on each side: the two were made in another order"
     return text

@@ -48,7 +48,7 @@ def analyze(
     context: typer.Context,
     directory: Annotated[
         Path,
-        typer.Argument(metavar="SRC", help="A trace directory, or files that import reads: a file, a folder, an archive."),
+        typer.Argument(metavar="SRC", help="A trace directory, or what import reads: a file, folder or archive."),
     ],
     delta: Annotated[
         float | None, typer.Option(help="Irregular: longer than this times the mean of the window.")
@@ -88,7 +88,7 @@ def analyze(
 
 
 def read_and_report(directory: Path, without: Collection[str] = ()) -> Trace:
-    """Read a recorded job, a trace directory or whatever an importer reads; report what is missing on standard error."""
+    """Read a trace directory or whatever an importer reads; report what is left out on standard error."""
     from irregulars.infra.runs.trace_reports import report_traffic
     from irregulars.producers.trace.iterations import number_iterations
 

@@ -27,8 +27,8 @@ from irregulars.infra.runs.trace_reports import LateRank, arrivals_of, late_rank
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.evidence import Evidence, Membership
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
-from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.kinds import STANDSTILLS
+from irregulars.messages.reasons import Reasons, Step
 from irregulars.messages.records import OPERATORS, P2P, UNKNOWN, UNNUMBERED
 from irregulars.producers.publishing.batches import cut_in_order
 from irregulars.producers.trace.directory import Trace
@@ -46,8 +46,9 @@ _RANKS_AT_ONCE = 64
 _LAST_SHARE = 0.8  # of the iterations in which a rank must have been last for that to be told
 
 _LOOK_OUTSIDE = (
-    "Look outside of communication: stacks of the processes (py-spy dump), a kernel that does not end, storage, the data "
-    "loader. Where calls are only counted (RAS), all may stand in the last one: look at NICs, switches, NCCL_DEBUG=INFO"
+    "Look outside of communication: stacks of the processes (py-spy dump), a kernel that does not end, storage, the "
+    "data loader. Where calls are only counted (RAS), all may stand in the last one: look at NICs, switches and "
+    "NCCL_DEBUG=INFO"
 )
 
 JOINED_GAP = 2  # ranges of irregular iterations join over at most so many regular ones
@@ -266,11 +267,13 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     """Return why a trace without a verdict could not be judged, as a clause that follows "because"; None: it was."""
     if not iterations:
         if trace.commops:
-            return _why_nobody_waits(trace) or "no iterations are marked, and its operators show no period that would tell them"
+            unknown = "no iterations are marked, and its operators show no period that would tell them"
+            return _why_nobody_waits(trace) or unknown
         if trace.bandwidth:
             return "there are no operators, and no iterations are known"
         if trace.world_size > 1 and len(trace.announcements) == trace.world_size:
-            return f"no rank waits for another one, as far as this tells: all {trace.world_size} are alike. {_LOOK_OUTSIDE}"
+            alike = f"all {trace.world_size} are alike"
+            return f"no rank waits for another one, as far as this tells: {alike}. {_LOOK_OUTSIDE}"
         return "there are neither operators nor iterations in it"
     if len(iterations) == 1 and trace.commops:
         nobody = _why_nobody_waits(trace)
@@ -321,8 +324,9 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     ranks = sorted(set(columns["rank"][last].tolist()))
     lacking = sorted(set(columns["rank"][own].tolist()) - set(ranks))
     number = f" {newest}" if newest < UNNUMBERED else ""
-    text = f"nobody waits in a collective, as far as this tells: the last one was {OPERATORS[columns['operator'][last[0]]]}"
-    text += f"{number} on {names[widest]}, on {name_ranks(ranks)}"
+    operator = OPERATORS[columns["operator"][last[0]]]
+    text = "nobody waits in a collective, as far as this tells: the last one was "
+    text += f"{operator}{number} on {names[widest]}, on {name_ranks(ranks)}"
     text += f", and {name_ranks(lacking)} did not call it" if lacking else ", the same on all that are here"
     return f"{text}. {_LOOK_OUTSIDE}"
 

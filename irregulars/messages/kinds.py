@@ -55,7 +55,7 @@ KINDS: Final[Mapping[str, VerdictKind]] = {
         drains=True, actions=("cordon",),  # it reaches no checkpoint any more: it is restarted from the last one
     ),
     "mismatch": VerdictKind(
-        "mismatch", "ranks call different collectives under one number, or wait for each other in a circle: the program",
+        "mismatch", "ranks call different collectives under one number, or wait in a circle of calls: the program",
         "`program`, with the ranks that differ from the most; none where no side is larger",
     ),
     "corruption": VerdictKind(

@@ -52,7 +52,7 @@ UNKNOWN: Final = int(np.iinfo(np.int64).min)  # an unknown value in an ``int64``
 PHASE_UNKNOWN: Final = 255
 
 UNNUMBERED: Final = 1 << 30
-"""Sequences from here on count from a call whose own number is not known: the same on all ranks, and no number for people."""
+"""Sequences from here on count from a call whose number is not known: the same on all ranks, and not for people."""
 UNTOLD_CALL: Final = UNNUMBERED
 """Sequence of a collective of which a source knows neither number nor operator; such a row says ``barrier``."""
 

@@ -26,7 +26,7 @@ from irregulars.producers.importers.inspector_job import job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogParser, Operation, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
-from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, Answer
+from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES
 from irregulars.producers.importers.ras_records import job_of_answers
 from irregulars.producers.importers.ras_text import split_answers
 from irregulars.producers.importers.watchdog import NOTE_ELEMENTS, WatchdogLog
@@ -79,7 +79,8 @@ def import_trace(
 def with_hosts(imported: ImportedJob, hosts: Mapping[int, str]) -> ImportedJob:
     """Place ranks on hosts that people named."""
     known = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
-    return replace(imported, places={rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()})
+    places = {rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()}
+    return replace(imported, places=places)
 
 
 def with_left_out(imported: ImportedJob, found: Gathered, scratch: Path) -> ImportedJob:

@@ -128,7 +128,7 @@ class Answer:
     communicators: tuple[RasCommunicator, ...]  # those that could be used
     unusable: int  # number of those that could not
     world_size: int = 0  # GPUs of the job, where the answer says so
-    dead: tuple[Worker, ...] = ()  # processes that it calls dead, or of which it got nothing, each with one of its GPUs
+    dead: tuple[Worker, ...] = ()  # processes that it calls dead, each with one of its GPUs
 
     @property
     def has_dead(self) -> bool:

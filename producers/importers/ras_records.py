@@ -15,7 +15,16 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator, Heartbeat, SourceProgress
-from irregulars.messages.records import COMMOPS, ITERATIONS, OPERATOR_CODES, PHASES, UNKNOWN, UNTOLD_CALL, Batch, Header
+from irregulars.messages.records import (
+    COMMOPS,
+    ITERATIONS,
+    OPERATOR_CODES,
+    PHASES,
+    UNKNOWN,
+    UNTOLD_CALL,
+    Batch,
+    Header,
+)
 from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.importers.ras_answers import (
     UNKNOWN_HOST,
@@ -132,7 +141,7 @@ NOTE_MOVING: Final = "between the last two answers the job went on: nobody stand
 def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
     """Compare answers about one run of a job, in the order of their times.
 
-    Raises InputError if they are fewer than two and none calls a process dead or in error, or no communicator is told.
+    Raises InputError if they are fewer than two and none calls a process dead or in error, or none tells of ranks.
     """
     ordered = sorted(answers, key=lambda answer: answer.told)
     if len(ordered) < 2 and not any(answer.has_dead for answer in ordered):
@@ -192,7 +201,7 @@ def _with_all_workers(answer: Answer, world_size: int) -> Answer:
         if one.size == world_size:
             answered = {rank: replace(own, worker=_known(own.worker, rank)) for rank, own in one.answered.items()}
             missing = {rank: replace(own, worker=_known(own.worker, rank)) for rank, own in one.missing.items()}
-            one = replace(one, answered=answered, missing=missing)  # noqa: PLW2901
+            one = replace(one, answered=answered, missing=missing)
         made.append(one)
     return replace(answer, communicators=tuple(made))
 

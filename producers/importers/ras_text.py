@@ -1,4 +1,4 @@
-"""Answers of NCCL's RAS service in text, all that NCCL 2.24 to 2.28.6 gives; and what `nc` or a shell puts around them.
+"""Answers of NCCL's RAS service in text, all that NCCL 2.24 to 2.28.6 gives, and what `nc` or a shell puts around.
 
 The text names only ranks that stand out: of a communicator with different counts all others have the most frequent
 one, and of one that it does not name all ranks are alike. Its sentences are those of NCCL's
@@ -63,7 +63,8 @@ def read_text(text: str) -> Answer:
         size = sizes.get(mark[1], int(job[1]))
         sections.setdefault(mark[2], (size, []))[1].extend([mark[3], *text[mark.end() : past].splitlines()])
     dead = tuple(_dead(text))
-    made = [_communicator(name, size, lines, dead) for name, (size, lines) in sections.items() if size <= MOST_MEMBERS]
+    usable = ((name, size, lines) for name, (size, lines) in sections.items() if size <= MOST_MEMBERS)
+    made = [_communicator(name, size, lines, dead) for name, size, lines in usable]
     version = text[len(_BEGIN) :].split(maxsplit=1)
     return Answer(
         version=version[0][:40] if version else "unknown", told="", communicators=tuple(made), unusable=0,
@@ -137,5 +138,3 @@ def _numbers(text: str, size: int) -> Iterator[int]:
     for part in re.findall(r"\d+(?:-\d+)?", text):
         first, _, last = part.partition("-")
         yield from range(int(first), min(int(last or first), size - 1) + 1)
-
-

@@ -32,8 +32,8 @@ _DEFAULT: Final = "0"  # name of the default process group
 # [PG 1 Rank 0], [PG ID 2 PG GUID 9(tp) Rank 4]
 _WHO: Final = rb"\[(?:PG (?:ID )?(\d+) ?(?:PG GUID ([^\s(\]]+)(?:\(([^)\]]*)\))? ?)?)?Rank (\d+)\]"
 _WORK: Final = re.compile(
-    _WHO + rb"[^\n]{0,300}?[Ww]atchdog caught collective operation timeout: ?\n? ?Work\w*\(SeqNum=(\d+), OpType=(\w+),"
-    rb"(?: NumelIn=(\d+), NumelOut=(\d+),)?(?: TensorShape=\[([\d, ]*)\],)?"
+    _WHO + rb"[^\n]{0,300}?[Ww]atchdog caught collective operation timeout: ?\n? ?Work\w*\(SeqNum=(\d+), "
+    rb"OpType=(\w+),(?: NumelIn=(\d+), NumelOut=(\d+),)?(?: TensorShape=\[([\d, ]*)\],)?"
 )
 _STATUS: Final = re.compile(
     _WHO + rb"[^\n]{0,600}?[Ll]ast enqueued (?:NCCL )?work: (-?\d+)[^\n]{0,80}?last completed (?:NCCL )?work: (-?\d+)"
@@ -193,7 +193,7 @@ _BARRIERS: Final = "monitored_barrier"
 
 
 def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entry]:
-    """Yield the operators in which a rank stands: those that timed out, else the next after the last completed one."""
+    """Yield the operators in which a rank stands: those that timed out, else the one after the last completed."""
     completed = -1 if process.completed is None else process.completed
     standing = {number: one for number, one in process.open.items() if number > completed}
     if not standing and process.enqueued is not None and process.enqueued > max(completed, 0):

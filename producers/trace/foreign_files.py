@@ -18,7 +18,9 @@ from irregulars.errors import InputError
 
 _LOG: Final = logging.getLogger("irregulars.following")
 GZIP_MAGIC: Final = b"\x1f\x8b"
-_ENDINGS: Final = frozenset({".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".tar", ".tgz", ".trace", ".txt", ".zip"})
+_ENDINGS: Final = frozenset(
+    {".gz", ".json", ".jsonl", ".log", ".pickle", ".pkl", ".pt", ".tar", ".tgz", ".trace", ".txt", ".zip"}
+)
 # A number at the end of a word, and the word: the rank of rank3_step12 is 3, that of gpu-worker-11_0 is 0.
 _WORD_NUMBER: Final = re.compile(r"(?:([A-Za-z]+)[-_.=]?)?(?<!\d)(\d+)(?![0-9A-Za-z])")
 _RANK_WORD: Final = re.compile(r"(?:^|[^A-Za-z])(?:rank|worker)[-_.]?\d", re.IGNORECASE)
@@ -204,7 +206,8 @@ def refuse_other_tools(head: bytes) -> None:
 _TRAINING_LOG: Final = "watchdog"
 # Words of which a log of a training job that hung has one anywhere: lines of PyTorch's and TorchComms' watchdogs.
 LOG_SIGNS: Final = (
-    b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives", b"borting process due to",
+    b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
+    b"borting process due to",
 )  # fmt: skip
 
 
@@ -235,7 +238,7 @@ def how_to_import(source: Path) -> str:
 
 
 def kind_of_file(path: Path) -> str | None:
-    """Return the kind of one file by its content; None where it is of none. Raises InputError if it is not readable."""
+    """Return the kind of one file by its content; None: of none. Raises InputError if it can't be read."""
     with open_plain(path) as stream:
         head = stream.read(HEAD_BYTES)
         try:

@@ -42,7 +42,8 @@ def _entry(rank: int, number: int, entries: int, frames: list[dict[str, object]]
     is_last = number == entries - 1
     start_ns = 1_780_000_000_000_000_000 + number * 5_000_000 + rank
     return {
-        "record_id": number, "pg_id": number % 2, "process_group": [str(number % 2), "dp" if number % 2 else "default_pg"],
+        "record_id": number, "pg_id": number % 2,
+        "process_group": [str(number % 2), "dp" if number % 2 else "default_pg"],
         "thread_name": "python", "thread_id": "1", "collective_seq_id": number // 2 + 1, "p2p_seq_id": 0,
         "op_id": number, "profiling_name": "nccl:all_reduce", "time_created_ns": start_ns,
         "input_sizes": [[4096]], "input_dtypes": ["Float"], "output_sizes": [[4096]], "output_dtypes": ["Float"],
@@ -55,8 +56,8 @@ def _entry(rank: int, number: int, entries: int, frames: list[dict[str, object]]
 def write_log(path: Path, size_bytes: int, ranks: int) -> None:
     """Write a log of a training job whose rank 5 is missing from an all_reduce."""
     lines = [
-        f"[rank{n % ranks}]: 2026-11-27 12:00:{n % 60:02d} INFO step {n} loss 2.{n % 1000:03d} lr 3e-4 tokens/s 51234 "
-        f"mfu 0.41 grad_norm 0.{n % 97:02d}\n"
+        f"[rank{n % ranks}]: 2026-11-27 12:00:{n % 60:02d} INFO step {n} loss 2.{n % 1000:03d} lr 3e-4 tokens/s "
+        f"51234 mfu 0.41 grad_norm 0.{n % 97:02d}\n"
         for n in range(100_000)
     ]
     block = "".join(lines).encode()
@@ -65,9 +66,9 @@ def write_log(path: Path, size_bytes: int, ranks: int) -> None:
             out.write(block)
         for rank in (rank for rank in range(ranks) if rank != 5):
             out.write(
-                f"[rank{rank}]:[E ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation timeout: "
-                "WorkNCCL(SeqNum=652, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=600000) ran for "
-                "600034 milliseconds before timing out.\n".encode()
+                f"[rank{rank}]:[E ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation "
+                "timeout: WorkNCCL(SeqNum=652, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, "
+                "Timeout(ms)=600000) ran for 600034 milliseconds before timing out.\n".encode()
             )
 
 
@@ -94,7 +95,7 @@ def main() -> None:
         dumps, log = Path(scratch) / "dumps", Path(scratch) / "train.log"
         dumps.mkdir()
         write_dumps(dumps, options.ranks, options.entries)
-        print(f"{options.ranks} dumps of {options.entries} entries: {measure(dumps)}")
+        print(f"{options.ranks} dumps of {options.entries} entries: {measure(dumps)}", flush=True)
         write_log(log, options.log_bytes, 8)
         print(f"log of {log.stat().st_size / 1e9:.1f} GB: {measure(log)}")
 

@@ -68,8 +68,9 @@ def answer_bytes() -> bytes:
 
 
 def watchdog_bytes() -> bytes:
-    work = "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds"
-    lines = [f"[rank{rank}]:[E] [Rank {rank}] Watchdog caught collective operation timeout: {work}" for rank in (0, 2)]
+    work = "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 ms"
+    caught = f"Watchdog caught collective operation timeout: {work}"
+    lines = [f"[rank{rank}]:[E] [Rank {rank}] {caught}" for rank in (0, 2)]
     return "\n".join(["epoch 1", *lines, ""]).encode()
 
 

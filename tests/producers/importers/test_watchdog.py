@@ -30,7 +30,7 @@ PREFIXES = {
     "torchrun of PyTorch 2.1": "[default{local}]:[E ProcessGroupNCCL.cpp:475] ",
     "slurm": "{rank}: [E ProcessGroupNCCL.cpp:475] ",
     "kubernetes": "2026-11-27T12:00:00.1Z train-worker-{node} [rank{rank}]:[E ProcessGroupNCCL.cpp:629] ",
-    "ray": "\x1b[36m(RayTrainWorker pid=40{rank}, ip=10.0.0.{node})\x1b[0m [rank{rank}]:[E ProcessGroupNCCL.cpp:563] ",
+    "ray": "\x1b[36m(RayTrainWorker pid=40{rank}, ip=10.0.0.{node})\x1b[0m [rank{rank}]:[E ProcessGroupNCCL.cpp] ",
     "nothing": "",
 }
 
@@ -62,8 +62,8 @@ def test_other_operators_and_sizes_under_one_number_are_the_program(tmp_path: Pa
 
 def test_a_rank_that_got_a_dump_signal_stands_outside(tmp_path: Path) -> None:
     who = "[PG ID 0 PG GUID 0(default_pg) Rank 1]"
-    got = f"[rank1]:[E] {who} Received a dump signal due to a collective timeout from rank 0 and we will try our best to"
-    got += " dump the debug info. Last enqueued NCCL work: 651, last completed NCCL work: 651."
+    got = f"[rank1]:[E] {who} Received a dump signal due to a collective timeout from rank 0 and we will try "
+    got += "our best to dump the debug info. Last enqueued NCCL work: 651, last completed NCCL work: 651."
     verdict = verdict_of(tmp_path, "\n".join([caught(0), got, caught(2)]))
     assert (verdict.suspects[0].ranks, verdict.suspects[0].probability) == ((1,), 0.9)
 
@@ -74,8 +74,8 @@ def test_groups_are_told_apart_and_their_members_found(tmp_path: Path) -> None:
         inside, group = divmod(rank, 2)
         who = f"[PG ID 2 PG GUID {9 + group}(dp) Rank {inside}]"
         lines.append(f"[rank{rank}]:[E] {who} {caught(inside, 610)}")
-        lines.append(f"[rank{rank}]:[E] {who} Exception (either an error or timeout) detected by watchdog at work: 610, "
-                     "last enqueued NCCL work: 616, last completed NCCL work: 609.")  # fmt: skip
+        lines.append(f"[rank{rank}]:[E] {who} Exception (either an error or timeout) detected by watchdog at work: "
+                     "610, last enqueued NCCL work: 616, last completed NCCL work: 609.")  # fmt: skip
     (tmp_path / "a.log").write_text("\n".join(lines))
     imported = read_hang({"watchdog": [tmp_path / "a.log"]}, "job")
     assert {one.ranks for one in imported.communicators.values()} >= {(0, 2)}
@@ -96,7 +96,7 @@ def test_dumps_and_lines_of_one_hang_give_one_verdict(tmp_path: Path) -> None:
 def test_a_monitored_barrier_names_those_who_did_not_reach_it(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, "RuntimeError: [Rank 0]: Ranks 1, 5 failed to pass monitoredBarrier in 2000 ms\n")
     assert (verdict.kind, verdict.suspects) == ("hang", ())  # more than wait for them
-    text = "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+    text = "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv"
     others = "\n".join(text.format(rank) for rank in (2, 3, 4))
     verdict = verdict_of(tmp_path, f"[Rank 0]: Ranks 1, 5 failed to pass monitoredBarrier in 2000 ms\n{others}\n")
     assert verdict.suspects[0].ranks == (1, 5)
