@@ -77,7 +77,9 @@ def _read_all(found: Gathered, name: str) -> tuple[dict[str, ImportedJob], list[
     """Read all kinds; one that can't be read as a whole is left out if another one can."""
     jobs: dict[str, ImportedJob] = {}
     failed: list[LeftOut] = []
-    together = {kind: found.files[kind] for kind in ("flight-recorder", "watchdog") if kind in found.files}
+    together: dict[str, list[Path]] = {
+        kind: found.files[kind] for kind in ("flight-recorder", "watchdog") if kind in found.files
+    }
     for kind, files in found.files.items():
         if kind == TRACE or (kind in together and kind != next(iter(together))):
             continue

@@ -163,9 +163,9 @@ def _is_numbered_through(rows: Sequence[Mapping[str, Any]]) -> bool:
 
     PyTorch counts each group from 1, sends and recvs apart, so that numbers of its groups come twice or have holes.
     """
-    numbers = [one.get("collective_seq_id") for one in rows]
+    numbers = [number for one in rows if type(number := one.get("collective_seq_id")) is int]
     groups = {_name_of_group(one) for one in rows}
-    if len(groups) < 2 or any(type(one) is not int for one in numbers):
+    if len(groups) < 2 or len(numbers) < len(rows):
         return False
     return all(later - one == 1 for one, later in pairwise(numbers))
 

@@ -59,8 +59,8 @@ def import_trace(
     """Read the files of `source`, a file or a directory, and write a trace directory (contract, section 1).
 
     `kind`: one of `KINDS`. `job`: name of the job; by default that of the source. `hosts`: host of a rank; it wins
-    over the one in the files. `fabric`: where the switches are told. Raises InputError if the kind is unknown, files are unusable, or the directory can't be
-    written; one line that names the file.
+    over the one in the files. `fabric`: where the switches are told. Raises InputError if the kind is unknown, files
+    are unusable, or the directory can't be written; one line that names the file.
     """
     if kind not in KINDS:
         raise InputError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}{nearest(kind, KINDS)}")
@@ -72,7 +72,7 @@ def import_trace(
         imported = with_left_out(imported, found, Path(scratch))
     if directory.resolve() == source.resolve():
         raise InputError(f"{directory}: must be another directory than the source; got the same")
-    write_imported(with_hosts(imported, hosts or {}), directory)
+    write_imported(with_hosts(imported, hosts or {}), directory, fabric)
     return imported
 
 
@@ -113,8 +113,8 @@ def naming_members(scratch: Path) -> Iterator[None]:
         raise InputError(shown(str(error), scratch)) from None
 
 
-def write_imported(imported: ImportedJob, directory: Path) -> None:
-    """Write a trace directory; InputError if that is not possible."""
+def write_imported(imported: ImportedJob, directory: Path, fabric: Fabric | None = None) -> None:
+    """Write a trace directory; InputError if that is not possible. `fabric`: where the switches are told."""
     try:
         write_trace(directory, map((fabric or Fabric()).place, imported.announcements()), imported.batches())
     except OSError as error:

@@ -164,8 +164,8 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
     is_standing = watch.still_ns > 0 or has_dead
     ranks = {rank: RankRows() for rank in workers}
     found = watch.find_open() if is_standing else []
-    for one in found:
-        ranks[one.rank].add(one.communicator, one.operator, one.sequence, iteration=ITERATION)
+    for waiting in found:
+        ranks[waiting.rank].add(waiting.communicator, waiting.operator, waiting.sequence, iteration=ITERATION)
     for rank, name, operator, total in watch.newest_calls() if not found else ():
         ranks[rank].add(name, operator, total, elapsed_ns=ENDED_NS, iteration=ITERATION)
     unusable = sum(answer.unusable for answer in ordered)

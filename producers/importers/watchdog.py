@@ -106,10 +106,10 @@ class WatchdogLog:
         self._read_barriers(block)
         for found in _DIFFERS.finditer(block):
             number = int(found[2] or found[6] or 0)
-            for rank, name, shape in ((found[1], found[3], found[4]), (found[5], found[7], found[8])):
+            for who, name, shape in ((found[1], found[3], found[4]), (found[5], found[7], found[8])):
                 operator = operator_of(name.decode())
                 if operator is not None and operator not in P2P:
-                    self._process(int(rank), _DEFAULT).open[number] = operator, _elements(None, shape)
+                    self._process(int(who), _DEFAULT).open[number] = operator, _elements(None, shape)
         for found in _DESYNC.finditer(block):
             for rank in map(int, found[1].split(b",")):
                 process = self._process(rank, _DEFAULT)
