@@ -99,7 +99,7 @@ class Analysis:
     verdicts: list[Verdict] = field(default_factory=list)
     # Why the trace could not be judged: a clause that follows "because". None where it was.
     unjudged_reason: str | None = None
-    late_ranks: list[LateRank] = field(default_factory=list)  # where no iteration could be judged: who was last
+    late_ranks: list[LateRank] = field(default_factory=list)  # where nothing could be judged: who was last
     lost_rows: dict[int, int] = field(default_factory=dict)  # by rank, as far as the source tells; no zeros
 
     @property
@@ -183,15 +183,14 @@ def analysis_of(trace: Trace, judgements: Judgements, refused_rows: int) -> Anal
     newest = {verdict.verdict_id: verdict for verdict in judgements.verdicts}
     if not any(verdict.kind in STANDSTILLS for verdict in newest.values()):
         newest |= {verdict.verdict_id: verdict for verdict in _silent_mismatch(trace)}
-    late: list[LateRank] = []
-    if not newest and all(one.is_irregular is None for one in judgements.iterations):
-        late = [one for one in late_ranks(*arrivals_of(trace)) if one.is_telling]
+    unjudged = None if newest else why_unjudged(trace, judgements.iterations)
+    late = [] if unjudged is None else [one for one in late_ranks(*arrivals_of(trace)) if one.is_telling]
     return Analysis(
         trace.job,
         trace.rejected.count + refused_rows,
         list(judgements.iterations),
         sorted(newest.values(), key=order),
-        None if newest else why_unjudged(trace, judgements.iterations),
+        unjudged,
         late,
         {one.rank: one.lost_rows for one in trace.announcements if one.lost_rows},
     )

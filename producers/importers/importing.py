@@ -22,8 +22,8 @@ from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, l
 from irregulars.producers.importers.gathering import Gathered, gather
 from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
-from irregulars.producers.importers.inspector_job import job_of_operations
-from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, LogParser, Operation, Process
+from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
+from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Operation, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES
@@ -258,22 +258,33 @@ def read_capture(path: Path) -> Capture:
 
 def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
     """Read logs of processes."""
-    skipped: Counter[str] = Counter()
-    dropped: Counter[Process] = Counter()
+    parsers: list[LogParser] = []
+    left_out: list[LeftOut] = []
+    operations = (one for path in files for one in _operations(path, parsers, left_out))
     with naming(files[0].parent if len(files) > 1 else files[0]):
-        return job_of_operations(_operations(files, dropped, skipped), dropped, skipped, job)
+        skipped, dropped, waited_us = Counter[str](), Counter[Process](), dict[Connection, Sequence[int]]()
+        table = OperationTable(operations)
+        for parser in parsers:
+            skipped.update(parser.skipped)
+            dropped.update(parser.dropped)
+            waited_us |= parser.waited_us
+        if not len(table) and left_out:
+            raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
+        imported = job_of_operations(table, dropped, skipped, job, waited_us)
+    return replace(imported, left_out=left_out)
 
 
-def _operations(files: list[Path], dropped: Counter[Process], skipped: Counter[str]) -> Iterator[Operation]:
-    for path in files:
-        parser = LogParser()
+def _operations(path: Path, parsers: list[LogParser], left_out: list[LeftOut]) -> Iterator[Operation]:
+    """Yield the operators of a log; one that breaks off is left out from there on."""
+    parsers.append(LogParser())
+    try:
         with naming(path), open_plain(path) as stream:
             for line in bounded_lines(stream):
-                operation = parser.parse(line)
+                operation = parsers[-1].parse(line)
                 if operation is not None:
                     yield operation
-        skipped.update(parser.skipped)
-        dropped.update(parser.dropped)
+    except InputError as error:
+        left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: ")))
 
 
 def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:

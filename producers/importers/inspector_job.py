@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,7 @@ from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, UNKNOWN
 from irregulars.producers.importers.groups import ProcessGroup, communicators_of
 from irregulars.producers.importers.imported import ImportedJob, RankRows
-from irregulars.producers.importers.inspector_lines import LogParser, Membership, Operation, Process
+from irregulars.producers.importers.inspector_lines import Connection, LogParser, Membership, Operation, Process
 from irregulars.producers.iteration_inference.operators import OPERATOR_BITS, joined
 from irregulars.producers.trace.job_file import RankLocation
 from irregulars.words import name_ranks
@@ -32,6 +32,7 @@ NOTE_RANKS: Final = (
 )
 NOTE_PARTS: Final = "of some communicators not all members' logs are here: only members that are here are listed"
 NOTE_GAPS: Final = "{count} collectives that others logged are not in the logs of {ranks}: their rows were lost, and nobody is late by that"
+NOTE_NO_WAITS: Final = "by the proxies' clocks no rank and no way stands out in what sends waited for"
 Members = Mapping[str, Mapping[Process, Membership]]
 MOST_OPERATIONS: Final = 8_000_000
 MOST_MEMBERSHIPS: Final = 200_000
@@ -42,10 +43,12 @@ _COLUMNS: Final = np.dtype([("whole", np.int64, 5), ("real", np.float64, 2)])
 class OperationTable:
     """Operators of all processes as numbers, 56 bytes each: logs of hours hold millions."""
 
-    def __init__(self) -> None:
+    def __init__(self, operations: Iterable[Operation] = ()) -> None:
         self.startless = 0
         self._places: dict[tuple[Process, Membership], int] = {}
         self._rows = bytearray()
+        for one in operations:
+            self.add(one)
 
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
@@ -104,15 +107,16 @@ class ProcessRanks(NamedTuple):
 
 
 def job_of_operations(
-    operations: Iterable[Operation], dropped: Mapping[Process, int], skipped: Mapping[str, int], job: str
+    whole: OperationTable,
+    dropped: Mapping[Process, int],
+    skipped: Mapping[str, int],
+    job: str,
+    waited_us: Mapping[Connection, Sequence[int]] | None = None,
 ) -> ImportedJob:
     """Join the operators of a job's processes; those of one process in the order of its log.
 
-    Raises InputError if there are none.
+    `waited_us`: what sends waited for, as in `LogParser.waited_us`. Raises InputError if there are none.
     """
-    whole = OperationTable()
-    for one in operations:
-        whole.add(one)
     if not len(whole):
         found = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
         raise InputError(f"logs must hold coll_perf or p2p_perf records of NCCL Inspector; got {found or 'none'}")
@@ -137,6 +141,8 @@ def job_of_operations(
         notes.append(
             NOTE_GAPS.format(count=lacking.total(), ranks=name_ranks(sorted(ranks.of[one] for one in lacking)))
         )
+    if waited_us:
+        notes.append(_note_waits(waited_us, ranks, of_comm_rank))
     lost = {process: max(dropped.get(process, 0), lacking[process]) for process in ranks.of}
     return ImportedJob(
         job=job,
@@ -149,6 +155,25 @@ def job_of_operations(
         notes=notes,
         skipped=dict(skipped),
     )  # fmt: skip
+
+
+def _note_waits(
+    waited_us: Mapping[Connection, Sequence[int]], ranks: ProcessRanks, members: Mapping[tuple[str, int], int]
+) -> str:
+    """Say where sends waited more than everywhere else: a second opinion on who is late, or which way is slow."""
+    sums = Counter[tuple[int, str]]()
+    for one, own in waited_us.items():
+        sender, receiver = ranks.of.get(one.process), members.get((one.member.communicator, one.peer))
+        names = (f"rank {sender} made them", f"rank {receiver} had room", f"the network took them from {sender} to {receiver}")
+        sums.update({(at, name): us for at, (name, us) in enumerate(zip(names, own, strict=True))})
+    parts = []
+    for wait in range(3):
+        own_us = {name: us for (at, name), us in sums.items() if at == wait}
+        most = max(own_us, key=lambda name: own_us[name])
+        whole_us = sum(own_us.values())
+        if len(own_us) > 2 and own_us[most] > whole_us / 2:
+            parts.append(f"until {most} ({own_us[most] / 1e3:.3g} ms of {whole_us / 1e3:.3g} ms)")
+    return f"by the proxies' clocks chunks waited most {', and '.join(parts)}" if parts else NOTE_NO_WAITS
 
 
 def _sizes(members: Members) -> Iterable[tuple[Mapping[Process, Membership], int]]:

@@ -1,7 +1,8 @@
-"""NCCL Inspector's JSON lines, one log a process, as operators (formats v4.0 to v4.3).
+"""NCCL Inspector's JSON lines, one log a process, as operators (formats v4.0 to v4.4).
 
 Up to v4.2 each line names its communicator; in v4.3 a marker line does, for as many bare lines as it counts. Start
 times are there in verbose logs alone: `dump_timestamp_us` is when a line was written, not when the operator ran.
+Records of proxies tell for what each step of a send waited, by the clock of a CPU thread.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -19,7 +20,7 @@ from irregulars.errors import InputError
 from irregulars.messages.records import P2P, UNKNOWN
 from irregulars.producers.importers.groups import operator_of
 
-VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3")
+VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3", "v4.4")
 MAX_LINE_BYTES: Final = 1 << 20
 _MOST_RANKS: Final = 1 << 20
 _MOST_US: Final = 1 << 53
@@ -55,12 +56,28 @@ class Operation(NamedTuple):
     size_bytes: float
 
 
+class Connection(NamedTuple):
+    """One direction of the way between two ranks of a communicator."""
+
+    process: Process
+    member: Membership
+    peer: int  # rank in the communicator that is sent to
+
+
+# Waits of a step of a send, each from its begin to that of the next one: for the chunk that its own GPU makes, for
+# room at the receiver, for the network. v4.4 writes their lengths as well.
+WAITS: Final = ("send_gpu_wait_ts", "send_peer_wait_ts", "send_wait_ts", "proxy_step_stop_ts")
+_LENGTHS: Final = ("gpu_produce_us", "peer_credit_us", "wire_us")
+
+
 @dataclass(slots=True)
 class LogParser:
     """Reads the lines of one log, in their order; of a rotated log the parts one after the other."""
 
     skipped: Counter[str] = field(default_factory=Counter)
     dropped: Counter[Process] = field(default_factory=Counter)
+    # Of each connection the sums of the `WAITS` of its sends, µs
+    waited_us: dict[Connection, list[int]] = field(default_factory=dict)
     written_us: int = 0  # when the newest line that says so was written, us since the epoch
     _process: Process | None = None
     _member: Membership | None = None
@@ -83,6 +100,10 @@ class LogParser:
             return None
         if "dump_stats" in value:
             self._begin(value)
+            return None
+        if "proxy_trace" in value:
+            if not self._take_proxy(value):
+                self.skipped["records of proxies without communicator or peer"] += 1
             return None
         operation = self._operation(value)
         if operation is None:
@@ -117,21 +138,39 @@ class LogParser:
         """
         self._process, self._member = self._read_context(value)
         stats = value["dump_stats"] if isinstance(value["dump_stats"], dict) else {}
-        self._left = {kind: _count(stats.get(f"{kind}_records")) for kind in ("coll", "p2p")}
+        self._left = {kind: _count(stats.get(f"{kind}_records")) for kind in ("coll", "p2p", "proxy")}
         if self._process is not None:
             lost = sum(_count(stats.get(f"{kind}_dropped_since_last_dump")) for kind in ("coll", "p2p"))
             self.dropped[self._process] += lost
+
+    def _writer(self, value: Mapping[str, Any], kind: str) -> tuple[Process | None, Membership | None]:
+        """Return process and communicator of a record: by itself, else by the marker, for as many as that counted."""
+        if "header" in value:
+            return self._read_context(value)
+        self._left[kind] = self._left.get(kind, 0) - 1
+        return (self._process, self._member) if self._left[kind] >= 0 else (None, None)
+
+    def _take_proxy(self, value: Mapping[str, Any]) -> bool:
+        """Add up the waits of a proxy's record, of one step or with all steps of one operator; False: not usable."""
+        process, member = self._writer(value, "proxy")
+        told = value["proxy_trace"]
+        peer = _count(told.get("peer"), -1) if isinstance(told, dict) else -1
+        if process is None or member is None or not 0 <= peer < member.size:
+            return False
+        steps = told["steps"] if isinstance(told.get("steps"), list) else [told]
+        if told.get("direction") == "send":
+            sums = self.waited_us.setdefault(Connection(process, member, peer), [0] * len(_LENGTHS))
+            for step in steps:
+                for at, length_us in enumerate(_waits(step) if isinstance(step, dict) else ()):
+                    sums[at] += length_us
+        return True
 
     def _operation(self, value: Mapping[str, Any]) -> Operation | None:
         kind = "coll" if "coll_perf" in value else "p2p"
         told = value.get(f"{kind}_perf")
         if not isinstance(told, dict):
             return None
-        if "header" in value:
-            process, member = self._read_context(value)
-        else:  # of a marker, and no more than it counted
-            process, member = (self._process, self._member) if self._left.get(kind, 0) > 0 else (None, None)
-            self._left[kind] = self._left.get(kind, 0) - 1
+        process, member = self._writer(value, kind)
         operator = operator_of(str(told.get(kind, "")))
         elapsed_us = told.get(f"{kind}_exec_time_us")
         if process is None or member is None or operator is None or not _is_time(elapsed_us):
@@ -177,6 +216,15 @@ def _context(value: Mapping[str, Any]) -> tuple[Process | None, Membership | Non
         return None, None
     named = _WORD.sub("_", name[:100]) if isinstance(name, str) and name != "unknown" else ""
     return Process(host[:200], pid), Membership(_WORD.sub("_", identity[:100]), named, comm_rank, size)
+
+
+def _waits(step: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the lengths of the waits of one step, µs; 0 where the record does not tell one."""
+    moments = step.get("event_trace_ts")
+    at_us = [_count(moments.get(name)) for name in WAITS] if isinstance(moments, dict) else []
+    for place, name in enumerate(_LENGTHS):
+        begin_us, past_us = at_us[place : place + 2] or (0, 0)
+        yield _count(step.get(name), past_us - begin_us if 0 < begin_us <= past_us < _MOST_US else 0)
 
 
 def _times(told: Mapping[str, Any], elapsed_us: float) -> tuple[int, float]:
