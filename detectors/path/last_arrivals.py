@@ -26,8 +26,8 @@ class Arrivals(NamedTuple):
     operator: Ints
     sequence: Ints
     iteration: Ints
-    # Which of its operators on its communicator in its iteration it is, from 1; 0: not known, or there are more or
-    # fewer than usual
+    # Which of its operators on its communicator in its iteration it is, from 1; 0: not known, the only one, or there
+    # are more or fewer than usual
     place: Ints
     shares: Ints  # how many shares are known
     last_rank: Ints  # the rank that arrived last
@@ -79,7 +79,7 @@ def _places(columns: Mapping[str, Column]) -> Ints:
     kinds = run_starts(communicator[begins], operator[begins])
     own = np.repeat(np.arange(len(kinds)), run_lengths(kinds, len(begins)))
     usual = np.array([np.bincount(part).argmax() for part in np.split(counts, kinds[1:])])
-    is_usual = np.repeat((counts == usual[own]) & (iteration[begins] != UNKNOWN), counts)
+    is_usual = np.repeat((counts == usual[own]) & (counts > 1) & (iteration[begins] != UNKNOWN), counts)
     places[order] = np.where(is_usual, np.arange(len(order)) - np.repeat(begins, counts) + 1, 0)
     return places
 
