@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from irregulars.detectors.arrays.runs import run_starts
 from irregulars.detectors.job.topology import Topology, topology_of
 from irregulars.detectors.nics.steadiness import Stretch, Traffic, steady_stretches
 from irregulars.detectors.path.last_arrivals import Arrivals, find_arrivals
@@ -84,15 +85,18 @@ class LateRank(NamedTuple):
     def text(self) -> str:
         """Put it into words.
 
-        >>> LateRank("dp0", "all_reduce", 2, 3, 5, 3, 0.026, 0.026).text()
+        >>> LateRank("dp0", "all_reduce", 2, 3, 5, 3, 0.026, 0.026, 0.004).text()
         'rank 5 was last in all 3 of the 2nd all_reduces on dp0, and was waited for 26 ms'
         """
-        which = f"the {ordinal(self.place)} {self.operator}s" if self.place is not None else f"the {self.operator}s"
-        last_in = (
-            f"all {self.collectives}" if self.last_in == self.collectives else f"{self.last_in} of {self.collectives}"
-        )
-        where = f"{last_in} of {which} on {self.communicator}"
-        return f"rank {self.rank} was last in {where}, and was waited for {duration(self.waited_s * 1e9)}"
+        which = self.operator if self.place is None else f"{ordinal(self.place)} {self.operator}"
+        if self.collectives == 1:
+            where = f"the one {which}"
+        elif self.last_in == self.collectives:
+            where = f"all {self.collectives} of the {which}s"
+        else:
+            where = f"{self.last_in} of {self.collectives} of the {which}s"
+        waited = duration(self.waited_s * 1e9)
+        return f"rank {self.rank} was last in {where} on {self.communicator}, and was waited for {waited}"
 
 
 def arrivals_of(trace: Trace) -> tuple[Arrivals, tuple[str, ...]]:
@@ -117,9 +121,10 @@ def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
     """For each communicator, operator and place the rank that kept others waiting the most; worst first."""
     found = []
     places = np.where(arrivals.place <= _MOST_PLACES, arrivals.place, 0)
-    keys = np.stack([arrivals.communicator, arrivals.operator, places], axis=1)
-    for communicator, operator, place in np.unique(keys, axis=0).tolist():
-        own = (keys == (communicator, operator, place)).all(axis=1)
+    keys = [arrivals.communicator, arrivals.operator, places]
+    order = np.lexsort(keys[::-1])
+    for own in np.split(order, run_starts(*(key[order] for key in keys))[1:]) if len(order) else ():
+        communicator, operator, place = (int(key[own[0]]) for key in keys)
         last, waited_ns = arrivals.last_rank[own], arrivals.waited_ns[own]
         ranks, at = np.unique(last, return_inverse=True)
         sums = np.bincount(at, weights=waited_ns)
@@ -129,7 +134,7 @@ def late_ranks(arrivals: Arrivals, names: Sequence[str]) -> list[LateRank]:
                 communicator=names[communicator],
                 operator=OPERATORS[operator],
                 place=place or None,
-                collectives=int(own.sum()),
+                collectives=len(own),
                 rank=int(ranks[worst]),
                 last_in=int((last == ranks[worst]).sum()),
                 waited_s=round(float(sums[worst]) / 1e9, 9),

@@ -219,7 +219,11 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
     who = identify([Claim(path, one.rank, one.digest, one.world_size, one.span_ns) for path, one in read])
     second = next((one for one in who.left_out if one.reason.startswith(SECOND.format(rank=one.rank))), None)
     if second is not None:
-        raise InputError(f"{second.name}: must be of another rank than the other traces of this time; got {second.reason}")
+        other = second.reason.rpartition(": ")[2]
+        raise InputError(
+            f"{second.name}: ranks must be told apart by the files' names, as rank-5.json; got two processes that call "
+            f"themselves rank {second.rank} at the same time, the other in {other}"
+        )
     of_rank = [(rank, at) for rank, first in who.ranks.items() for at in (first, *who.later.get(rank, ()))]
     captures = [
         replace(read[at][1], rank=rank, host=read[at][1].host or hosts.get(read[at][0])) for rank, at in of_rank

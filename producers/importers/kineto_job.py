@@ -238,7 +238,9 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
         for call in capture.calls:
             if call.group is None and call.lane != "gloo":
                 lanes.setdefault(call.lane, set()).add(rank)
-    world = ProcessGroup("world", "default_pg", tuple(range(world_size)))
+    everybody = tuple(range(world_size))
+    named = (group for capture in by_rank.values() for group in capture.groups if group.ranks == everybody)
+    world = next(named, ProcessGroup("world", "default_pg", everybody))
     # Of ranks without a trace nothing tells which streams they use.
     is_partial = len(by_rank) < world_size
     streams = {

@@ -189,7 +189,12 @@ def test_nothing_usual_is_known() -> None:
 ALL_REDUCE, BROADCAST = OPERATOR_CODES["all_reduce"], OPERATOR_CODES["broadcast"]
 
 
-def arrivals(*rows: tuple[int, int, int, float], operator: int = ALL_REDUCE, is_timed: bool = True) -> Arrivals:
+def arrivals(
+    *rows: tuple[int, int, int, float],
+    operator: int = ALL_REDUCE,
+    is_timed: bool = True,
+    iteration: list[int] | None = None,
+) -> Arrivals:
     """Find arrivals in rows of rank, communicator, sequence and elapsed; all end at 1,000 + their sequence."""
     rank, communicator, sequence = (np.array([row[at] for row in rows], np.int64) for at in range(3))
     elapsed_ns = np.array([row[3] for row in rows])
@@ -203,7 +208,7 @@ def arrivals(*rows: tuple[int, int, int, float], operator: int = ALL_REDUCE, is_
             "operator": np.full(len(rows), operator),
             "elapsed_ns": elapsed_ns,
             "start_ns": start_ns,
-            "iteration": np.full(len(rows), UNKNOWN),
+            "iteration": np.full(len(rows), UNKNOWN) if iteration is None else np.array(iteration),
         }
     )
 
@@ -219,6 +224,12 @@ def test_last_arrivals() -> None:
     found = arrivals((0, 0, 5, 90.0), (1, 0, 5, 20.0), is_timed=False)
     assert found.last_rank.tolist() == [1]
     assert np.isnan(found.ends_apart_ns).tolist() == [True]
+    assert found.took_ns.tolist() == [20.0]
+    # Which one of its iteration it is, where there are as many as usual: iteration 3 has one alone
+    numbers = [4, 5, 6, 7, 8]
+    rows = [(rank, 0, number, 9.0 + rank) for number in numbers for rank in (0, 1)]
+    assert arrivals(*rows, iteration=[1] * 4 + [2] * 4 + [3] * 2).place.tolist() == [1, 2, 1, 2, 0]
+    assert arrivals(*rows).place.tolist() == [0] * 5
     # A single share and what never ended tell nothing
     assert len(arrivals((0, 0, 5, 90.0), (0, 0, 6, 9.0), (1, 0, 6, np.nan)).shares) == 0
     assert len(arrivals().shares) == 0

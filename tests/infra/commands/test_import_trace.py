@@ -27,7 +27,7 @@ def test_it_writes_a_trace_that_can_be_analysed_and_says_who_was_last(run: Run, 
     assert (status, err) == (0, "")
     assert "out: 2 of 2 ranks, 8 operators on 1 communicator, no iterations marked, clock shared" in out
     assert "Iterations: they are inferred from the operators when it is read." in out
-    assert "all_reduce on 0xab: rank 1 was last in 4 of 4, and was waited for 0.16 ms" in out
+    assert "rank 1 was last in all 4 of the all_reduces on 0xab, and was waited for 160 µs" in out
     assert "Next: irregulars analyze out" in out
     status, out, _ = run("analyze", "out", "--json")
     assert status == 0

@@ -48,10 +48,21 @@ def pair(name: str, peer: int, number: int = 1, elapsed_us: int = 7) -> dict[str
                          "p2p_exec_time_us": elapsed_us, "p2p_timing_source": "kernel_gpu"}}  # fmt: skip
 
 
-def marker(process: int, coll: int, p2p: int = 0, dropped: int = 0, comm: str = "0xab") -> dict[str, Any]:
+def marker(
+    process: int, coll: int, p2p: int = 0, dropped: int = 0, comm: str = "0xab", size: int = 2, proxy: int = 0
+) -> dict[str, Any]:
     """The line before the bare records of format 4.3."""
-    stats = {"coll_records": coll, "p2p_records": p2p, "coll_dropped_since_last_dump": dropped}
-    return {**context(process, comm, version="v4.3"), "dump_stats": stats}
+    stats = {"coll_records": coll, "p2p_records": p2p, "proxy_records": proxy, "coll_dropped_since_last_dump": dropped}
+    return {**context(process, comm, size, "v4.3"), "dump_stats": stats}
+
+
+def proxy_step(peer: int, gpu_us: int, peer_us: int, wire_us: int) -> dict[str, Any]:
+    """One step of a send by a proxy, which waited so long for its GPU, its receiver and the network."""
+    names = ("proxy_step_start", "send_gpu_wait", "send_peer_wait", "send_wait", "proxy_step_stop")
+    waits = (0, 1, 1 + gpu_us, 1 + gpu_us + peer_us, 1 + gpu_us + peer_us + wire_us)
+    moments = {f"{name}_ts": START_US + us for name, us in zip(names, waits, strict=True)}
+    return {"proxy_trace": {"record_type": "proxy_step", "parent_type": "coll", "parent_sn": 1, "channel_id": 0,
+                            "peer": peer, "direction": "send", "step": 0, "event_trace_ts": moments}}  # fmt: skip
 
 
 def lines(*values: Any) -> bytes:

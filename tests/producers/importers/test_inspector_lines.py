@@ -13,12 +13,12 @@ from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.importing import import_trace
 from irregulars.producers.importers.inspector_job import LiveLog
 from irregulars.producers.trace.directory import Trace, read_trace
-from tests.producers.importers.inspector_lines import START_US, collective, context, lines, marker, pair
+from tests.producers.importers.inspector_lines import START_US, collective, context, lines, marker, pair, proxy_step
 
 
 def imported(tmp_path: Path, *logs: bytes) -> tuple[ImportedJob, Trace]:
     source = tmp_path / "logs"
-    source.mkdir()
+    source.mkdir(parents=True)
     for at, log in enumerate(logs):
         (source / f"host-0-pid{100 + at}.log").write_bytes(log)
     job = import_trace("nccl-inspector", source, tmp_path / "out")
@@ -106,6 +106,41 @@ def test_a_process_without_a_host_has_no_place(tmp_path: Path) -> None:
     nowhere["metadata"]["hostname"] = ""
     job, _ = imported(tmp_path, lines({**context(0), **collective(0, 5)}, nowhere))
     assert sum(job.skipped.values()) == 1
+
+
+def test_collectives_that_others_logged_are_lost_rows_of_those_that_did_not(tmp_path: Path) -> None:
+    """NCCL counts each function of a communicator by itself; numbers that nobody logged were too small to be."""
+    kept = {0: (1, 2, 4, 5), 1: (1, 5), 2: (1, 2, 4, 5)}
+    logs = [lines(*({**context(rank, size=3), **collective(n, 90)} for n in own)) for rank, own in kept.items()]
+    logs[1] += lines({**context(1, size=3), **collective(1, 5, name="AllGather")})
+    job, _ = imported(tmp_path, *logs)
+    assert {rank: place.lost_rows for rank, place in job.places.items()} == {0: 1, 1: 2, 2: 1}
+    assert any("4 collectives that others logged are not in the logs of ranks 0-2" in note for note in job.notes)
+
+
+def test_proxies_tell_what_sends_waited_for(tmp_path: Path) -> None:
+    """Rank 2 is late: its sends wait for its GPU, in steps that came by themselves or inside of their operator."""
+    logs = []
+    for rank in range(4):
+        step = proxy_step((rank + 1) % 4, 50 if rank == 2 else 5, 3, 10)
+        whole = {"record_type": "proxy_op", "peer": (rank + 1) % 4, "direction": "send",
+                 "steps": [{"gpu_produce_us": 50 if rank == 2 else 5, "peer_credit_us": 3, "wire_us": 10}]}  # fmt: skip
+        first = lines(marker(rank, 1, size=4, proxy=2), collective(1, 9), step, {"proxy_trace": whole}, step)
+        logs.append(first)
+    job, _ = imported(tmp_path, *logs)
+    assert job.skipped == {"records of proxies without communicator or peer": 4}  # more than their marker counted
+    assert "by the proxies' clocks chunks waited most until rank 2 made them (0.1 ms of 0.13 ms)" in job.notes
+    job, _ = imported(tmp_path / "alike", *(lines(marker(rank, 1, size=4, proxy=1), collective(1, 9),
+                                                  proxy_step((rank + 1) % 4, 5, 3, 9)) for rank in range(4)))  # fmt: skip
+    assert "by the proxies' clocks no rank and no way stands out in what sends waited for" in job.notes
+
+
+def test_a_log_that_can_not_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    good, foreign = (lines({**context(rank, version=v), **collective(0, 5)}) for rank, v in ((0, "v4.2"), (1, "v9")))
+    job, trace = imported(tmp_path, good, foreign)
+    assert len(trace.commops) == 1
+    assert [Path(one.name).name for one in job.left_out] == ["host-0-pid101.log"]
+    assert job.left_out[0].reason.startswith("inspector_output_format_version must be one of v4.0 v4.1")
 
 
 STARTS = 12

@@ -155,7 +155,11 @@ def test_ends_of_a_send_are_ranks_of_the_group(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ("", "must be a JSON object with a list 'traceEvents', or a list of events; got none"),
-        ('{"traceEvents": []}', "distributedInfo.rank must be a rank, or the file's name end in one"),
+        ('{"traceEvents": []}', "traces must hold collectives: .*; got none of them"),
+        (
+            '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "nccl_AllReduce", "ts": 1, "dur": 1, "args": {}}]}',
+            "distributedInfo.rank must be a rank, or the file's name end in one",
+        ),
         ('{"traceEvents": [], "distributedInfo": {"rank": 0}}', "traces must hold collectives"),
     ],
 )
@@ -184,6 +188,159 @@ def test_hosts_are_read_off_the_names_that_torch_gives(tmp_path: Path) -> None:
     assert [one.host for one in imported(source, tmp_path).announcements] == ["node-0", "node-1"]
     (source / "node-1_4711.1694128201545.pt.trace.json").rename(source / "rank1.json")
     assert [one.host for one in imported(source, tmp_path).announcements] == [None, None]
+
+
+NAMED = {"Collective name": "allreduce", "Process Group Name": "0", "In msg nelems": 10, "dtype": "Float"}
+
+
+def issue(ts: float, external: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": ts, "dur": 1.0, "tid": 1, "pid": 1,
+            "args": {"External id": external, **arguments}}  # fmt: skip
+
+
+def launch(ts: float, correlation: int, category: str = "cuda_runtime") -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": "hipExtLaunchKernel", "ts": ts, "dur": 1.0, "tid": 1, "pid": 1,
+            "args": {"correlation": correlation}}  # fmt: skip
+
+
+def skipped_of(source: Path, tmp_path: Path) -> dict[str, int]:
+    return dict(import_trace("kineto", source, tmp_path / "out").skipped)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "operator"),
+    [
+        ("void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", NAMED, "all_reduce"),
+        ("Cijk_unheard_of", {**NAMED, "Collective name": "_reduce_scatter_base"}, "reduce_scatter"),
+        ("void aiter::cross_device_reduce_2stage<__hip_bfloat16, 8, true>(aiter::RankData*)", {}, "all_reduce"),
+        ("void vllm::cross_device_reduce_1stage<float, 8>(vllm::RankData*)", {}, "all_reduce"),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", {}, "all_reduce"),
+        ("void flashinfer::allreduce_fusion_kernel_oneshot_lamport<float>()", {}, "all_reduce"),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclWorkElem)", {}, "all_gather"),
+        ("triton_per_fused_all_reduce_0", {}, None),
+        ("void at::native::reduce_kernel<512, 1>()", {}, None),
+        ("void at::native::_scatter_gather_elementwise_kernel<128, 8>()", {}, None),
+    ],
+)
+def test_collectives_are_told_by_arguments_and_then_by_name(
+    tmp_path: Path, name: str, arguments: dict[str, Any], operator: str | None
+) -> None:
+    one, other = kernel(1, 2, 1, **arguments) | {"name": name}, kernel(4, 2, 2, **NAMED)
+    trace_file(tmp_path / "in", 0, [step(0, 0, 9), one, other])
+    columns = imported(tmp_path / "in", tmp_path).commops[0].columns
+    assert [OPERATORS[code] for code in columns["operator"].tolist()] == [*([operator] * bool(operator)), "all_reduce"]
+
+
+def test_categories_and_arguments_of_old_releases_are_known(tmp_path: Path) -> None:
+    """Up to PyTorch 1.11 they were written otherwise, and steps were operators."""
+    mark, one = step(3, 0, 9) | {"cat": "Operator"}, kernel(12, 2, 5) | {"cat": "Kernel", "tid": "stream 7"}
+    one |= {"name": "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)"}
+    one["args"]["external id"] = one["args"].pop("External id")
+    trace_file(tmp_path / "in", 0, [mark, one, launch(4, 5, "Runtime")])
+    assert imported(tmp_path / "in", tmp_path).commops[0].columns["iteration"].tolist() == [3]
+
+
+def test_what_is_issued_and_not_shown_is_counted(tmp_path: Path) -> None:
+    notes = [
+        {"ph": "X", "cat": "user_annotation", "name": name, "ts": ts, "dur": 1, "tid": 1, "pid": 1, "args": {}}
+        for ts, name in enumerate(("hccl:allgather", "hccl:allgather", "nccl:all_reduce", "nccl:all_reduce"))
+    ]
+    trace_file(tmp_path / "in", 0, [step(0, 0, 9), *notes, kernel(1, 2, 1, **NAMED)])
+    assert skipped_of(tmp_path / "in", tmp_path) == {
+        "hccl:allgather that no kernel in the trace shows": 2, "nccl:all_reduce that no kernel in the trace shows": 1,
+    }  # fmt: skip
+
+
+def test_an_iteration_of_a_gpu_lasts_from_the_last_operator_of_the_one_before_to_its_own_last(tmp_path: Path) -> None:
+    """Marks of the CPU are two steps ahead here: nothing of their times is of use."""
+    issued = [issue(10 * n + 1, n) for n in range(4)]
+    kernels = [kernel(25 + 10 * n, 3, n, **NAMED) for n in range(4)]
+    trace_file(tmp_path / "in", 0, [*(step(n, 10 * n, 10) for n in range(4)), *issued, *kernels])
+    trace = imported(tmp_path / "in", tmp_path)
+    assert trace.commops[0].columns["iteration"].tolist() == [0, 1, 2, 3]
+    assert (trace.iterations[0].columns["start_ns"] - 10**18).tolist() == [25_000, 28_000, 38_000, 48_000]
+    assert trace.iterations[0].columns["elapsed_ns"].tolist() == [3_000, 10_000, 10_000, 10_000]
+
+
+def test_a_kernel_that_was_launched_before_the_capture_is_left_out(tmp_path: Path) -> None:
+    events = [step(4, 0, 20), kernel(2, 3, 1, **NAMED), kernel(6, 3, 2, **NAMED), launch(1, 2)]
+    trace_file(tmp_path / "in", 0, events)
+    assert list(skipped_of(tmp_path / "in", tmp_path).values()) == [1]
+    assert imported(tmp_path / "in", tmp_path).commops[0].columns["start_ns"].tolist() == [10**18 + 6_000]
+
+
+def test_without_launches_marks_count_only_where_no_operator_runs_on_after_its_step(tmp_path: Path) -> None:
+    steps = [step(n, 1_000 * n, 1_000) for n in range(3)]
+    for name, lead_us, iterations in (("inside", 0, [0, 1, 2]), ("behind", 700, [UNKNOWN] * 3)):
+        kernels = [kernel(1_000 * n + lead_us + 100, 500, n, **NAMED) for n in range(3)]
+        trace_file(tmp_path / name, 0, [*steps, *kernels])
+        assert imported(tmp_path / name, tmp_path).commops[0].columns["iteration"].tolist() == iterations
+    assert list(skipped_of(tmp_path / "behind", tmp_path).values()) == [3]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([kernel(20, 2, 2, **NAMED, device=1)], "a trace must be of one GPU; got collectives of 0 and 1"),
+        ([step(0, 0, 9) | {"pid": 2}], "a trace must be of one process; got collectives of 1 and 2"),
+        ([step(0, 50, 9)], "ProfilerStep#0 must be there once; got it twice"),
+    ],
+)
+def test_traces_that_were_merged_are_refused(tmp_path: Path, more: list[Any], message: str) -> None:
+    trace_file(tmp_path / "in", 0, [step(0, 0, 9), kernel(1, 2, 1, **NAMED, device=0), *more])
+    with pytest.raises(InputError, match=message):
+        import_trace("kineto", tmp_path / "in", tmp_path / "out")
+
+
+def test_calls_tell_the_rank_and_kernels_the_size_where_nothing_else_does(tmp_path: Path) -> None:
+    told = {"Process Group Name": "9", "Process Group Ranks": "[4, 6]", "Rank": 1}
+    events = [step(0, 0, 9), issue(1, 1, **told), kernel(2, 2, 1, **NAMED, **{"Group size": 8})]
+    trace_file(tmp_path / "in", 0, events, distributedInfo={})
+    (tmp_path / "in" / "rank-0.json.gz").rename(tmp_path / "in" / "trace.json.gz")
+    trace = imported(tmp_path / "in", tmp_path)
+    assert (list(trace.commops), trace.world_size) == ([6], 8)
+
+
+def test_several_traces_of_a_rank_are_copies_or_parts_or_refused(tmp_path: Path) -> None:
+    def capture(name: str, rank: int, first: int, at_us: float) -> None:
+        events = [e for n in range(3) for e in (step(first + n, at_us + 10 * n, 9),
+                                                kernel(at_us + 10 * n + 1, 2, n, **NAMED))]  # fmt: skip
+        trace_file(tmp_path / name, rank, events)
+
+    folder = tmp_path / "in"
+    for rank in (0, 1):
+        capture("a", rank, 0, 0)
+        capture("b", rank, 0, 10_000)
+        capture("c", rank, 0, 5)
+        folder.mkdir(exist_ok=True)
+        (tmp_path / "a" / f"rank-{rank}.json.gz").rename(folder / f"rank-{rank}_a.json.gz")
+        (folder / f"rank-{rank}_a.json").write_bytes(gzip.decompress((folder / f"rank-{rank}_a.json.gz").read_bytes()))
+    job = import_trace("kineto", folder, tmp_path / "out")
+    assert [one.reason for one in job.left_out] == [f"a copy of {folder}/rank-{rank}_a.json" for rank in (0, 1)]
+    for rank in (0, 1):
+        (tmp_path / "b" / f"rank-{rank}.json.gz").rename(folder / f"rank-{rank}_b.json.gz")
+    trace = imported(folder, tmp_path)
+    # One number lies between: nothing tells what happened there
+    assert trace.commops[1].columns["iteration"].tolist() == [0, 1, 2, 4, 5, 6]
+    (folder / "rank-0_b.json.gz").unlink()
+    with pytest.raises(InputError, match="steps must be there once; those of rank 1 repeat, and rank 1 has 2 captures"):
+        import_trace("kineto", folder, tmp_path / "out")
+    (tmp_path / "c" / "rank-1.json.gz").rename(folder / "rank-1_c.json.gz")
+    with pytest.raises(InputError, match="got two processes that call themselves rank 1 at the same time"):
+        import_trace("kineto", folder, tmp_path / "out")
+
+
+def test_streams_without_groups_may_be_used_by_ranks_that_have_no_trace(tmp_path: Path) -> None:
+    name = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)"
+    events = [kernel(1, 2, 1) | {"name": name}, kernel(4, 2, 2, stream=8) | {"name": name}]
+    trace_file(tmp_path / "in", 0, [step(0, 0, 9), *events], distributedInfo={"rank": 0, "world_size": 3})
+    [one] = imported(tmp_path / "in", tmp_path).announcements
+    assert {c.id: c.ranks for c in one.communicators} == {"stream 8": (0, 1, 2), "stream 20": (0, 1, 2)}
+
+
+def test_a_list_of_events_is_a_trace_as_well(tmp_path: Path) -> None:
+    (tmp_path / "rank3.json").write_text(json.dumps([step(0, 0, 9), kernel(1, 2, 1, **NAMED)]))
+    assert list(imported(tmp_path / "rank3.json", tmp_path).commops) == [3]
 
 
 WANTED = (b"nccl", b"Step#")
