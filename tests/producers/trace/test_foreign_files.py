@@ -10,7 +10,7 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.producers.importers.importing import KINDS
 from irregulars.producers.trace.directory import read_trace
-from irregulars.producers.trace.foreign_files import kind_of_files
+from irregulars.producers.trace.foreign_files import kind_of_file, kind_of_files
 from tests.conftest import RECORDINGS
 from tests.producers.importers.test_hostile_files import VALID, dump_bytes
 
@@ -43,3 +43,20 @@ def test_nothing_is_made_of_what_is_not_known(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"got no such file$"):
         read_trace(tmp_path)
     assert kind_of_files(RECORDINGS / "gloo-clean") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "tool"),
+    [
+        (b'[{"name": "AllReduce", "cat": "COLL", "ph": "b", "args": {"CommHash": 7}}]', "NCCL's example profiler plugin"),
+        (b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}', "rocprofv3"),
+        (b'{"schema": "1.0.1", "nodes": [{"name": "[pytorch|profiler|execution_trace|thread]"}]}', "PyTorch"),
+        (b'[{"name": "aten::add", "ph": "X", "pid": "CPU functions"}]', "torch.autograd.profiler"),
+        (b'{"traceEvents": [{"ph": "M", "args": {"name": "XLA Ops"}}]}', "XLA"),
+        (b"SQLite format 3\0rest", "Nsight Systems"),
+    ],
+)
+def test_files_of_tools_that_are_not_read_are_refused_by_their_name(tmp_path: Path, content: bytes, tool: str) -> None:
+    (tmp_path / "trace").write_bytes(content)
+    with pytest.raises(InputError, match=tool):
+        kind_of_file(tmp_path / "trace")
