@@ -233,8 +233,8 @@ async def _numerics(console: Console, start: JobStart, gpus: int) -> list[tuple[
 
 
 _VERDICT_COLUMNS: Final = (
-    "severity", "state", "verdict_id", "kind", "device", "host", "rank", "probability", "first_iteration",
-    "gpu_hours_lost", "evidence",
+    "device", "kind", "severity", "state", "probability", "host", "rank", "first_iteration", "gpu_hours_lost",
+    "verdict_id", "evidence",
 )  # fmt: skip
 
 

@@ -283,6 +283,8 @@ def _link(name: str, value: Any, row: Mapping[str, Any]) -> str | None:
         return job_path(str(value))
     if name == "verdict_id":
         return incident_path(str(value))
+    if name == "verdict_ids" and len(value) == 1:
+        return incident_path(str(value[0]))
     if name == "host":
         return host_path(str(value))
     if name == "device":

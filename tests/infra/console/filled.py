@@ -33,7 +33,7 @@ def fill(settings: DatabaseSettings, now_s: float | None = None) -> None:
         for name in LIVE:
             sink.write(moved_to(while_it_lasts(rows_of_recording(name)), now_s - 1))
         for name in HEALTHY:
-            sink.write(moved_to(rows_of_recording(name), now_s - 2))
+            sink.write(moved_to(without_end(rows_of_recording(name)), now_s - 2))
         sink.write(moved_to(silent(rows_of_recording(HUNG)), now_s - 900))
     finally:
         sink.close()
@@ -54,8 +54,14 @@ def _moved(table: pa.Table, by_ns: int) -> pa.Table:
     return table
 
 
+def without_end(rows: Rows) -> Rows:
+    """Return the rows of a job that has not said that it is over."""
+    return {name: table for name, table in rows.items() if name != "attempt_ends"}
+
+
 def while_it_lasts(rows: Rows) -> Rows:
     """Return rows as they were before the verdict closed."""
+    rows = without_end(rows)
     verdicts = rows["verdicts"]
     open_ones = verdicts.filter(pc.equal(verdicts["state"], "open"))
     past = pc.max(open_ones["past_last_iteration"]).as_py()
@@ -79,7 +85,7 @@ def silent(rows: Rows) -> Rows:
         at = verdicts.schema.get_field_index(name)
         field = verdicts.schema.field(at)
         verdicts = verdicts.set_column(at, field, pa.array([value] * verdicts.num_rows, field.type))
-    return {**rows, "verdicts": verdicts}
+    return {**without_end(rows), "verdicts": verdicts}
 
 
 def reader_of(settings: DatabaseSettings, login: Mapping[str, str]) -> DatabaseSettings:

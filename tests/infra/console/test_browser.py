@@ -105,6 +105,56 @@ def test_pages_load_without_errors_and_nothing_on_them_breaks_the_policy(scheme:
     assert faults == []
 
 
+# What is hard to read on a page: text that stands out at the side, is smaller than 12 px, or too pale for what lies behind.
+# Text of an SVG has the size to which the drawing is stretched. Controls that are off are meant to be pale.
+HARD_TO_READ = """() => {
+  const rgba = (text) => (text.match(/[\\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
+    .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const behind = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const found = rgba(getComputedStyle(at).backgroundColor);
+      if ((found[3] ?? 1) > 0.9) return found;
+    }
+    return [255, 255, 255];
+  };
+  const found = new Set();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const one = walker.currentNode.parentElement, text = walker.currentNode.textContent.trim().slice(0, 40);
+    const box = one.getBoundingClientRect(), style = getComputedStyle(one);
+    if (!text || !box.width || one.closest("title, script, .unseen, .skip, :disabled") || !one.checkVisibility()) continue;
+    const svg = one.closest("svg"), view = svg?.viewBox.baseVal;
+    const scale = view?.width ? svg.getBoundingClientRect().width / view.width : 1;
+    const size = parseFloat(style.fontSize) * scale;
+    if (size < 11.95) found.add(`${size.toFixed(1)} px: ${text}`);
+    if (box.right > innerWidth + 1 && !one.closest(".scroll, pre, table, .top nav")) found.add(`outside: ${text}`);
+    const own = rgba(svg ? style.fill : style.color), ground = behind(svg ?? one);
+    const [a, b] = [light(own), light(ground)].sort((x, y) => y - x);
+    const contrast = (a + 0.05) / (b + 0.05);
+    if (contrast < 4.5) found.add(`contrast ${contrast.toFixed(1)}: ${text}`);
+  }
+  if (document.documentElement.scrollWidth > innerWidth) found.add("the page scrolls sideways");
+  return [...found];
+}"""
+MORE_PAGES = ("/incidents/pp4dp2-hang-inside:0:40:0", "/docs/runbook", "/docs")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_can_be_read_on_any_screen(scheme: str, open_page: OpenPage) -> None:
+    page = open_page(scheme=scheme)
+    root = page.url.rstrip("/")
+    for width in (1440, 1024, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        for path in (*PAGES, *MORE_PAGES):
+            page.goto(root + path)
+            assert page.evaluate(HARD_TO_READ) == [], (width, path)
+            if width == 390:  # tables are cards there: nothing lies out of sight at their side
+                assert not page.evaluate("[...document.querySelectorAll('.scroll:has(.stacked)')]"
+                                         ".some((one) => one.scrollWidth > one.clientWidth + 1)"), path  # fmt: skip
+
+
 def test_a_script_that_got_into_a_page_is_refused_and_told(open_page: OpenPage) -> None:
     page = open_page()
     faults = faults_of(page)
@@ -121,6 +171,40 @@ def test_the_first_key_offers_to_skip_to_the_content(open_page: OpenPage) -> Non
     assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_the_first_screen_of_an_incident_answers_what_somebody_woken_asks(open_page: OpenPage) -> None:
+    page = open_page("/incidents/gloo-slow-nic:0:60:0")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    for text in ("NIC eth0 on node-1", "Since", "GPU-hours an hour", "Do", "Who waited for whom", "Iteration times"):
+        box = page.get_by_text(text).first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < 900, text
+    chain = page.locator(".chain li.cause").bounding_box()
+    assert chain is not None
+    assert chain["y"] + chain["height"] < 900
+
+
+def test_the_tabs_title_counts_what_is_open(open_page: OpenPage, database: DatabaseSettings) -> None:
+    page = open_page()
+    assert page.title() == "2 open incidents, 1 page, 2 jobs heard · Irregulars"
+    page = open_page("/incidents/gloo-slow-nic:0:60:0")
+    assert page.title() == "Open: slow NIC in gloo-slow-nic: NIC eth0 on node-1 (rank 1) · Irregulars"
+
+
+def test_the_link_that_was_printed_logs_in_also_in_a_tab_that_shows_the_login(
+    browser: Browser, console: RunningConsole
+) -> None:
+    page = browser.new_page()
+    page.goto(f"{console.url}/login")
+    page.goto(console.link)  # the hash alone changes: nothing is loaded anew
+    page.wait_for_url(f"{console.url}/")
+    page.context.clear_cookies()
+    page.goto(f"{console.url}/docs/runbook#slow_nic")  # a link to a part of a page is no token
+    page.get_by_label("Token").fill(console.token)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(f"{console.url}/docs/runbook#slow_nic")
+    page.close()
 
 
 def test_all_that_can_be_used_is_reached_by_tab_and_shows_that_it_has_the_focus(open_page: OpenPage) -> None:

@@ -12,7 +12,7 @@ import pytest
 from irregulars.infra.console.rendering import incident_path, job_path
 from irregulars.infra.showing.found import gather
 from irregulars.infra.showing.from_database import find_verdict, found_in_database
-from irregulars.infra.showing.text_page import title_text
+from irregulars.infra.showing.text_page import headline
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run, shipped_investigations
 from irregulars.sinks.tables import tables_of
@@ -62,7 +62,7 @@ def test_a_jobs_page_has_its_iterations_and_verdicts(somebody: Visit, client: ob
     irregular = rows(client, "irregular_iterations", job=job, limit=50)
     (first_row,) = re.findall(r"Iterations ([\d,]+), ([\d,]+) irregular", text)
     assert int(first_row[1]) == len(irregular)
-    table = answer.text[answer.text.index('id="irregular"') :]
+    table = re.sub(r" data-label=\"[^\"]*\"", "", answer.text[answer.text.index('id="irregular"') :])
     assert all(f">{one['iteration']}</td>" in table for one in irregular)
     for one in rows(client, "blamed", job=job):
         assert f'href="{incident_path(str(one["verdict_id"]))}"' in answer.text
@@ -79,7 +79,7 @@ def test_an_incidents_page_says_what_show_says(somebody: Visit, client: object) 
         answer = somebody.get(incident_path(verdict.verdict_id))
         text = text_of(answer)
         assert answer.status_code == 200
-        assert title_text(screen) in text
+        assert headline(screen) in text
         assert all(str(one) in text for one in verdict.iterations[:1])
         assert verdict.evidence in text
         assert all(one.host is None or one.host in text for one in verdict.suspects)
@@ -114,6 +114,9 @@ def test_devices_and_hosts_are_those_that_cost_time(somebody: Visit, client: obj
     assert page.status_code == 200
     assert len(lost) > 2
     for one in lost:
+        assert str(one["device"]) in text_of(page)
+        if one["host"] is None:  # a switch is on none
+            continue
         assert f'href="/hosts/{one["host"]}"' in page.text
         answer = somebody.get(f"/devices/history?host={one['host']}")
         names = [one[name] for name in ("nic", "gpu") if one[name] is not None]
