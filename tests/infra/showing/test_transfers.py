@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from irregulars.infra.runs.analysis import judge_trace
+from irregulars.infra.showing.found import Found, Iteration, Standing, gather
+from irregulars.infra.showing.from_database import found_in_recording
+from irregulars.infra.showing.html_page import page_of, small_line, times_chart
+from irregulars.infra.showing.text_page import headline, lines_of
+from irregulars.infra.showing.transfers import ways_of
+from irregulars.messages.judgements import Suspect
+from irregulars.producers.trace.directory import read_trace
+from tests.infra.showing.made_up_verdicts import RECORDINGS, found_in, verdict_of
+
+MS = 1e6
+MEMBERS = {"dp0": ("dp", (0,)), "dp1": ("dp", ()), "tp0": ("tp", (0,)), "pp0": ("pp", (0,)), "pp1": ("pp", ())}
+NIC = Suspect("nic", 0, (0,), 0.9)
+
+
+def transfers() -> list[tuple[int, str, int | None, int | None, float]]:
+    """Two iterations: what rank 0 sends or reduces with other hosts is slow."""
+    return [
+        (at, *way, took_ns)
+        for at in (7, 8)
+        for way, took_ns in (
+            (("dp0", None, None), 30 * MS), (("dp1", None, None), 3 * MS), (("tp0", None, None), 1 * MS),
+            (("pp0", 0, 2), 5 * MS), (("pp1", 1, 3), 1 * MS), (("pp1", 3, 1), 1 * MS),
+        )
+    ]  # fmt: skip
+
+
+def test_accused_ways_stand_first_and_are_held_against_those_of_their_kind() -> None:
+    found = ways_of(transfers(), MEMBERS, NIC)
+    assert [(one.name, one.is_accused) for one in found] == [
+        ("rank 0 to 2", True), ("dp0", True), ("rank 1 to 3", False), ("rank 3 to 1", False), ("dp1", False),
+    ]  # fmt: skip
+    assert [round(one.ratio, 2) for one in found] == [5.0, 1.82, 1.0, 1.0, 0.18]
+    assert found[1].took_ns == {7: 30 * MS, 8: 30 * MS}
+
+
+def test_a_link_accuses_one_direction_of_one_pair() -> None:
+    found = ways_of(transfers(), MEMBERS, Suspect("link", 1, (1, 3), 0.9, peer=3))
+    assert [one.name for one in found if one.is_accused] == ["rank 1 to 3"]
+
+
+def test_a_map_of_one_colour_is_left_out() -> None:
+    assert ways_of(transfers()[:1], MEMBERS, NIC) == []  # nothing to compare it with
+    everybody = {name: (kind, (0,)) for name, (kind, _) in MEMBERS.items()}
+    assert [one.name for one in ways_of([(7, "dp0", None, None, MS), (7, "dp1", None, None, MS)], everybody, NIC)] == []
+
+
+def test_a_page_draws_transfers_for_a_link_and_work_for_a_slow_rank_alone() -> None:
+    trace = read_trace(RECORDINGS / "bench" / "tp2pp2dp2-nic-send")
+    judgements, _ = judge_trace(trace, fills_columns=True)
+    found = found_in_recording("nic", trace, judgements, judgements.verdicts[-1])
+    (suspect,) = found.verdict.suspects[:1]
+    assert found.cells == ()
+    assert {one.is_accused for one in found.ways} == {True, False}
+    slowest = max(found.ways, key=lambda one: one.ratio)
+    assert slowest.is_accused
+    page = page_of(gather(found))
+    assert "Transfers, way by iteration" in page
+    assert f"▸ {slowest.name}" in page
+    assert headline(gather(found)).endswith(f": {gather(found).device}")
+    assert suspect.nic is None or suspect.nic in page.partition("</h1>")[0]
+    slow = found_in("torch-slow-rank")
+    assert slow.cells
+    assert slow.ways == ()
+
+
+def test_a_hang_shows_who_stands_where_and_no_map() -> None:
+    hang = verdict_of(kind="hang", iterations=(20, 21), suspects=(Suspect("gpu", 3, (3,), 0.9),))
+    standing = (Standing("past all_reduce 7 of world", (3,), 0.9, ""),
+                Standing("inside all_reduce 8 of world", (0, 1, 2), None, "2026-11-27 18:03:33"))  # fmt: skip
+    times = [Iteration(at, at * 10**9, 10**8 if at < 20 else 10**7, None, False, False) for at in range(21)]
+    screen = gather(Found(hang, iterations=times, standing=standing))
+    page = page_of(screen)
+    assert "<td>inside all_reduce 8 of world</td><td>ranks 0-2</td>" in page
+    assert "90% suspect" in page
+    assert "Time between operators" not in page
+    text = " ".join(" ".join(lines_of(screen)).split())
+    assert "Standing past all_reduce 7 of world: rank 3 (90% suspect)" in text
+
+
+def test_an_unended_iteration_is_the_tallest_bar_and_one_that_compiled_does_not_spoil_the_scale() -> None:
+    times = [Iteration(at, 0, 10**8, None, False, False) for at in range(9)]
+    hung = times_chart([*times, Iteration(9, 0, 10**6, None, None, False)], unended=9)
+    assert 'height="132.00" class="cause"><title>iteration 9: does not end' in hung
+    compiled = [times[0]._replace(elapsed_ns=43 * 10**8), *times[1:]]
+    assert ">300 ms</text>" in times_chart(compiled)
+    assert "iteration 0: 4.3 s" in times_chart(compiled)
+
+
+def test_a_small_line_is_red_where_a_verdict_explains_an_iteration_that_is_usual_by_now() -> None:
+    learned = Iteration(9, 0, 10**8, 1e8, False, True)
+    assert "bar-cause" in small_line([learned], 1e8, "")
+    assert "bar-cause" not in small_line([learned._replace(has_cause=False)], 1e8, "")
