@@ -11,6 +11,7 @@ import textwrap
 from typing import Any, Final, TextIO
 
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_NUMBER: Final = re.compile(r"(\d) (?=(?:ns|µs|ms|s|GB/s|MB/s|GPUs?|GPU-hours)\b)")
 _USUAL: Final = 80
 _NARROWEST: Final = 20  # columns of a terminal that does not tell, and of the narrowest for which lines are broken
 
@@ -48,8 +49,10 @@ def broken(text: str, stream: TextIO, indent: str = "  ") -> str:
     except OSError:
         own = 0
     width = max(_NARROWEST, shutil.get_terminal_size((own or _USUAL, 0)).columns)
-    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-    return "\n".join(lines)
+    whole = _NUMBER.sub(r"\1\N{NO-BREAK SPACE}", text)  # a number stays with its unit
+    lines = textwrap.wrap(whole, width, initial_indent=text[: len(text) - len(text.lstrip())],
+                          subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)  # fmt: skip
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def say(text: object) -> None:

@@ -335,6 +335,17 @@ def rank_alone(rank: int) -> str:
     return f"rank {rank}"
 
 
+def usual_of(verdict: Verdict) -> str:
+    """Return what `Verdict.delta` is a multiple of: a fault without a healthy past has no usual time.
+
+    >>> verdict = Verdict("v", 1, "open", "j", "imbalance", (0, 5), 1.3, 90.0, None, (), "")
+    >>> usual_of(verdict)
+    'the usual time'
+    """
+    reasons = verdict.explanation
+    return "the usual time" if reasons is None or reasons.against == "past" else "the time without it, from the start"
+
+
 def head_text(reasons: Reasons) -> str:
     """Return a heading: the shown iteration, and its standard of comparison."""
     others = "" if reasons.against == "past" else "; usual is what its peers took"
@@ -386,9 +397,9 @@ def _waits(step: Step, name: NameRank) -> str:
 
 
 def path_texts(reasons: Reasons, name: NameRank = rank_alone) -> list[str]:
-    """Put the path into words, a line a step."""
+    """Put the path into words, a line a step; steps that say the same are one."""
     usual = "usual" if reasons.against == "past" else "peers"
-    return [step_text(one, usual, name) for one in reasons.path]
+    return list(dict.fromkeys(step_text(one, usual, name) for one in reasons.path))
 
 
 def alternatives_of(verdict: Verdict, name: NameRank = rank_alone) -> list[tuple[str, str]]:

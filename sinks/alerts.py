@@ -14,7 +14,7 @@ from irregulars.errors import RecordError
 from irregulars.messages.judgements import SEVERITIES, Verdict, decode_verdict, urgency_of
 from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.records import VERSION, decode_json
-from irregulars.sinks.advice import advise, gpu_hours_lost, name_cause, name_device, where_to_look
+from irregulars.sinks.advice import advise, gpu_hours_lost, name_cause, name_device, usual_of, where_to_look
 from irregulars.validation import NotNegative, Text, checked
 from irregulars.words import percent
 
@@ -123,7 +123,7 @@ def _how_slow(verdict: Verdict) -> str:
     when = f"in {seen}" if is_closed else f"since iteration {first}"
     if not math.isfinite(verdict.delta):
         return f"seen {when}"
-    return f"iterations {'took' if is_closed else 'take'} {verdict.delta:.3g}x the usual time {when}"
+    return f"iterations {'took' if is_closed else 'take'} {verdict.delta:.3g}x {usual_of(verdict)} {when}"
 
 
 def _cost(verdict: Verdict) -> str:

@@ -257,6 +257,10 @@ def reason_of(error: BaseException) -> str:
     return text if said in text else f"{text}: {said}"
 
 
+_OBJECT: Final = re.compile(r"HTTPS?Connection(?:Pool)?\([^)]*\): |<[\w.]+ object at 0x[0-9a-f]+>:? ?")
+
+
 def _first_line(error: object) -> str:
+    """Return the first line of an error's text, without the objects of Python that urllib3 names in it."""
     lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    return _OBJECT.sub("", lines[0]).strip() if lines else type(error).__name__

@@ -20,6 +20,7 @@ from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALL
+from irregulars.printing import counted
 from irregulars.words import duration, name_ranks, size
 
 
@@ -194,7 +195,7 @@ def standing_text(kind: str, piece: Piece, costs_ns: float, seen: int, topology:
 
     `kind`: of the verdict. `costs_ns`: what it typically costs an iteration. `seen`: iterations in which it was seen.
     """
-    cost = f"it costs {duration(costs_ns)} of each iteration, seen in {seen}"
+    cost = f"it costs {duration(costs_ns)} of each iteration, seen in {counted(seen, 'iteration')}"
     if kind == "slow_stage":
         return f"all ranks of the stage of rank {piece.rank} work longer than those of the other stages; {cost}"
     if kind == "imbalance":

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from irregulars.infra.commands.options import Json, open_console, plain, print_json, repeated, settings_of
-from irregulars.printing import counted, printable, say
+from irregulars.printing import broken, counted, printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -192,7 +192,7 @@ def _show_irregular(console: Console, analysis: Analysis) -> None:
     for part in parts[:_PARTS_SHOWN]:
         more = ", …" if len(part.iterations) > _PLACES_SHOWN else ""
         where = ", ".join(map(str, part.iterations[:_PLACES_SHOWN])) + more
-        console.print(f"  {len(part.iterations)} ({where}): {plain(part.text())}")
+        print(broken(f"  {len(part.iterations)} ({where}): {printable(part.text())}", sys.stdout, "    "))
     if len(parts) > _PARTS_SHOWN:
         console.print(f"  {sum(len(part.iterations) for part in parts[_PARTS_SHOWN:])} of other kinds: see --json")
     is_too_short = all(one.is_irregular is None for one in analysis.iterations)
@@ -207,18 +207,18 @@ def _range(first: int, past: int) -> str:
 
 
 def _show_verdict(console: Console, verdict: Verdict) -> None:
-    from irregulars.sinks.advice import name_device
+    from irregulars.sinks.advice import name_device, usual_of
     from irregulars.words import percent
 
     first, past = verdict.iterations
-    times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times the usual time"
+    times = "" if math.isnan(verdict.delta) else f": {verdict.delta:.2f} times {usual_of(verdict)}"
     lost = f", {verdict.lost_s:.2f} s lost" if verdict.lost_s else ""
     urgency = f" ({verdict.severity})" if verdict.severity else ""
     where = f"in iteration{'' if past - first == 1 else 's'} {_range(first, past)}"
     console.print(f"\n[bold red]{verdict.kind}[/bold red] {where}{times}{lost}{urgency}")
     for suspect in verdict.suspects[:_SUSPECTS_SHOWN]:
         console.print(f"  {percent(suspect.probability):>4}  {plain(name_device(suspect))}")
-    console.print(f"  {printable(verdict.evidence)}", markup=False)
+    print(broken(f"  {printable(verdict.evidence)}", sys.stdout, "    "))
 
 
 def explain(

@@ -274,14 +274,19 @@ class _Standstill:
 
 
 def progress_line(times_s: list[float], iterations: int, width: int) -> str:
-    """Draw the newest iteration times as bars, from 0 to the largest of them.
+    """Draw iteration times as bars, from 0 to the largest; of more than fit, a bar is the longest of several.
+
+    All of them are shown, so that the usual time stays beside what is slow.
 
     >>> progress_line([0.25, 0.25, 0.5], 10, width=10)
     'iteration   3 of 10  ▄▄█  0.500 s'
+    >>> progress_line([0.25, 0.25, 0.5, 0.5], 10, width=2)
+    'iteration   4 of 10  ▄█  0.500 s'
     """
     if not times_s:
         return "the first iteration runs"
-    shown = times_s[-width:]
+    each = -(-len(times_s) // width)
+    shown = [max(times_s[at : at + each]) for at in range(0, len(times_s), each)]
     bars = "".join(_BARS[round(value / max(times_s) * (len(_BARS) - 1))] for value in shown)
     return f"iteration {len(times_s):3} of {iterations}  {bars}  {times_s[-1]:.3f} s"
 
@@ -326,10 +331,11 @@ def _show_verdict(console: Console, services: LocalServices, verdict: Verdict, f
 def _cost(verdict: Verdict) -> str:
     """Return cost and severity of a verdict; the loss of a hang is not counted."""
     from irregulars.messages.kinds import STANDSTILLS
+    from irregulars.sinks.advice import usual_of
 
     if verdict.kind in STANDSTILLS:
         return f"it never ended, and all {verdict.world_size:,} GPUs wait ({verdict.severity})"
-    times = f"{verdict.delta:.2f} times the usual time, " if math.isfinite(verdict.delta) else ""
+    times = f"{verdict.delta:.2f} times {usual_of(verdict)}, " if math.isfinite(verdict.delta) else ""
     return f"{times}{verdict.lost_s:.1f} s lost ({verdict.severity})"
 
 

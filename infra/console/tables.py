@@ -124,7 +124,13 @@ _SHOWN: Final = 50
 _SLOW_S: Final = 15.0
 
 _DEVICE_COLUMNS: Final = (
-    "device", "host", "expected_gpu_hours_lost", "verdicts", "jobs", "open_verdicts", "last_seen_at",
+    "device",
+    "host",
+    "expected_gpu_hours_lost",
+    "verdicts",
+    "jobs",
+    "open_verdicts",
+    "last_seen_at",
 )
 
 

@@ -402,7 +402,7 @@ def _next_step(found: Found) -> str:
     verdict = found.verdict
     if found.recording is None or verdict.state == "open":
         return advise(verdict)
-    return f"while it lasted: {advise(replace(verdict, state='open', close_reason=None))}"
+    return f"while it lasted, {advise(replace(verdict, state='open', close_reason=None))}"
 
 
 def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
@@ -410,6 +410,11 @@ def _cost(verdict: Verdict, stands_ns: int | None) -> Cost:
     if verdict.kind in STANDSTILLS and stands_ns is not None and verdict.lost_s < stands_ns / 1e9:
         verdict = replace(verdict, lost_s=stands_ns / 1e9)
     return Cost(share_lost(verdict), gpu_hours_per_hour(verdict), gpu_hours_lost(verdict), verdict.lost_s)
+
+
+def carried_by(suspect: Suspect) -> tuple[int, ...]:
+    """Return the ranks whose NICs an accused device holds down: of a link the one that sends over it."""
+    return (suspect.rank,) if suspect.device == "link" else tuple(suspect.ranks)
 
 
 class Peaks(NamedTuple):
@@ -421,13 +426,15 @@ class Peaks(NamedTuple):
     others: float
 
 
-def lowered_peaks(rates: Sequence[NicRates], ranks: Sequence[int]) -> Peaks | None:
+def lowered_peaks(
+    rates: Sequence[NicRates], ranks: Sequence[int], directions: Sequence[str] = ("sent", "received")
+) -> Peaks | None:
     """Return the direction in which the NIC of some ranks was held down most; None where nothing was sampled."""
     own = next((one for one in rates if one.rank in ranks), None)
     if own is None:
         return None
     found = []
-    for direction in ("sent", "received"):
+    for direction in directions:
         others = median_of([one.peaks(direction)[1] for one in rates if one.rank not in ranks])
         found.append(Peaks(direction, *own.peaks(direction), others))
     return min(found, key=_lowered)
@@ -446,8 +453,9 @@ def nic_text(found: Found) -> str:
     """
     if found.verdict.kind in (*STANDSTILLS, "slow_stage") or not found.verdict.suspects:
         return ""
-    ranks = found.verdict.suspects[0].ranks
-    peaks = lowered_peaks(found.rates, ranks)
+    suspect = found.verdict.suspects[0]
+    is_link, ranks = suspect.device == "link", carried_by(suspect)
+    peaks = lowered_peaks(found.rates, ranks, ("sent",) if is_link else ("sent", "received"))
     if peaks is None or not any(value > 0 for value in peaks[1:]):
         return ""  # nothing moved on any: the line would say nothing
     nic = next(one for one in found.rates if one.rank in ranks)

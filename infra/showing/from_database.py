@@ -28,6 +28,7 @@ from irregulars.infra.showing.found import (
     Place,
     RateSample,
     Standing,
+    carried_by,
     device_name,
     is_same_device,
     periods_of,
@@ -299,7 +300,7 @@ class _Reader:
     def _rate_samples(self, span: tuple[int, int]) -> list[RateSample]:
         if self._suspect is None or span[1] <= span[0]:
             return []
-        ranks = list(self._suspect.ranks[:_MOST_NAMED])
+        ranks = list(carried_by(self._suspect)[:_MOST_NAMED])
         width = -(-(span[1] - span[0]) // STRETCHES_SHOWN)
         rows = self._ask(_RATE_SAMPLES, ranks=ranks, begin=span[0], end=span[1], width=width)
         return [
@@ -433,7 +434,7 @@ def _rate_samples(bandwidth: Mapping[int, Batch], verdict: Verdict, span: tuple[
     if not verdict.suspects or not bandwidth or span[1] <= span[0]:
         return
     edges = np.linspace(span[0], span[1], STRETCHES_SHOWN + 1).astype(np.int64)
-    is_own = np.isin(list(bandwidth), verdict.suspects[0].ranks)
+    is_own = np.isin(list(bandwidth), carried_by(verdict.suspects[0]))
     for direction, column in _COLUMNS.items():
         table = _peaks(bandwidth, column, edges)
         for at in np.flatnonzero(np.isfinite(table).any(axis=0)).tolist():

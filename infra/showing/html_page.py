@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, median_of
+from irregulars.infra.showing.found import Cell, Iteration, RateSample, Screen, carried_by, median_of
 from irregulars.infra.showing.numerics import QUANTITIES, Band, standing_out
 from irregulars.infra.showing.text_page import (
     checks_of,
@@ -51,9 +51,9 @@ CHARTS: Final = """
 .plot .shapes{width:100%;overflow:hidden}.plot .below{grid-column:2;display:flex;justify-content:space-between}
 .plot,.plot text{font:12px/1.5 system-ui,sans-serif;color:var(--dim);fill:var(--dim)}
 .plot text.strong{fill:var(--cause);font-weight:600}
-.chain{list-style:none;margin:0;padding:0}.chain li{border:1px solid var(--line);border-radius:5px;background:var(--box);
-padding:4px 10px}.chain li+li{margin-top:16px;position:relative}.chain li+li::before{content:"\\2193";position:absolute;
-top:-19px;left:14px;color:var(--dim)}.chain li.cause{border-color:var(--cause);border-width:2px}
+.chain{list-style:none;margin:0;padding:0}.chain li{border:1px solid var(--line);border-radius:5px;padding:4px 10px;
+background:var(--box)}.chain li+li{margin-top:16px;position:relative}.chain li+li::before{content:"\\2193";
+position:absolute;top:-19px;left:14px;color:var(--dim)}.chain li.cause{border-color:var(--cause);border-width:2px}
 .usual{fill:var(--usual)}.odd{fill:var(--odd)}.cause{fill:var(--cause)}
 .own,.others{fill:none;stroke:var(--own);stroke-width:1.6;vector-effect:non-scaling-stroke}.others{stroke:var(--others)}
 .dot{stroke:var(--cause);stroke-width:6;stroke-linecap:round;vector-effect:non-scaling-stroke}
@@ -125,8 +125,8 @@ def _rect(x: float, y: float, width: float, height: float, kind: str, title: str
 def times_chart(iterations: Sequence[Iteration], unended: int | None = None) -> str:
     """Draw a bar for each iteration (of very many, for the longest of some), irregular ones marked.
 
-    The scale ends at the longest time that is irregular, or usual: a first iteration that compiled would leave no room for
-    the others. `unended`: an iteration that never ended; its bar is as tall as the chart.
+    The scale ends at three times the longest irregular or the usual time: a first iteration that compiled would leave no
+    room for the others. `unended`: an iteration that never ended; its bar is as tall as the chart.
     """
     height = 132.0
     each = max(1, -(-len(iterations) // _MOST_BARS))
@@ -354,7 +354,7 @@ def _safe(text: object) -> str:
 
 
 def _body(screen: Screen) -> Iterator[str]:
-    """Yield the answer (what it is, what it costs, what to do, who waited for whom), then charts, then the history."""
+    """Yield the answer (what it costs, what to do, who waited for whom), then charts, then the history."""
     yield f'<div class="answer">{"".join(_answer(screen))}</div>\n<div class="charts">'
     yield from _charts(screen)
     yield f"</div>\n{_state(screen)}"
@@ -442,8 +442,9 @@ def _bandwidth(screen: Screen) -> Iterator[str]:
     direction = "received" if f" {'received'} at most" in screen.nic else "sent"
     if screen.verdict.kind in TRANSFER_KINDS and any(one.direction == direction for one in screen.rate_samples):
         chart = rate_chart(screen.rate_samples, direction)
-        own = f"of {name_ranks(screen.verdict.suspects[0].ranks)}"
-        accused = "the accused NIC" if screen.verdict.suspects[0].device == "nic" else f"the NICs {own}"
+        first = screen.verdict.suspects[0]
+        own = f"of {name_ranks(carried_by(first))}"
+        accused = "the accused NIC" if first.device == "nic" else f"the NICs {own}"
         legend = f"Red: {accused}; blue: the median of all others, within their least and most."
         legend += f" {screen.nic}." if screen.nic else ""
         yield _section(f"What NICs {direction}", chart, legend)

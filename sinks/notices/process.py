@@ -231,7 +231,7 @@ class Notifier:
         consumer.assign([TopicPartition(topic, one, offset) for one, offset in positions.items()])
         self._ledger, self._positions, self._committed = ledger, positions, dict(settled)
         self._metrics.active.set(1)
-        LOG.info("event=loaded partitions=%s", ",".join(map(str, self._wanted)))
+        LOG.info("event=loaded partitions=[%s]", ",".join(map(str, self._wanted)))
 
     # --- alerts in --------------------------------------------------------------------------------------------------
 

@@ -105,8 +105,8 @@ def test_pages_load_without_errors_and_nothing_on_them_breaks_the_policy(scheme:
     assert faults == []
 
 
-# What is hard to read on a page: text that stands out at the side, is smaller than 12 px, or too pale for what lies behind.
-# Text of an SVG has the size to which the drawing is stretched. Controls that are off are meant to be pale.
+# What is hard to read on a page: text out at the side, smaller than 12 px, or too pale for what lies behind. Text of an
+# SVG has the size to which the drawing is stretched. Controls that are off are meant to be pale.
 HARD_TO_READ = """() => {
   const rgba = (text) => (text.match(/[\\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
   const light = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
@@ -124,7 +124,8 @@ HARD_TO_READ = """() => {
   while (walker.nextNode()) {
     const one = walker.currentNode.parentElement, text = walker.currentNode.textContent.trim().slice(0, 40);
     const box = one.getBoundingClientRect(), style = getComputedStyle(one);
-    if (!text || !box.width || one.closest("title, script, .unseen, .skip, :disabled") || !one.checkVisibility()) continue;
+    if (!text || !box.width || !one.checkVisibility()) continue;
+    if (one.closest("title, script, .unseen, .skip, :disabled")) continue;
     const svg = one.closest("svg"), view = svg?.viewBox.baseVal;
     const scale = view?.width ? svg.getBoundingClientRect().width / view.width : 1;
     const size = parseFloat(style.fontSize) * scale;
