@@ -48,6 +48,7 @@ from irregulars.infra.showing.transfers import (
     ways_of,
 )
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.messages.reasons import decode_reasons
 from irregulars.messages.records import PATHS, Batch
 from irregulars.producers.trace.directory import Trace
@@ -248,7 +249,7 @@ class _Reader:
             cells=[Cell(iteration, number, float(work_ns), rank) for iteration, number, work_ns, rank in cells],
             bin_ranks=bin_ranks, numerics=list(read_bands(bands)),
             ways=self._ways(periods) if verdict.kind in TRANSFER_KINDS else (),
-            standing=self._standing() if verdict.kind == "hang" else (),
+            standing=self._standing() if verdict.kind in STANDSTILLS else (),
             rates=self._rates(iterations, periods),
             rate_samples=self._rate_samples(span_of(iterations)),
             gpus=self._gpus(iterations),

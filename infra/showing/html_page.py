@@ -27,6 +27,7 @@ from irregulars.infra.showing.text_page import (
     without_text,
 )
 from irregulars.infra.showing.transfers import TRANSFER_KINDS, Way
+from irregulars.messages.kinds import STANDSTILLS
 from irregulars.printing import printable
 from irregulars.sinks.advice import alternatives_of, command_to_run, head_text, path_texts
 from irregulars.words import duration, name_ranks, percent, rate, span
@@ -387,7 +388,7 @@ def _charts(screen: Screen) -> Iterator[str]:
     if screen.standing:
         yield f"<h2>Who stands where</h2>{_standing(screen)}\n"
     if screen.iterations:
-        unended = verdict.iterations[1] - 1 if verdict.kind == "hang" else None
+        unended = verdict.iterations[1] - 1 if verdict.kind in STANDSTILLS else None
         yield _section("Iteration times", times_chart(screen.iterations, unended), _marks(screen))
     for title, chart, legend in numerics_charts(screen.numerics, [(verdict.iterations[0], verdict.kind)]):
         yield _section(title, chart, legend)

@@ -30,7 +30,7 @@ WITH
             job,
             count() AS verdicts,
             sum(gpu_hours_lost) AS gpu_hours,
-            sumIf(gpu_hours_lost, kind = 'hang') AS hung_gpu_hours,
+            sumIf(gpu_hours_lost, kind IN ('hang', 'mismatch')) AS hung_gpu_hours,
             countIf(severity = 'page') AS pages,
             countIf(severity = 'ticket') AS tickets
         FROM incidents

@@ -16,7 +16,7 @@ SELECT
     round(sumIf(incidents.gpu_hours_lost, kind IN ('slow_rank', 'slow_nic', 'slow_link')), 3) AS of_devices,
     round(sumIf(incidents.gpu_hours_lost, kind = 'slow_communicator'), 3) AS of_fabric,
     round(sumIf(incidents.gpu_hours_lost, kind IN ('slow_stage', 'imbalance')), 3) AS of_the_job,
-    round(sumIf(incidents.gpu_hours_lost, kind = 'hang'), 3) AS of_hangs
+    round(sumIf(incidents.gpu_hours_lost, kind IN ('hang', 'mismatch')), 3) AS of_hangs
 FROM incidents
 WHERE last_seen_at >= toDateTime64(toMonday(now('UTC')), 9, 'UTC') + toIntervalWeek(1) - toIntervalWeek({weeks:UInt32})
     AND ({job:String} = '' OR job = {job:String})

@@ -12,7 +12,7 @@ WITH
     (
         SELECT (verdict_id, attempt, first_iteration, past_last_iteration)
         FROM verdicts FINAL
-        WHERE job = {job:String} AND kind = 'hang' AND ({verdict_id:String} = '' OR verdict_id = {verdict_id:String})
+        WHERE job = {job:String} AND kind IN ('hang', 'mismatch') AND ({verdict_id:String} = '' OR verdict_id = {verdict_id:String})
         ORDER BY last_seen_at DESC NULLS LAST, verdict_id
         LIMIT 1
     ) AS chosen,

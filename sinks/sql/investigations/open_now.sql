@@ -30,7 +30,7 @@ SELECT
     round(first_accused.probability, 2) AS probability,
     open_ones.kind AS kind,
     begins.started_at AS since,
-    if(open_ones.kind = 'hang', NULL, round(open_ones.delta, 2)) AS times_usual,
+    if(open_ones.kind IN ('hang', 'mismatch'), NULL, round(open_ones.delta, 2)) AS times_usual,
     round(open_ones.gpu_hours_lost, 3) AS gpu_hours_lost,
     round(open_ones.gpu_hours_per_hour, 2) AS gpu_hours_per_hour,
     open_ones.verdict_id AS verdict_id

@@ -238,7 +238,7 @@ SETTINGS min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Suspects of every revision of every verdict; for the newest read the view newest_suspects';
 
 -- Suspects of every revision, each with the attempt of its verdict and with its `name`: as alerts name the device, short.
--- Beside a switch or a stage there is no host, GPU or NIC: nobody accuses those of its first rank.
+-- Beside a switch, a stage or a program there is no host, GPU or NIC: nobody accuses those of its first rank.
 CREATE VIEW IF NOT EXISTS named_suspects AS
 SELECT
     suspects.job AS job,
@@ -251,7 +251,7 @@ SELECT
     suspects.rank AS rank,
     suspects.ranks AS ranks,
     suspects.peer AS peer,
-    if(suspects.device IN ('switch', 'stage'), NULL, suspects.host) AS host,
+    if(suspects.device IN ('switch', 'stage', 'program'), NULL, suspects.host) AS host,
     peers.host AS peer_host,
     if(suspects.device = 'gpu', suspects.gpu, NULL) AS gpu,
     if(suspects.device IN ('nic', 'link'), suspects.nic, NULL) AS nic,
@@ -265,7 +265,8 @@ SELECT
             device = 'link', concat('link from ', ifNull(concat(nic, ' on ', host), concat('rank ', toString(rank))),
                 ' to ', ifNull(peer_host, concat('rank ', toString(ifNull(peer, 0))))),
             device = 'switch', ifNull(concat('switch ', switch), concat('switch of rank ', toString(rank))),
-            concat('pipeline stage of rank ', toString(rank))
+            device = 'stage', concat('pipeline stage of rank ', toString(rank)),
+            concat(toString(device), ' of rank ', toString(rank))
         ),
         if(device IN ('gpu', 'nic'), ifNull(concat(' on ', host), ''), '')
     ) AS name
@@ -472,12 +473,12 @@ SELECT
     known.kind AS kind,
     known.first_iteration AS first_iteration,
     greatest(known.past_last_iteration, seen.past_last_iteration) AS past_last_iteration,
-    if(known.kind = 'hang', NULL, known.delta) AS delta, -- one iteration that never ends is no multiple of the others
+    if(known.kind IN ('hang', 'mismatch'), NULL, known.delta) AS delta, -- one iteration that never ends is no multiple of the others
     -- Seconds of the job since the newest revision in which the cause went on
     ifNull(greatest(toUnixTimestamp64Nano(seen.last_seen_at) - toUnixTimestamp64Nano(known.last_seen_at), 0) / 1e9, 0)
         AS since_revision_s,
     multiIf(
-        known.kind = 'hang' AND known.state = 'open',
+        known.kind IN ('hang', 'mismatch') AND known.state = 'open',
         greatest(known.lost_s, ifNull(dateDiff('millisecond', seen.began_at, now64(3, 'UTC')) / 1e3, 0)),
         ifNull(known.lasted_s, 0) > 0, known.lost_s * (1 + since_revision_s / known.lasted_s),
         known.lost_s
@@ -497,7 +498,7 @@ SELECT
     lost_s * nullIf(known.world_size, 0) / 3600 AS gpu_hours_lost,
     multiIf(
         known.world_size = 0, NULL,
-        known.kind = 'hang', toFloat64(known.world_size),
+        known.kind IN ('hang', 'mismatch'), toFloat64(known.world_size),
         ifNull(known.lasted_s, 0) > 0, least(known.lost_s / known.lasted_s, 1) * known.world_size,
         ifNull(known.delta, 0) >= 1, (1 - 1 / known.delta) * known.world_size,
         NULL

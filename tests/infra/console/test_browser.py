@@ -105,8 +105,8 @@ def test_pages_load_without_errors_and_nothing_on_them_breaks_the_policy(scheme:
     assert faults == []
 
 
-# What is hard to read on a page: text out at the side, smaller than 12 px, or too pale for what lies behind. Text of an
-# SVG has the size to which the drawing is stretched. Controls that are off are meant to be pale.
+# What is hard to read on a page: text out at the side, smaller than 12 px, or too pale for what lies behind. An SVG's
+# text has the size to which the drawing is stretched. Controls that are off are meant to be pale.
 HARD_TO_READ = """() => {
   const rgba = (text) => (text.match(/[\\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
   const light = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
