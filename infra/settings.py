@@ -114,7 +114,8 @@ class Settings:
         None, "Days that operators, transfers and behaviour patterns are stored; none: as the tables are, at first 30"
     )
     keep_rank_iterations_days: Days | None = _setting(
-        None, "Days that rows, audits and scores of ranks by iteration are stored; none: as tables are, at first 30"
+        None,
+        "Days that rows, audits, pauses and scores of ranks by iteration are stored; none: as tables, at first 30",
     )
     keep_samples_days: Days | None = _setting(
         None, "Days that samples of bandwidth and of GPUs' health are stored; none: as the tables are, at first 7"

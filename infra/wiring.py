@@ -59,6 +59,7 @@ def keep_days(settings: Settings) -> dict[str, int]:
         "behaviour_patterns": settings.keep_operators_days,
         "rank_iterations": settings.keep_rank_iterations_days,
         "audits": settings.keep_rank_iterations_days,
+        "pauses": settings.keep_rank_iterations_days,
         "detector_scores": settings.keep_rank_iterations_days,
         "bandwidth": settings.keep_samples_days,
         "gpu_health": settings.keep_samples_days,

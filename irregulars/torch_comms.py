@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from irregulars.kafka.security import security_of_environment
 from irregulars.kafka.topics import TopicSettings
 from irregulars.producers.torch_hook.exporters import AgentSocket, Exporter, Kafka, TraceDirectory
 from irregulars.producers.torch_hook.identity import identity_of, machine_has_gpus
+from irregulars.producers.torch_hook.pauses import SOURCES
 
 if TYPE_CHECKING:
     from irregulars.producers.torch_hook.session import Session
@@ -57,6 +58,7 @@ def start(
     switch: str | None = None,
     iterations: str = "steps",
     hook: str = "auto",
+    pauses: Collection[str] = SOURCES,
 ) -> str:
     """Begin to log, before or after ``init_process_group``; return the name of the hook.
 
@@ -80,6 +82,10 @@ def start(
         ``inferred``: rows carry none, and their reader infers it (infra/docs/importing.md).
     hook
         ``auto`` takes the native hook where it was built for this torch.
+    pauses
+        Which pauses are recorded, with each iteration: ``garbage_collection``, ``data_loader`` (``next`` of torch's
+        loaders), ``checkpoint_write`` (`torch.save`, ``torch.distributed.checkpoint.save``, the phase),
+        ``compilation``, ``host`` (waiting for a processor, its quota, a disk or memory).
 
     Raises `InputError` if not exactly one way out is given, or a value breaks its rule; before anything was changed.
     """
@@ -87,6 +93,8 @@ def start(
     for name, value, known in (("hook", hook, _HOOKS), ("iterations", iterations, _ITERATIONS)):
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+    if unknown := sorted(set(pauses).difference(SOURCES)):
+        raise InputError(f"pauses must be of {', '.join(SOURCES)}; got {', '.join(unknown)}")
     given = sum(way is not None for way in (trace_dir, agent, bootstrap))
     if given != 1:
         raise InputError(f"exactly one of trace_dir, agent and bootstrap must be given; got {given}")
@@ -106,7 +114,7 @@ def start(
             exporter = Kafka(str(bootstrap), topics, lambda error: troubles.add(error, "kafka"), security)
         try:
             identity = identity_of(job, nic, switch, has_gpus=machine_has_gpus())
-            session = Session(identity, exporter, troubles, hook, iterations)
+            session = Session(identity, exporter, troubles, hook, iterations, pauses=pauses)
             session.start()
         except Exception as error:  # no torch, or one that we can't hook into: the script goes on without us
             troubles.add(error, "start")

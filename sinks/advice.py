@@ -1,7 +1,8 @@
 """Text for people about a verdict: names of devices, the next step, and where to look. Plain ASCII but for names.
 
-Advice goes no further than the verdict. It says to drain a device only if the kind of the verdict blames a device and
-its probability suffices; for a heavy stage, uneven data or a slow fabric no host is drained.
+Advice goes no further than the verdict. It says to drain a device only if the kind of the verdict blames a device,
+its probability suffices, and the cause lies in hardware or network. A host is not drained for a program that collects
+garbage, nor for a cause that nobody knows before its devices were tested.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from irregulars.messages.judgements import Suspect, Verdict
-from irregulars.messages.kinds import KINDS, STANDSTILLS
+from irregulars.messages.kinds import KINDS, STANDSTILLS, layer_of
 from irregulars.messages.reasons import Considered, Reasons, Step
 from irregulars.words import duration, name_kind, name_ranks
 
@@ -102,8 +103,8 @@ def plan_of(verdict: Verdict) -> NextStep:
     if verdict.severity == "note" and verdict.kind not in _OF_NUMBERS:
         return NextStep("nothing yet, it costs too little; see whether it comes back or goes on")
     suspect = _first(verdict)
-    sentence, actions = _act_on(verdict, suspect), _actions(verdict.kind, suspect)
-    if suspect is not None and suspect.probability < SURE and verdict.kind in _DRAINING:
+    sentence, actions = _act_on(verdict, suspect), _actions(verdict, suspect)
+    if suspect is not None and suspect.probability < SURE and _drains(verdict):
         return NextStep(f"confirm before you drain anything, then {sentence}", actions)
     return NextStep(sentence, actions)
 
@@ -113,9 +114,22 @@ _TEST: Final = ("test_device",)
 _OF_NUMBERS: Final = ("corruption", "loss_spike")  # kinds that cost no time, and spoil what the time is for
 
 
-def _actions(kind: str, suspect: Suspect | None) -> tuple[str, ...]:
+def _layer(verdict: Verdict) -> str:
+    """Return where the cause lies; an older worker does not say it, but for some kinds it is always the same."""
+    return layer_of(verdict.kind) if verdict.layer == "unknown" else verdict.layer
+
+
+def _drains(verdict: Verdict) -> bool:
+    """Whether the accused host may be taken out of service for this."""
+    return verdict.kind in _DRAINING and _layer(verdict) in ("hardware", "network")
+
+
+def _actions(verdict: Verdict, suspect: Suspect | None) -> tuple[str, ...]:
     if suspect is None:
         return ()
+    kind, layer = verdict.kind, _layer(verdict)
+    if kind in _DRAINING and not _drains(verdict):
+        return _TEST if layer == "unknown" else ()
     steps = KINDS[kind].actions if kind in KINDS else ()
     if suspect.probability >= SURE or not steps:
         return steps
@@ -138,7 +152,7 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
         case "slow_rank":
             if suspect is None:
                 return "compare the ranks' own work; no device is named yet"
-            return f"cordon {host} and drain it at the next checkpoint"
+            return _act_on_work(verdict, suspect, host)
         case "slow_nic":
             if suspect is None:
                 return "compare the bandwidth of the ranks; no NIC is named yet"
@@ -164,7 +178,9 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
                     "restart from the last checkpoint"
                 )
             dump = f"dump the stack of rank {suspect.rank} (py-spy dump)"
-            return f"{dump}, cordon {host}, and restart from the last checkpoint"
+            if _drains(verdict):
+                return f"{dump}, cordon {host}, and restart from the last checkpoint"
+            return f"{dump}, restart from the last checkpoint, and test {host} before anything is drained"
         case "mismatch":
             who = "all ranks" if suspect is None else f"{name_ranks(suspect.ranks)} and of one other rank"
             return (
@@ -190,6 +206,38 @@ def _act_on(verdict: Verdict, suspect: Suspect | None) -> str:
     return "drain nothing: go by the evidence, this release does not know such verdicts"
 
 
+_BY_CAUSE: Final = {
+    "garbage_collection": "drain nothing: {ranks} collected garbage while others waited; collect on all ranks "
+    "together each N steps (gc.disable(), gc.collect()), or exempt what stays (gc.freeze())",
+    "data_loader": "drain nothing: {ranks} waited for data; look at the storage that they read from, and give the "
+    "loader more workers or a longer queue",
+    "checkpoint_write": "drain nothing: {ranks} wrote a checkpoint while others waited; write it asynchronously, "
+    "with fewer writers, or to faster storage",
+    "compilation": "drain nothing: {ranks} compiled in the middle of training; compile before it, and keep shapes "
+    "from changing",
+    "cpu_throttled": "drain nothing: the CPU quota of {ranks} was spent; raise the limit that the scheduler sets "
+    "(Kubernetes: limits.cpu)",
+    "cpu_wait": "drain nothing yet: {ranks} waited for a processor; see what else runs on {host}, and give ranks "
+    "cores of their own",
+    "memory_pressure": "drain nothing yet: {host} is short of memory; see what takes it, and whether it swaps",
+    "io_wait": "drain nothing yet: {ranks} waited for a disk of {host}; see what else uses it, and how it does",
+}
+"""What to do where it is known to which cause the time went."""
+
+
+def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:
+    """Return the next step where ranks work longer."""
+    ranks = name_ranks(suspect.ranks)
+    known = _BY_CAUSE.get(verdict.cause or "")
+    if known is not None:
+        return known.format(ranks=ranks, host=host)
+    if verdict.cause is not None and not _drains(verdict):
+        return f"drain nothing: {name_kind(verdict.cause)} took the time of {ranks}"
+    if _drains(verdict):
+        return f"cordon {host} and drain it at the next checkpoint"
+    return f"test {name_device(suspect)} before you drain anything: what its time went to is not known"
+
+
 def _plan_closed(verdict: Verdict) -> NextStep:
     suspect = _first(verdict)
     about = _plan_of_host(verdict, suspect)
@@ -208,7 +256,9 @@ def _plan_of_host(verdict: Verdict, suspect: Suspect | None) -> NextStep | None:
     if suspect is None or verdict.kind not in _DRAINING or verdict.severity == "note":
         return None
     place = _host(suspect)
-    if suspect.probability < SURE:
+    if not _drains(verdict) and _layer(verdict) != "unknown":
+        return None
+    if suspect.probability < SURE or not _drains(verdict):
         return NextStep(f"test {place} when it is free", _TEST)
     if verdict.close_reason == "recovered":
         return NextStep(
@@ -245,7 +295,7 @@ def what_to_check(verdict: Verdict) -> str:
     checks = _CHECKS.get((verdict.kind, suspect.device))
     sentences = [f"On {_host(suspect)}: {checks}."] if checks else []
     is_urgent = verdict.state != "closed" and verdict.severity != "note"
-    if verdict.kind in _DRAINING and is_urgent and suspect.host is not None:
+    if _drains(verdict) and is_urgent and suspect.host is not None:
         node = shlex.quote(suspect.host)
         cordon = f"kubectl cordon {node}, or scontrol update nodename={node} state=drain reason=irregular"
         sentences.append(f"Cordon: {cordon}.")

@@ -96,6 +96,12 @@ TABLES: Final[Mapping[str, TableFormat]] = {
         ),
         key=("job", "attempt", "iteration", "of_rank", "rank"),
     ),
+    "pauses": TableFormat(
+        _schema(
+            {**_ITERATION, "rank": pa.uint32(), "cause": pa.string(), "started_at": _TIME, "elapsed_ns": pa.int64()},
+        ),
+        key=("job", "attempt", "iteration", "rank", "cause", "started_at"),
+    ),
     "detector_scores": TableFormat(
         _schema(
             {**_ITERATION, "rank": pa.uint32(), "detector": pa.string(), "score": pa.float32()},
@@ -170,12 +176,13 @@ TABLES: Final[Mapping[str, TableFormat]] = {
                 "job": pa.string(), "verdict_id": pa.string(), "revision": pa.uint32(), "attempt": pa.int64(),
                 "state": pa.string(), "event": pa.string(), "kind": pa.string(), "first_iteration": pa.int64(),
                 "past_last_iteration": pa.int64(), "lost_s": pa.float64(), "world_size": pa.uint32(),
-                "evidence": pa.string(),
+                "evidence": pa.string(), "layer": pa.string(),
             },
             {
                 "delta": pa.float64(), "communicator": pa.string(), "last_seen_at": _TIME,
                 "close_reason": pa.string(), "severity": pa.string(), "recovers_ratio": pa.float64(),
                 "detector": pa.string(), "lasted_s": pa.float64(), "explanation": pa.string(),
+                "cause": pa.string(), "cause_share": pa.float64(),
             },
         ),
         key=("job", "verdict_id"),
@@ -219,6 +226,7 @@ def tables_of(judgements: Judgements) -> dict[str, pa.Table]:
         "iterations": _rows("iterations", [_judged(i) for i in judgements.iterations]),
         "rank_iterations": _columns("rank_iterations", judgements.job, judgements.rank_iterations),
         "audits": _columns("audits", judgements.job, judgements.audits),
+        "pauses": _columns("pauses", judgements.job, judgements.pauses),
         "detector_scores": _columns("detector_scores", judgements.job, judgements.detector_scores),
         "operators": _columns("operators", judgements.job, judgements.operators),
         "behaviour_patterns": _columns("behaviour_patterns", judgements.job, judgements.patterns),

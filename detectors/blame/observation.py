@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from irregulars.detectors.blame.causes import Cause
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.job.lanes import EVERYBODY
 from irregulars.detectors.path.critical_path import Attribution
+
+
+class ExcessPause(NamedTuple):
+    """By how much a rank paused longer in an iteration than it usually does, and than its peers."""
+
+    rank: int
+    cause: int  # index into `messages.records.PAUSES`
+    excess_ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,9 @@ class Observation:
     is_shifted: bool = False
     # Of a long one in no verdict: the share of its clear cause's cost that would come back without it, by replay
     recovers_ratio: float | None = None
+    pauses: tuple[ExcessPause, ...] | None = (
+        None  # the longest (`own_time.excess_pauses`); None: no rank tells of any
+    )
 
     @property
     def excess_ns(self) -> float:

@@ -71,6 +71,10 @@ class BlameThresholds:
         "From here on, being late together accuses nobody.",
         "chosen: commit ac47e0f, longer batches make nearly all ranks late")  # fmt: skip
 
+    min_covered: float = threshold(0.8, "share of what the accused ranks' gaps took longer",
+        "A cause of own work is named only if its pauses cover this much.",
+        "recalled: TraceML's straggler_cause_coverage_min; the rest may be another cause")  # fmt: skip
+
     # --- ranks of one host that are last in turn (`work_causes.py`) -------------------------------------------------
 
     turns_iterations: int = threshold(4, "iterations",

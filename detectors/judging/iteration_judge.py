@@ -26,7 +26,7 @@ from irregulars.detectors.job.topology import Topology
 from irregulars.detectors.judging.detector_panel import DetectorPanel, DetectorsSay, SayState, Scored
 from irregulars.detectors.judging.hang_watch import HangWatch, OpenHang, OpenHangs
 from irregulars.detectors.judging.investigation import Circumstances, Finding, Investigator, Level, Source
-from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, parts_of
+from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, parts_of, pauses_beyond_usual
 from irregulars.detectors.judging.operator_reader import Announcements, LogTraffic, OperatorReader
 from irregulars.detectors.judging.reading_budget import BudgetState, ReadingBudget
 from irregulars.detectors.judging.result_log import JudgementLog
@@ -315,6 +315,9 @@ class IterationJudge:
             is_unread=bool(suspicion) and finding.source is Source.UNKNOWN,
             is_carried=finding.source is Source.CARRIED,
             is_shifted=suspicion.is_shifted,
+            pauses=pauses_beyond_usual(list(self._hangs.newest)[-2:], self._investigator.usual_rows)
+            if finding.attribution is not None
+            else None,
         )
         return observation, suspicion, finding
 

@@ -8,8 +8,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from irregulars.detectors.arrays.row_keys import stable_order
+from irregulars.detectors.arrays.row_keys import find_sorted, stable_order
 from irregulars.detectors.arrays.runs import is_ascending, places_in_runs, run_starts
+from irregulars.detectors.blame.observation import ExcessPause
+from irregulars.detectors.blame.own_time import PauseTimes, excess_pauses
 from irregulars.detectors.nics.pattern_distances import Patterns
 from irregulars.detectors.path.ranks_to_read import Summaries
 from irregulars.dtypes import Flags, Ints
@@ -90,6 +92,28 @@ class IterationRows(EvidenceRows):
         """Whether any rank has a behaviour pattern: its NIC was sampled."""
         return self.patterns.has_entries
 
+    def pause_times(self, before: IterationRows | None) -> PauseTimes:
+        """Pauses of each rank from when it was free to begin until its last operator; others wait for those alone.
+
+        `before`: the iteration before, whose pauses behind its last operator count here; None: not known.
+        """
+        rank, own = self.columns["rank"], self.columns
+        from_ns = np.where(own["entry_ns"] != UNKNOWN, own["entry_ns"], own["start_ns"])
+        past_ns = np.where(own["last_end_ns"] != UNKNOWN, own["last_end_ns"], self.ends_ns)
+        parts = [(one.columns["rank"], one.pauses) for one in (before, self) if one is not None and one.pauses]
+        if not parts:
+            return PauseTimes(rank, rank[:0], rank[:0], np.empty(0))
+        of, cause, start_ns, elapsed_ns = (
+            np.concatenate(columns)
+            for columns in zip(
+                *((p.of_entries(r), p["cause"], p["start_ns"], p["elapsed_ns"]) for r, p in parts), strict=True
+            )
+        )
+        at, is_here = find_sorted(rank, of)
+        of, cause, start_ns, elapsed_ns, at = (column[is_here] for column in (of, cause, start_ns, elapsed_ns, at))
+        inside_ns = np.minimum(start_ns + elapsed_ns, past_ns[at]) - np.maximum(start_ns, from_ns[at])
+        return PauseTimes(rank, of, cause, np.maximum(inside_ns, 0).astype(np.float64))
+
     def only(self, ranks: Collection[int]) -> IterationRows:
         """Return the rows of some ranks."""
         wanted = np.unique(np.fromiter(ranks, dtype=np.int64, count=len(ranks)))
@@ -153,6 +177,22 @@ def split_by_iteration(evidence: Evidence, is_kept: Flags) -> Iterator[Iteration
     if len(order):
         for rows in np.split(order, run_starts(evidence.columns["iteration"][order])[1:]):
             yield whole.take(rows)
+
+
+def pauses_beyond_usual(
+    rows: Sequence[IterationRows], usual: Sequence[IterationRows]
+) -> tuple[ExcessPause, ...] | None:
+    """Return by how much ranks paused too long in the last of these iterations; None: no rank tells of pauses.
+
+    `rows`: the newest iterations. `usual`: regular ones, oldest first; none: peers tell what is usual.
+    """
+    if not any(one.pauses for one in (*rows, *usual)):
+        return None
+    now, *known = (
+        own[-1].pause_times(own[-2] if len(own) > 1 and own[-2].number == own[-1].number - 1 else None)
+        for own in (rows, *(usual[: at + 1] for at in range(len(usual))))
+    )
+    return excess_pauses(now, known)
 
 
 def join_rows(parts: Sequence[IterationRows]) -> IterationRows:

@@ -16,7 +16,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.evidence import NUMERIC_UNKNOWN
 from irregulars.messages.judgements import JudgedIteration, Judgements, Verdict
 from irregulars.messages.ragged import Ragged
-from irregulars.messages.records import OPERATORS, UNKNOWN
+from irregulars.messages.records import OPERATORS, PAUSES, UNKNOWN
 
 Columns = dict[str, Column]
 
@@ -37,15 +37,18 @@ class JudgementLog:
         self.verdicts: list[Verdict] = []
         self._ranks: list[Columns] = []
         self._audits: list[Columns] = []
+        self._pauses: list[Columns] = []
         self._scores: list[Columns] = []
         self._operators: list[Columns] = []
         self._patterns: list[Columns] = []
 
     def add_ranks(self, rows: IterationRows, score: Floats) -> None:
-        """Keep the ranks of an iteration, with a score for each, and their audits."""
+        """Keep the ranks of an iteration, with a score for each, and their audits and pauses."""
         self._ranks.append(rank_columns(rows, score))
         if rows.audits is not None and rows.audits.has_entries:
             self._audits.append(audit_columns(rows, rows.audits))
+        if self.fills_columns and rows.pauses is not None and rows.pauses.has_entries:
+            self._pauses.append(pause_columns(rows, rows.pauses))
 
     def add_scores(self, rows: IterationRows, scores: RankScores, *, is_irregular: bool) -> None:
         """Keep those scores of an iteration by detector of which it is worth to know."""
@@ -83,13 +86,15 @@ class JudgementLog:
             iterations=self.iterations,
             rank_iterations=concatenate_columns(self._ranks),
             audits=concatenate_columns(self._audits),
+            pauses=concatenate_columns(self._pauses),
             detector_scores=concatenate_columns(self._scores),
             operators=concatenate_columns(self._operators),
             patterns=concatenate_columns(self._patterns),
             verdicts=self.verdicts,
         )
         self.iterations, self.verdicts = [], []
-        self._ranks, self._audits, self._scores, self._operators, self._patterns = [], [], [], [], []
+        self._ranks, self._audits, self._pauses = [], [], []
+        self._scores, self._operators, self._patterns = [], [], []
         return judgements
 
 
@@ -114,6 +119,14 @@ def audit_columns(rows: IterationRows, audits: Ragged) -> dict[str, Column]:
     """Return the columns ``audits`` of `messages.judgements.Judgements`, of one iteration."""
     placed = {name: audits.of_entries(rows.columns[name]) for name in ("attempt", "iteration", "rank", "start_ns")}
     return {**placed, **audits.columns}
+
+
+def pause_columns(rows: IterationRows, pauses: Ragged) -> dict[str, Column]:
+    """Return the columns ``pauses`` of `messages.judgements.Judgements`, of one iteration."""
+    placed = {name: pauses.of_entries(rows.columns[name]) for name in ("attempt", "iteration", "rank")}
+    elapsed_ns = pauses["elapsed_ns"].astype(np.float64)
+    cause = np.array(PAUSES, dtype=object)[pauses["cause"]]
+    return {**placed, "cause": cause, "start_ns": pauses["start_ns"], "elapsed_ns": elapsed_ns}
 
 
 NOTABLE_SCORE: Final = 0.5

@@ -11,7 +11,7 @@ from irregulars.detectors.blame.standing_causes import Reviewed, review
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.topology import Topology
-from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack
+from irregulars.detectors.judging.iteration_rows import IterationRows, ReadBack, pauses_beyond_usual
 from irregulars.detectors.judging.nic_rates import stage_rates, with_rates
 from irregulars.detectors.judging.operator_reader import OperatorReader
 from irregulars.detectors.judging.operator_rows import joined
@@ -98,8 +98,15 @@ def review_regular(
         rows, reviewed = _hold_some_against_peers(rows, found, delta, reader, read_back)
         reviewed = _with_pairs_beside(reviewed, found, reader.topology)
     observations = [
-        Observation(one.number, one.elapsed_ns, one.elapsed_ns, one.start_ns, r.attribution)
-        for one, r in zip(rows, reviewed, strict=True)
+        Observation(
+            one.number,
+            one.elapsed_ns,
+            one.elapsed_ns,
+            one.start_ns,
+            r.attribution,
+            pauses=pauses_beyond_usual(rows[: at + 1], ()),
+        )
+        for at, (one, r) in enumerate(zip(rows, reviewed, strict=True))
     ]
     return review(reviewed, reader.topology, delta), observations
 

@@ -29,6 +29,7 @@ from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.dtypes import Column, Ints
 from irregulars.messages.evidence import NUMERIC_COLUMNS, EvidenceRows
 from irregulars.messages.judgements import Verdict
+from irregulars.messages.kinds import layer_of
 
 _SENSORS: Final = {"checksum": "parameters_checksum"}
 """Columns of sensors that are not called like them; without its column a sensor observed nothing."""
@@ -183,6 +184,7 @@ class NumericsJudge:
             close_reason=close_reason,
             event=event,
             severity=one.severity,
+            layer=layer_of(one.kind),
         )
 
     def state(self) -> NumericsState | None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from irregulars.detectors.blame.likelihoods import SUREST, Suspects, calibrated
 from irregulars.detectors.blame.observation import Observation, explained_ns
+from irregulars.detectors.blame.own_time import CoveredBy, covering_cause
 from irregulars.detectors.job.lanes import Lane
 from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import WHOLE, steady_text
@@ -19,9 +20,10 @@ from irregulars.detectors.verdicts.open_verdict import OpenVerdict
 from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import layer_of
 from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALL
 from irregulars.printing import counted
-from irregulars.words import duration, name_ranks, size
+from irregulars.words import duration, name_kind, name_ranks, size
 
 
 def revision_of(
@@ -32,6 +34,10 @@ def revision_of(
     `event`, `close_reason`: as `messages.judgements.Verdict` says.
     """
     cause, ratio = verdict.cause, verdict.recovers_ratio
+    covered = None
+    if cause.kind == "slow_rank" and verdict.first_device is not None:
+        covered = covering_cause(verdict.first_device.ranks, verdict.kept)
+    named = None if covered is None else covered.cause
     return Verdict(
         verdict_id=verdict.verdict_id,
         revision=verdict.revision,
@@ -43,7 +49,7 @@ def revision_of(
         lost_s=round(verdict.lost_ns / 1e9, 6),
         communicator=None if cause.communicator is None else topology.names[cause.communicator],
         suspects=_suspects(calibrated(cause.suspects), topology),
-        evidence=_text(verdict, topology) + _recovery_text(verdict, ratio),
+        evidence=_text(verdict, topology) + _cause_text(covered) + _recovery_text(verdict, ratio),
         attempt=attempt,
         world_size=topology.world_size,
         time_ns=verdict.time_ns,
@@ -53,6 +59,9 @@ def revision_of(
         recovers_ratio=None if ratio is None else round(ratio, 3),
         lasted_s=round(verdict.lasted_ns / 1e9, 6),
         explanation=reasons_of(verdict, topology),
+        layer=layer_of(cause.kind, named),
+        cause=named,
+        cause_share=None if covered is None else round(covered.share, 4),
     )
 
 
@@ -89,6 +98,7 @@ def hang_verdict(
         event="opened",
         severity="page",  # whatever was lost so far: nothing moves until somebody acts
         explanation=reasons_of_hang(hang, last, topology),
+        layer=layer_of("mismatch" if hang.is_program_error else "hang"),
     )
 
 
@@ -143,6 +153,11 @@ def _text(verdict: OpenVerdict, topology: Topology) -> str:
     piece = _typical_piece(verdict) if verdict.cause.lanes else _piece_of_stage(verdict, standing.costs_ns)
     text = standing_text(verdict.cause.kind, piece, standing.costs_ns, verdict.seen, topology)
     return text + unlogged_text(piece, topology) + _rates_text(verdict, piece)
+
+
+def _cause_text(covered: CoveredBy | None) -> str:
+    """Add what the rank did in its own time, where that is known."""
+    return "" if covered is None else f"; {covered.share:.0%} of what was longer was {name_kind(covered.cause)}"
 
 
 def _recovery_text(verdict: OpenVerdict, recovers_ratio: float | None) -> str:

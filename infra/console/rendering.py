@@ -311,6 +311,8 @@ _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "recovers_ratio": lambda value: f"{float(value):.0%}",
     "right_share": lambda value: f"{float(value):.0%}",
     "kind": lambda value: name_kind(printable(value)),
+    "cause": lambda value: name_kind(printable(value)),
+    "cause_share": lambda value: percent(float(value)),
     "gpu_hours_lost": lambda value: amount(float(value)),
     "gpu_hours_per_hour": lambda value: amount(float(value)),
     "expected_gpu_hours_lost": lambda value: amount(float(value)),

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from irregulars.dtypes import Column, Flags
-from irregulars.messages.records import BATCH_SCHEMAS, SEND, UNKNOWN
+from irregulars.messages.records import BATCH_SCHEMAS, PAUSES, SEND, UNKNOWN
 from irregulars.validation import LARGEST, MAX_RANK, MAX_ROWS
 
 LATEST_NS: Final = 1 << 62  # the latest time, ns since the epoch, that a row may have: later ones would overflow
@@ -49,7 +49,7 @@ _NUMBER: Final = Bound(-LAST_ITERATION, LAST_ITERATION)
 _RATE: Final = Bound(0.0, 1e15)  # bytes per second: a thousand times the fastest link of a GPU
 _FINITE: Final = Bound(-3.4e38, 3.4e38)  # as float32
 _SUM: Final = Bound(0.0, 1e34)  # of MAX_ROWS of the longest times
-_MOMENT: Final = Bound(0, LATEST_NS + MOST_EXACT)  # the end of what began as late as it may
+MOMENT: Final = Bound(0, LATEST_NS + MOST_EXACT)  # the end of what began as late as it may
 _SUMMED_RATE: Final = Bound(0.0, 2e15)  # rounded to a few binary digits
 
 BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
@@ -69,6 +69,9 @@ BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
         "tokens": _COUNT,
         "not_finite": _COUNT,
         "audit_of_rank": Bound(0, MAX_RANK),
+        "pause_cause": Bound(0, len(PAUSES) - 1),
+        "pause_start_ns": _TIME,
+        "pause_elapsed_ns": _COUNT,
     },
     "gpu_health": {
         "time_ns": _TIME,
@@ -87,10 +90,10 @@ BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
         "attempt": Bound(-LARGEST, LARGEST),  # below 0: the numbers that stand for starts
         "rank": Bound(0, MAX_RANK),
         "iteration": Bound(-LARGEST, LARGEST),
-        "start_ns": _MOMENT,
-        "elapsed_ns": _MOMENT,
-        "entry_ns": _MOMENT,
-        "last_end_ns": _MOMENT,
+        "start_ns": MOMENT,
+        "elapsed_ns": MOMENT,
+        "entry_ns": MOMENT,
+        "last_end_ns": MOMENT,
         "work_ns": _SUM,
         "communication_ns": _SUM,
         "operators": _ROWS,

@@ -22,12 +22,13 @@ from irregulars.dtypes import Column, Flags, Ints
 from irregulars.errors import RecordError
 from irregulars.messages.announcements import Announcement, decode_announcement, encode_announcement
 from irregulars.messages.arrow_limits import require_bounded
-from irregulars.messages.bounds import BOUNDS, Bound
+from irregulars.messages.bounds import BOUNDS, MOMENT, Bound
 from irregulars.messages.device_events import DeviceEvent
 from irregulars.messages.ragged import Ragged, concatenate_ragged
 from irregulars.messages.records import (
     NUMERICS,
     OPERATORS,
+    PAUSES,
     PHASE_UNKNOWN,
     PHASES,
     UNKNOWN,
@@ -95,6 +96,18 @@ NUMERIC_UNKNOWN: Final[Mapping[str, float | int]] = {
 AUDIT_COLUMNS: Final[Mapping[str, Any]] = {"of_rank": pa.int64(), "checksum": pa.int64()}
 """Columns of the audits of each row: whose micro-batch its rank computed again, and the checksum of the gradients."""
 
+PAUSE_COLUMNS: Final[Mapping[str, Any]] = {"cause": pa.int64(), "start_ns": pa.int64(), "elapsed_ns": pa.int64()}
+"""Columns of the pauses of each row: why (an index into `PAUSES`), from when, and for how long."""
+
+_EVENTS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Bound]]]] = {
+    "audit": (AUDIT_COLUMNS, {"of_rank": Bound(0, MAX_RANK)}),
+    "pause": (
+        PAUSE_COLUMNS,
+        {"cause": Bound(0, len(PAUSES) - 1)} | dict.fromkeys(("start_ns", "elapsed_ns"), MOMENT),
+    ),
+}
+"""What rows may own any number of, the columns that stand for them, and their bounds."""
+
 PATTERN_COLUMNS: Final[Mapping[str, Any]] = {
     "communicator": pa.int32(),  # index into the batch's names; -1: all operators, and the time between them
     "operator": pa.int8(),  # index into OPERATORS; -1 with communicator -1
@@ -146,6 +159,7 @@ class EvidenceRows:
     classes: Ragged  # columns as `CLASS_COLUMNS` says: the classes of operators of each row
     patterns: Ragged  # columns as `PATTERN_COLUMNS` says: the behaviour patterns of each row
     audits: Ragged | None = field(default=None, kw_only=True)  # columns as `AUDIT_COLUMNS` says; None: of no row
+    pauses: Ragged | None = field(default=None, kw_only=True)  # columns as `PAUSE_COLUMNS` says; None: of no row
 
     def __len__(self) -> int:
         return len(self.columns["rank"])
@@ -166,6 +180,7 @@ class EvidenceRows:
             classes=self.classes.take(at),
             patterns=self.patterns.take(at),
             audits=None if self.audits is None else self.audits.take(at),
+            pauses=None if self.pauses is None else self.pauses.take(at),
         )
 
 
@@ -221,10 +236,18 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
         offsets=concatenate_ragged([part.offsets for part in parts]),
         classes=concatenate_ragged([_recoded(part.classes, part.names, names) for part in parts]),
         patterns=concatenate_ragged([_recoded(part.patterns, part.names, names) for part in parts]),
-        audits=concatenate_ragged([part.audits or no_entries(AUDIT_COLUMNS, len(part)) for part in parts])
-        if any(part.audits for part in parts)
-        else None,
+        audits=_joined([part.audits for part in parts], AUDIT_COLUMNS, parts),
+        pauses=_joined([part.pauses for part in parts], PAUSE_COLUMNS, parts),
     )
+
+
+def _joined(
+    entries: Sequence[Ragged | None], kinds: Mapping[str, Any], parts: Sequence[EvidenceRows]
+) -> Ragged | None:
+    if not any(entries):
+        return None
+    own = zip(entries, parts, strict=True)
+    return concatenate_ragged([one or no_entries(kinds, len(part)) for one, part in own])
 
 
 def _recoded(entries: Ragged, names: Sequence[str], new_names: Sequence[str]) -> Ragged:
@@ -334,10 +357,11 @@ def _encode_rows(evidence: Evidence) -> bytes:
         kind = NUMERIC_COLUMNS.get(name, pa.float32())
         schema = schema.append(pa.field(name, kind))
         arrays.append(to_arrow(evidence.columns[name], kind, np.dtype(kind.to_pandas_dtype())))
-    if evidence.audits is not None and evidence.audits.has_entries:
-        for name, kind in AUDIT_COLUMNS.items():
-            schema = schema.append(pa.field(f"audit_{name}", pa.list_(kind)))
-            arrays.append(_lists(evidence.audits, name, kind, np.dtype(np.int64)))
+    for event, entries in (("audit", evidence.audits), ("pause", evidence.pauses)):
+        if entries is not None and entries.has_entries:
+            for name, kind in _EVENTS[event][0].items():
+                schema = schema.append(pa.field(f"{event}_{name}", pa.list_(kind)))
+                arrays.append(_lists(entries, name, kind, np.dtype(np.int64)))
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     # It moves on every iteration of every rank. To compress some dozen short columns takes longer than to send them,
     # and the producer compresses all messages anyway.
@@ -399,7 +423,8 @@ def _decode_rows(value: bytes) -> Evidence:
             offsets=_entries(batch.column("offsets"), {"offset": offsets}),
             classes=_entries(batch.column("class_count"), classes),
             patterns=patterns,
-            audits=_audits(batch),
+            audits=_events(batch, "audit"),
+            pauses=_events(batch, "pause"),
         )
     except (pa.ArrowException, StopIteration, OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"evidence must follow its schema; got {first_line(error)}") from error
@@ -428,18 +453,21 @@ def _numerics(batch: Any) -> list[str]:
     return names
 
 
-def _audits(batch: Any) -> Ragged | None:
-    names = [f"audit_{name}" for name in AUDIT_COLUMNS]
+def _events(batch: Any, event: str) -> Ragged | None:
+    """Return the audits, or the pauses, of a message; None: it has none."""
+    kinds, bounds = _EVENTS[event]
+    names = [f"{event}_{name}" for name in kinds]
     if not set(names) & set(batch.schema.names):
         return None
     lists = [batch.column(name) for name in names]
     for name, one in zip(names, lists, strict=True):
         if one.type != pa.list_(pa.int64()) or one.null_count or one.flatten().null_count:
             raise RecordError(f"column {name!r} must be lists of int64, known in each row; got {one.type}")
-    if to_numpy(lists[0].offsets).tobytes() != to_numpy(lists[1].offsets).tobytes():
-        raise RecordError("columns of audits must be equally long in each row; they are not")
-    found = dict(zip(AUDIT_COLUMNS, (one.flatten() for one in lists), strict=True))
-    _require_bound(found["of_rank"], "of_rank of an audit", Bound(0, MAX_RANK))
+    if len({to_numpy(one.offsets).tobytes() for one in lists}) > 1:
+        raise RecordError(f"columns of {event}s must be equally long in each row; they are not")
+    found = dict(zip(kinds, (one.flatten() for one in lists), strict=True))
+    for name, bound in bounds.items():
+        _require_bound(found[name], f"{event}_{name}", bound)
     return _entries(lists[0], found)
 
 

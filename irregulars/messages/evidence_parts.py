@@ -47,7 +47,7 @@ def encode_within_limit(rows: Rows, job: str, limit_bytes: int) -> list[bytes]:
         offsets = only.offsets["offset"][:MAX_OFFSETS]
         kept = Ragged(np.array([len(offsets)], dtype=np.int64), {"offset": offsets})
         few = replace(only, names=(), offsets=kept, classes=no_entries(CLASS_COLUMNS, 1), patterns=no_patterns(1))
-        parts = [[replace(few, audits=None)]]
+        parts = [[replace(few, audits=None, pauses=None)]]
     return [value for part in parts for value in encode_within_limit(part, job, limit_bytes)]
 
 

@@ -113,6 +113,11 @@ class Verdict:
     lasted_s: NotNegative | None = None
     # The reasons, in structure; None, and not in the JSON, where the judge looked into no iteration
     explanation: Reasons | None = None
+    layer: Name = "unknown"  # where the cause lies, one of `kinds.LAYERS`
+    # What the time went to, one of `kinds.CAUSES`, and the share of the excess that it covers; None: nothing that is
+    # known covers enough
+    cause: Name | None = None
+    cause_share: Share | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As an object of ``infra/docs/verdict-json.md``."""
@@ -230,6 +235,9 @@ class Judgements:
     # Columns, one row per audit and rank that computed it: ``attempt, iteration, rank`` (int64; who computed),
     # ``start_ns`` (int64, `UNKNOWN`: of the iteration), ``of_rank`` (int64; whose micro-batch), ``checksum`` (int64)
     audits: Columns = field(default_factory=dict)
+    # Columns, one row per pause of a rank: ``attempt, iteration, rank`` (int64), ``cause`` (object: str),
+    # ``start_ns`` (int64), ``elapsed_ns`` (float64)
+    pauses: Columns = field(default_factory=dict)
     # Columns, one row per detector, rank and iteration of which it is worth to know: ``attempt, iteration, rank``
     # (int64), ``start_ns`` (int64, `UNKNOWN`), ``detector`` (object: str), ``score`` (float64; 1: strange begins)
     detector_scores: Columns = field(default_factory=dict)

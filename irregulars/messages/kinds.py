@@ -17,6 +17,7 @@ class VerdictKind:
     suspects: str
     drains: bool = False  # whether its first suspect's host is drained where the verdict is sure enough
     actions: tuple[str, ...] = ()  # actions that an orchestrator may take (`sinks.advice.ACTION_NAMES`)
+    layer: str = "unknown"  # of `LAYERS`, where its cause lies whatever else is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,37 @@ class DeviceKind:
     named_by: tuple[str, ...] = ()
 
 
+LAYERS: Final = ("hardware", "host", "network", "software", "data", "unknown")
+"""Where a cause may lie; who is told to do what follows from it."""
+
+CAUSES: Final[Mapping[str, str]] = {
+    "garbage_collection": "software",
+    "data_loader": "data",
+    "checkpoint_write": "software",
+    "host_to_device": "software",
+    "synchronization": "software",
+    "compilation": "software",
+    "cpu_throttled": "host",
+    "cpu_wait": "host",
+    "memory_pressure": "host",
+    "io_wait": "host",
+    "python": "software",
+    "other": "unknown",
+}
+"""Causes that a verdict may name, and the layer of each: those of `messages.records.PAUSES`."""
+
+
+def layer_of(kind: str, cause: str | None = None) -> str:
+    """Return where the cause of a verdict lies, one of `LAYERS`.
+
+    >>> layer_of("slow_nic"), layer_of("slow_rank"), layer_of("slow_rank", "cpu_throttled"), layer_of("a newer kind")
+    ('network', 'unknown', 'host', 'unknown')
+    """
+    if cause is not None:
+        return CAUSES.get(cause, "unknown")
+    return KINDS[kind].layer if kind in KINDS else "unknown"
+
+
 KINDS: Final[Mapping[str, VerdictKind]] = {
     "slow_rank": VerdictKind(
         "slow rank", "a rank, or the ranks of one host, work longer than usual or than their peers",
@@ -35,20 +67,22 @@ KINDS: Final[Mapping[str, VerdictKind]] = {
     ),
     "slow_nic": VerdictKind(
         "slow NIC", "transfers over one NIC are slow", "`nic`", drains=True,
-        actions=("cordon", "drain", "checkpoint_now"),
+        actions=("cordon", "drain", "checkpoint_now"), layer="network",
     ),
     "slow_link": VerdictKind(
-        "slow link", "the way between two ranks is slow", "`link`", actions=("test_device",),
+        "slow link", "the way between two ranks is slow", "`link`", actions=("test_device",), layer="network",
     ),
     "slow_communicator": VerdictKind(
         "slow communicator", "communication is slow, and no NIC or link stands out", "none, or `switch`",
-        actions=("test_device",),
+        actions=("test_device",), layer="network",
     ),
     "slow_stage": VerdictKind(
         "slow stage", "the ranks of one pipeline stage work longer: rebalance the stages", "`stage`",
-        actions=("replan_stages",),
+        actions=("replan_stages",), layer="software",
     ),
-    "imbalance": VerdictKind("imbalance", "who is late changes from iteration to iteration: uneven data", "none"),
+    "imbalance": VerdictKind(
+        "imbalance", "who is late changes from iteration to iteration: uneven data", "none", layer="data",
+    ),
     "hang": VerdictKind(
         "hang", "some ranks entered an operator that did not end",
         "`gpu`, with the ranks to look at. None where more than eight ranks that log nothing come into question",
@@ -57,11 +91,12 @@ KINDS: Final[Mapping[str, VerdictKind]] = {
     "mismatch": VerdictKind(
         "mismatch", "ranks call different collectives under one number, or wait in a circle of calls: the program",
         "`program`, with the ranks that differ from the most; none where no side is larger",
+        layer="software",
     ),
     "corruption": VerdictKind(
         "corruption", "a rank's numbers differ from those of its replicas, or of a replay",
         "`gpu`; none where no majority says who is right", drains=True,
-        actions=("roll_back", "cordon", "test_device"),
+        actions=("roll_back", "cordon", "test_device"), layer="hardware",
     ),
     "loss_spike": VerdictKind(
         "loss spike", "the loss or a gradient norm jumped, or is not finite",

@@ -77,6 +77,13 @@ training loop: the job was observed from outside, was alive, and nothing in it w
 PATHS: Final = ("nic", "pcie", "nvlink")
 """Ways of which bandwidth is sampled; a column ``path`` holds indices into this tuple."""
 
+PAUSES: Final = (
+    "garbage_collection", "data_loader", "checkpoint_write", "host_to_device", "synchronization", "compilation",
+    "cpu_throttled", "cpu_wait", "memory_pressure", "io_wait", "python", "other", "cpu_time",
+)  # fmt: skip
+"""What a rank may do, or wait for, in its own time; a column ``pause_cause`` holds indices into this tuple. The last
+is no pause: how long the thread ran, beside ``cpu_wait``. Who works more waits more where processors are few."""
+
 COMMOPS: Final = pa.schema(
     [
         pa.field("communicator", pa.uint16(), nullable=False),  # index into the header's `names`
@@ -115,13 +122,21 @@ ITERATIONS: Final = pa.schema(
         # micro-batch of `audit_of_rank`, and they have `audit_checksum`
         pa.field("audit_of_rank", pa.int32()),
         pa.field("audit_checksum", pa.int64()),
+        # A row with these is one pause's, in this iteration: what the rank did in its own time, from when, how long
+        pa.field("pause_cause", pa.int32()),  # index into PAUSES
+        pa.field("pause_start_ns", pa.int64()),
+        pa.field("pause_elapsed_ns", pa.int64()),
     ]
 )
 NUMERICS: Final = ("loss", "grad_norm", "local_grad_norm", "update_rms", "not_finite", "parameters_checksum")
 """Columns of an iteration that are about what was computed, and not when; any of them may be unknown."""
 
-_AUDIT: Final = ("audit_of_rank", "audit_checksum")
-_ADDED: Final[Mapping[str, tuple[str, ...]]] = {"iterations": (*NUMERICS[2:], *_AUDIT)}
+AUDIT: Final = ("audit_of_rank", "audit_checksum")
+PAUSE: Final = ("pause_cause", "pause_start_ns", "pause_elapsed_ns")
+"""Columns of the rows of ``iterations`` that are of something in an iteration: an audit, or a pause. Such a row has
+the times of its iteration, and goes before the iteration's own."""
+
+_ADDED: Final[Mapping[str, tuple[str, ...]]] = {"iterations": (*NUMERICS[2:], *AUDIT, *PAUSE)}
 """Columns that messages of older producers lack: they are unknown then."""
 
 GPU_HEALTH: Final = pa.schema(
@@ -255,9 +270,9 @@ def rows_of(columns: Mapping[str, np.ndarray]) -> int:
 
 
 def no_numerics(rows: int) -> dict[str, np.ndarray]:
-    """Return the columns of iterations whose `NUMERICS` and tokens are unknown, and that hold no audit."""
+    """Return the columns of iterations whose `NUMERICS` and tokens are unknown, and that hold no audit or pause."""
     floats = dict.fromkeys(("tokens", *NUMERICS[:-1]), np.full(rows, math.nan))
-    return floats | dict.fromkeys((NUMERICS[-1], *_AUDIT), np.full(rows, UNKNOWN))
+    return floats | {name: np.full(rows, UNKNOWN) for name in (NUMERICS[-1], *AUDIT, *PAUSE)}
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -338,7 +353,7 @@ def _decode_with_arrow(
 def column_of(columns: Mapping[str, np.ndarray], field: Field, rows: int) -> np.ndarray:
     """Return a column, or unknown values where a source does not know of it yet."""
     found = columns.get(field.name)
-    if found is None and field.name in (*NUMERICS, *_AUDIT):
+    if found is None and field.name in (*NUMERICS, *AUDIT, *PAUSE):
         return np.full(rows, field.unknown, field.in_numpy)
     return columns[field.name] if found is None else found
 

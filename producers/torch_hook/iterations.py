@@ -7,14 +7,15 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Protocol, SupportsFloat, SupportsInt
 
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.records import NUMERICS, PHASES, UNKNOWN, no_numerics
+from irregulars.messages.records import AUDIT, NUMERICS, PAUSE, PHASES, UNKNOWN, no_numerics
+from irregulars.producers.torch_hook.pauses import Pause, Pauses
 
 _MOST_ROWS: Final = 1 << 14
 TRAIN: Final = PHASES.index("train")
@@ -53,6 +54,7 @@ class _Row:
     figures: dict[str, SupportsFloat] = field(default_factory=dict)
     checksum: SupportsInt = UNKNOWN
     audits: list[tuple[int, SupportsInt]] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
 
 
 class Iterations:
@@ -60,7 +62,7 @@ class Iterations:
 
     `on_change`: is given the number of each iteration that begins, and `UNKNOWN` when none runs. `by_steps`: whether
     an optimizer's steps end iterations, until the script marks one. `boundary`: makes a boundary, where the training
-    thread passes from one iteration to the next.
+    thread passes from one iteration to the next. `pauses`: of the training thread.
     """
 
     def __init__(
@@ -69,9 +71,11 @@ class Iterations:
         *,
         by_steps: bool = True,
         boundary: Callable[[], Boundary] = HostBoundary,
+        pauses: Pauses | None = None,
     ) -> None:
         self._on_change = on_change
         self._boundary = boundary
+        self._pauses = pauses
         self._current: _Row | None = None
         self._rows: deque[_Row] = deque(maxlen=_MOST_ROWS)
         self._ended = 0
@@ -129,8 +133,10 @@ class Iterations:
             raise InputError(f"phase must be one of {', '.join(_OF_TRAINERS)}; got {phase!r}")
         before, self._phase = self._phase, PHASES.index(phase)
         self._mark_phase()
+        pauses = self._pauses if phase == "checkpoint" else None
         try:
-            yield
+            with nullcontext() if pauses is None else pauses.during("checkpoint_write"):
+                yield
         finally:
             self._mark_phase()
             self._phase = before
@@ -180,8 +186,8 @@ class Iterations:
         rows = []
         while self._rows and (is_last or self._rows[0].end.time_ns() is not None):
             rows.append(self._rows.popleft())
-        # An audit's row has the times of its iteration, and goes before it: with that row a reader may close it.
-        lines = [(row, audit) for row in rows for audit in (*row.audits, None)]
+        # A row of an audit or pause has the times of its iteration, and goes before it: a reader may close it then.
+        lines = [(row, event) for row in rows for event in (*row.audits, *row.pauses, None)]
         starts_ns, ends_ns = (
             np.array([one.host_ns if (time_ns := one.time_ns()) is None else time_ns for one in ones], dtype=np.int64)
             for ones in ([row.start for row, _ in lines], [row.end for row, _ in lines])
@@ -193,13 +199,17 @@ class Iterations:
             "phase": np.array([row.phase for row, _ in lines], dtype=np.uint8),
         }
         for name in _FLOATS:
-            own = [row.figures.get(name) if audit is None else None for row, audit in lines]
+            own = [row.figures.get(name) if event is None else None for row, event in lines]
             columns[name] = np.array([math.nan if one is None else _figure(one) for one in own])
-        checksums = (row.checksum if audit is None else UNKNOWN for row, audit in lines)
-        audits = [(UNKNOWN, UNKNOWN) if audit is None else audit for _, audit in lines]
+        checksums = (row.checksum if event is None else UNKNOWN for row, event in lines)
         columns["parameters_checksum"] = np.array(list(map(_checksum, checksums)), dtype=np.int64)
-        columns["audit_of_rank"] = np.array([of_rank for of_rank, _ in audits], dtype=np.int64)
-        columns["audit_checksum"] = np.array([_checksum(checksum) for _, checksum in audits], dtype=np.int64)
+        for at, (_, event) in enumerate(lines):
+            if isinstance(event, Pause):
+                own_pause = event._replace(start_ns=event.start_ns + offset_ns)
+                for name, value in zip(PAUSE, own_pause, strict=True):
+                    columns[name][at] = value
+            elif event is not None:
+                columns[AUDIT[0]][at], columns[AUDIT[1]][at] = event[0], _checksum(event[1])
         return columns
 
     def _begin(self, number: int, now: Boundary) -> None:
@@ -209,8 +219,9 @@ class Iterations:
 
     def _end(self, now: Boundary) -> None:
         row, self._current = self._current, None
+        pauses = [] if self._pauses is None else self._pauses.take()
         if row is not None:
-            row.end = now
+            row.end, row.pauses = now, pauses
             self._rows.append(row)
             self._ended += 1
 

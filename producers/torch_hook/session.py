@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from irregulars.producers.torch_hook.hooks.ring import CAPACITY
 from irregulars.producers.torch_hook.identity import Identity, agreed_start
 from irregulars.producers.torch_hook.iterations import Boundary, HostBoundary, Iterations
 from irregulars.producers.torch_hook.numerics import NumericsWatch, number_of
+from irregulars.producers.torch_hook.pauses import SOURCES, Pauses
 from irregulars.producers.torch_hook.replicas import replicas_of
 from irregulars.producers.torch_hook.source import Hook, TorchSource
 
@@ -55,6 +56,7 @@ class Session:
     """Records from `start` to `stop`.
 
     `hook`: ``auto``, ``native``, ``python`` or ``dispatcher``. `iterations`: ``steps``, ``marks`` or ``inferred``.
+    `pauses`: sources of pauses, of `torch_hook.pauses.SOURCES`.
     """
 
     def __init__(
@@ -65,14 +67,19 @@ class Session:
         hook: str,
         iterations: str = "steps",
         capacity: int = CAPACITY,
+        pauses: Collection[str] = SOURCES,
     ) -> None:
         self.troubles = troubles
+        self._pauses = Pauses(pauses, partial(troubles.add, what="pauses"))
         self._exporter = exporter
         self._hook = choose_hook(hook, troubles, capacity)
         self.groups = Groups()
         self._device_clock: DeviceClock | None = None  # once a group communicates on a device
         self.iterations = Iterations(
-            self._hook.set_iteration, by_steps=iterations == "steps", boundary=self._boundary
+            self._hook.set_iteration,
+            by_steps=iterations == "steps",
+            boundary=self._boundary,
+            pauses=self._pauses,
         )
         self._process_groups = ProcessGroups(self._attach, lambda error: troubles.add(error, "group"))
         start = partial(agreed_start, identity.attempt)
@@ -82,7 +89,7 @@ class Session:
         self._rest_rows = 0
         self._thread = threading.Thread(target=self._run, name="irregulars-torch", daemon=True)
         self._pid = os.getpid()
-        self._optimizer_hook: Any = None
+        self._optimizer_hooks: list[Any] = []
         self._watches: list[NumericsWatch] = []
 
     @property
@@ -112,11 +119,15 @@ class Session:
     def start(self) -> None:
         """Attach to the groups that exist, follow those to come, and start the thread; all of it, or nothing."""
         try:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
+            from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
             self._hook.enable(True)
             self._process_groups.follow()
-            self._optimizer_hook = register_optimizer_step_post_hook(self._on_step)
+            self._optimizer_hooks = [
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._on_step),
+            ]
+            self._pauses.start()
             self._thread.start()
         except BaseException:
             self._detach()
@@ -188,10 +199,11 @@ class Session:
         self._hook.enable(False)
         self._hook.detach()
         self._process_groups.leave()
-        if self._optimizer_hook is not None:
-            self._optimizer_hook.remove()
+        for hook in self._optimizer_hooks:
+            hook.remove()
         for watch in self._watches:
             watch.close()
+        self._pauses.stop()
 
     def _leave_child(self) -> None:
         # A fork has no exporter thread, and is no rank: a DataLoader's worker, for example.
@@ -211,6 +223,12 @@ class Session:
         """Pass from one iteration to the next, where operators run."""
         clock = self._device_clock
         return HostBoundary() if clock is None or not DeviceBoundary.is_possible() else DeviceBoundary(clock)
+
+    def _before_step(self, *_: Any) -> None:
+        try:
+            self._pauses.read_host()
+        except Exception as error:
+            self.troubles.add(error, "pauses")
 
     def _on_step(self, optimizer: Any, *_: Any) -> None:
         try:

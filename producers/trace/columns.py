@@ -40,6 +40,7 @@ _KINDS: Final = {
                   "parameters_checksum time??",
     "events": "time_ns time, host text?, rank int??, device text??, kind text, code time??, detail text??",
     "audits": "rank int, iteration int, of_rank int, checksum time",
+    "pauses": "rank int, cause text, start_ns time, elapsed_ns int, iteration int??, detail text??",
 }  # fmt: skip
 COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     schema: tuple(
@@ -55,7 +56,7 @@ class TableFile:
     """Columns of one file, and the rows that could not be read."""
 
     name: str  # the file, as the errors call it
-    schema: str  # ``commops``, ``bandwidth``, ``iterations`` or ``audits``
+    schema: str  # a key of `COLUMNS`
     columns: Mapping[str, pa.ChunkedArray]  # equal lengths; a column that the file lacks is absent
     # Row number in the file (the first is 1) of each row; `None`: they are 1, 2, 3 ..
     row_numbers: np.ndarray | None = None

@@ -21,11 +21,11 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, above
 from irregulars.messages.records import SCHEMAS, TRACE_SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
-from irregulars.producers.trace.audits import check_audits, with_audits
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.events import read_events
 from irregulars.producers.trace.files import find_file, read_file, read_parts
 from irregulars.producers.trace.foreign_files import how_to_import
+from irregulars.producers.trace.iteration_events import FILE_COLUMNS, check_audits, check_pauses, with_events
 from irregulars.producers.trace.job_file import JobFile, RankLocation, read_job
 from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
 from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations
@@ -38,6 +38,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "bandwidth": check_bandwidth,
     "iterations": check_iterations,
     "audits": check_audits,
+    "pauses": check_pauses,
 }
 _NEVER_NS: Final = np.iinfo(np.int64).max
 
@@ -117,14 +118,19 @@ def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) ->
 
 def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
     """Make a trace of a job and the parts of its tables, of which one is in memory at a time."""
-    audits, bad_audits = _gathered("audits", job, tables_of("audits"))
+    beside = {schema: _gathered(schema, job, tables_of(schema)) for schema in FILE_COLUMNS}
+    own = {schema: rows for schema, (rows, _) in beside.items() if rows is not None}
     events, bad_events = read_events(job, tables_of("events"))
-    read = {schema: _check_rows(schema, job, tables_of(schema), audits) for schema in SCHEMAS}
+    bad_rows = sum((rejected for _, rejected in beside.values()), bad_events)
+    read = {
+        schema: _check_rows(schema, job, tables_of(schema), own if schema == "iterations" else {})
+        for schema in SCHEMAS
+    }
     batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
     return Trace(
         job=job.job, attempt=job.attempt, world_size=job.world_size, clock=job.clock,
         recorded_until_ns=job.recorded_until_ns, announcements=tuple(_announcements(job, batches)),
-        rejected=sum((rejected for _, rejected, _ in read.values()), bad_audits + bad_events),
+        rejected=sum((rejected for _, rejected, _ in read.values()), bad_rows),
         copies=sum(copies for _, _, copies in read.values()), events=events, **batches,
     )  # fmt: skip
 
@@ -150,11 +156,11 @@ def _gathered(schema: str, job: JobFile, tables: Iterable[TableFile]) -> tuple[R
 
 
 def _check_rows(
-    schema: str, job: JobFile, tables: Iterable[TableFile], audits: Rows | None
+    schema: str, job: JobFile, tables: Iterable[TableFile], events: Mapping[str, Rows]
 ) -> tuple[dict[int, Batch], Rejected, int]:
     whole, rejected = _gathered(schema, job, tables)
-    if schema == "iterations" and audits is not None:
-        whole, left_out = with_audits(whole, audits)
+    for name, own in events.items():
+        whole, left_out = with_events(whole, own, name)
         rejected += left_out
     if whole is None:
         return {}, rejected, 0

@@ -14,9 +14,11 @@ from pyarrow._compute import CastOptions, SetLookupOptions, call_function  # pya
 from irregulars.arrow_numpy import from_numpy, to_numpy
 from irregulars.messages.bounds import BOUNDS, LATEST_NS, Bound
 from irregulars.messages.records import (
+    AUDIT,
     NUMERICS,
     OPERATORS,
     PATHS,
+    PAUSE,
     PHASE_UNKNOWN,
     PHASES,
     RECV,
@@ -102,8 +104,8 @@ def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
 
 
 def iterations_keys(columns: Mapping[str, np.ndarray]) -> Keys:
-    """Return the keys of rows of ``iterations``, audits among them."""
-    names = ("iteration", "phase", "start_ns", "elapsed_ns", "audit_of_rank", "audit_checksum")
+    """Return the keys of rows of ``iterations``, audits and pauses among them."""
+    names = ("iteration", "phase", "start_ns", "elapsed_ns", *AUDIT, *PAUSE)
     identity = tuple(columns[name] for name in names)
     return Keys(ends_ns(columns["start_ns"], columns["elapsed_ns"]), identity)
 

@@ -13,8 +13,9 @@ import pyarrow.parquet
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.records import EVENT_KINDS, OPERATORS, PATHS, PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
+from irregulars.messages.records import EVENT_KINDS, OPERATORS, PATHS, PAUSES, PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
 from irregulars.producers.trace.columns import COLUMNS
+from irregulars.producers.trace.iteration_events import FILE_COLUMNS
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _GROUP_ROWS: Final = 1 << 20
@@ -75,16 +76,20 @@ def _communicators(announcements: Sequence[Announcement]) -> dict[str, dict[str,
 
 
 def _parts_of(batch: Batch) -> Iterator[tuple[str, Batch]]:
-    """Yield the rows of a batch for each file: audits travel among iterations, and have one of their own."""
-    is_audit = batch.columns.get("audit_of_rank", np.array(UNKNOWN)) != UNKNOWN
-    if not is_audit.any():
+    """Yield the rows of a batch for each file: audits and pauses travel among iterations, with files of their own."""
+    is_left = np.ones(len(batch), dtype=bool)
+    for schema, names in FILE_COLUMNS.items():
+        is_own = batch.columns.get(next(iter(names)), np.full(len(batch), UNKNOWN)) != UNKNOWN
+        if is_own.any():
+            columns = {"iteration": batch.columns["iteration"]} | {
+                to: batch.columns[name] for name, to in names.items()
+            }
+            yield schema, Batch(batch.header, {name: column[is_own] for name, column in columns.items()})
+            is_left &= ~is_own
+    if is_left.all():
         yield batch.header.schema, batch
-        return
-    for schema, is_own in (("iterations", ~is_audit), ("audits", is_audit)):
-        yield schema, Batch(batch.header, {name: column[is_own] for name, column in batch.columns.items()})
-
-
-_AUDITS: Final = {"audit_of_rank": "of_rank", "audit_checksum": "checksum"}  # columns of the message and the file
+    elif is_left.any():
+        yield "iterations", Batch(batch.header, {name: column[is_left] for name, column in batch.columns.items()})
 
 
 class _TableWriter:
@@ -125,8 +130,8 @@ class _TableWriter:
 def _contract_columns(batch: Batch) -> Mapping[str, pa.Array]:
     names = {"communicator": batch.header.names, "device": batch.header.names}
     names |= dict.fromkeys(("host", "detail"), batch.header.names)
-    names |= {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES}
-    columns = {_AUDITS.get(name, name): _array(column, names.get(name)) for name, column in batch.columns.items()}
+    names |= {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES, "cause": PAUSES}
+    columns = {name: _array(column, names.get(name)) for name, column in batch.columns.items()}
     columns["rank"] = pa.array(np.full(len(batch), batch.header.rank, dtype=np.int64))
     return columns
 

@@ -209,6 +209,7 @@ class JobMonitor:
             iterations=[one for part in parts for one in part.iterations],
             rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
             audits=concatenate_columns([p.audits for p in parts if p.audits]),
+            pauses=concatenate_columns([p.pauses for p in parts if p.pauses]),
             detector_scores=concatenate_columns([p.detector_scores for p in parts if p.detector_scores]),
             operators=concatenate_columns([p.operators for p in parts if p.operators]),
             patterns=concatenate_columns([p.patterns for p in parts if p.patterns]),

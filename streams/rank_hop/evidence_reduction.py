@@ -5,7 +5,7 @@ Those of many ranks are reduced at once, since numpy's cost is per call and not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,7 +16,16 @@ from irregulars.compiled import KERNEL
 from irregulars.detectors.arrays.runs import starts_of
 from irregulars.dtypes import Column, Flags, Floats, Ints
 from irregulars.messages.bounds import known_peers
-from irregulars.messages.evidence import COLUMNS, NUMERIC_COLUMNS, NUMERIC_UNKNOWN, Evidence, Membership, no_patterns
+from irregulars.messages.evidence import (
+    AUDIT_COLUMNS,
+    COLUMNS,
+    NUMERIC_COLUMNS,
+    NUMERIC_UNKNOWN,
+    PAUSE_COLUMNS,
+    Evidence,
+    Membership,
+    no_patterns,
+)
 from irregulars.messages.ragged import Ragged
 from irregulars.messages.records import RECV, UNKNOWN
 from irregulars.streams.rank_hop.message_rows import Cut, MessageRows, shared_codes
@@ -57,6 +66,7 @@ class Closing(NamedTuple):
     tokens: Sequence[float]
     numerics: Sequence[tuple[float | int, ...] | None]  # as `NUMERICS`
     audits: Sequence[Sequence[tuple[int, int]]]  # whose micro-batches were computed in it, with their checksums
+    pauses: Sequence[Sequence[tuple[int, int, int]]]  # cause, start and length of each in it
     # late_rows, lost_rows: Rows that came too late since the closing before, and rows lost so far
     late_rows: int
     lost_rows: int
@@ -244,7 +254,8 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
         offsets=reduction.offsets,
         classes=reduction.classes,
         patterns=patterns,
-        audits=_audits(work.blocks.closings),
+        audits=_events([one.audits for one in work.blocks.closings], AUDIT_COLUMNS),
+        pauses=_events([one.pauses for one in work.blocks.closings], PAUSE_COLUMNS),
     )
 
 
@@ -382,12 +393,13 @@ def _numerics(closings: Sequence[Closing]) -> dict[str, Column]:
     }
 
 
-def _audits(closings: Sequence[Closing]) -> Ragged | None:
-    rows = list(chain.from_iterable(one.audits for one in closings))
+def _events(of_closings: Sequence[Sequence[Sequence[tuple[int, ...]]]], names: Iterable[str]) -> Ragged | None:
+    """Return the audits, or the pauses, of all blocks; None: there are none."""
+    rows = list(chain.from_iterable(of_closings))
     if not any(rows):
         return None
     entries = np.array(list(chain.from_iterable(rows)), dtype=np.int64)
-    return Ragged(np.array(list(map(len, rows))), {"of_rank": entries[:, 0], "checksum": entries[:, 1]})
+    return Ragged(np.array(list(map(len, rows))), dict(zip(names, entries.T, strict=True)))
 
 
 # --- scores of the first hop's detectors ----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from irregulars.dtypes import Column, Flags, Ints
 from irregulars.messages.bounds import usable_rows
 from irregulars.messages.bundles import Bundle
 from irregulars.messages.plain_messages import PlainColumns
-from irregulars.messages.records import NUMERICS, PATHS, UNKNOWN, Batch, Header
+from irregulars.messages.records import AUDIT, NUMERICS, PATHS, PAUSE, UNKNOWN, Batch, Header
 
 _LOOK_VALUES: Final = 6
 _RUN_VALUES: Final = 4
@@ -156,6 +156,7 @@ class IterationTimes(NamedTuple):
     tokens: float
     numerics: tuple[float | int, ...] | None = None  # as `NUMERICS`; None: none of them is known
     audit: tuple[int, int] | None = None  # whose micro-batch it is, and its checksum: the row is of an audit alone
+    pause: tuple[int, int, int] | None = None  # cause, start and length: the row is of a pause alone
 
     @property
     def end_ns(self) -> int:
@@ -188,7 +189,9 @@ class MessageRows:
         known_ns = columns["elapsed_ns"] if is_usable is None else np.where(is_usable, columns["elapsed_ns"], 0.0)
         start_ns, elapsed_ns = columns["start_ns"], known_ns.astype(np.int64)
         own = (column.tolist() for column in (start_ns, elapsed_ns, columns["phase"], columns["tokens"]))
-        times: list[IterationTimes | None] = list(map(IterationTimes, *own, self._numerics(), self._audits()))
+        times: list[IterationTimes | None] = list(
+            map(IterationTimes, *own, self._numerics(), self._events(AUDIT), self._events(PAUSE))
+        )
         if is_usable is not None:
             times = [one if is_own else None for one, is_own in zip(times, is_usable.tolist(), strict=True)]
         return list(zip(columns["iteration"].tolist(), times, strict=True))
@@ -203,11 +206,12 @@ class MessageRows:
         rows = zip(*(one.tolist() for one in columns), strict=True)
         return [row if is_own else None for row, is_own in zip(rows, is_known.tolist(), strict=True)]
 
-    def _audits(self) -> Iterable[tuple[int, int] | None]:
-        of_rank = self.columns.get("audit_of_rank")
-        if of_rank is None or (of_rank == UNKNOWN).all():
+    def _events(self, names: Sequence[str]) -> Iterable[tuple[int, ...] | None]:
+        """Return for each row the values of its audit, or of its pause; None: it is of none."""
+        first = self.columns.get(names[0])
+        if first is None or (first == UNKNOWN).all():
             return repeat(None)
-        rows = zip(of_rank.tolist(), self.columns["audit_checksum"].tolist(), strict=True)
+        rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
         return [None if row[0] == UNKNOWN else row for row in rows]
 
     @cached_property

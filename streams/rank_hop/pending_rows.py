@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,11 +30,14 @@ that marks some iterations and then runs on for hours must not fill the worker: 
 MOST_NAMES: Final = 1 << 16
 """Communicators of one rank in an attempt, whose names are kept: batches number theirs with 16 bits."""
 
-_MOST_AUDITS: Final = 64  # of one rank in one iteration: it computes its own micro-batch again, and one or two more
+_MOST_EVENTS: Final = 64
+"""Audits, and pauses, of one rank in one iteration: it computes its own micro-batch again and one or two more, and
+`torch_comms` tells of fewer pauses; later ones are left out and counted as unusable."""
 
 _NO_ROWS: Final = {name: np.empty(0, dtype=np.float64 if name.endswith(("elapsed_ns", "bytes")) else np.int64)
                    for name in OPERATOR_COLUMNS}  # fmt: skip
 
+Event = TypeVar("Event", bound=tuple[int, ...])
 Rows = dict[str, Column]  # operators as columns, `OPERATOR_COLUMNS`
 
 
@@ -49,6 +52,7 @@ class PendingState:
     names: tuple[str, ...]
     late_rows: int
     audits: Mapping[int, list[tuple[int, int]]] = field(default_factory=dict)
+    pauses: Mapping[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
 
 class Taken(NamedTuple):
@@ -107,6 +111,7 @@ class PendingRows:
     def __init__(self) -> None:
         self.iterations: dict[int, IterationTimes] = {}  # open ones, as rows of `iterations` told them
         self.audits: dict[int, list[tuple[int, int]]] = {}  # of open ones: whose micro-batch, and its checksum
+        self.pauses: dict[int, list[tuple[int, int, int]]] = {}  # of open ones: cause, start and length
         self.starts_ns: dict[int, int] = {}  # first start of each open iteration, by the operators that name it
         self.closed_through: int | None = None
         self.has_unended = False  # some operator had not ended when it was sent
@@ -218,9 +223,9 @@ class PendingRows:
             elif self.closed_through is not None and number <= self.closed_through:
                 self._late_rows += 1
             elif times.audit is not None:
-                own = self.audits.setdefault(number, [])
-                if times.audit not in own and len(own) < _MOST_AUDITS:
-                    own.append(times.audit)
+                unusable += not _added(times.audit, self.audits.setdefault(number, []))
+            elif times.pause is not None:
+                unusable += UNKNOWN in times.pause or not _added(times.pause, self.pauses.setdefault(number, []))
             else:
                 self.iterations[number] = times
                 self.closes_ns[number] = closing_time_ns(times)
@@ -310,6 +315,7 @@ class PendingRows:
             if number in self.iterations:
                 del self.iterations[number], self.closes_ns[number]
         self.audits = {number: own for number, own in self.audits.items() if number > numbers[-1]}
+        self.pauses = {number: own for number, own in self.pauses.items() if number > numbers[-1]}
         self._find_first_closes()
         return taken
 
@@ -437,6 +443,7 @@ class PendingRows:
             names=self.names,
             late_rows=self._late_rows,
             audits={number: list(own) for number, own in self.audits.items()},
+            pauses={number: list(own) for number, own in self.pauses.items()},
         )
 
     @classmethod
@@ -448,6 +455,7 @@ class PendingRows:
         pending._told_until_ns = max((row.end_ns for row in pending.iterations.values()), default=UNKNOWN)
         pending.starts_ns = dict(state.starts_ns)
         pending.audits = {number: list(own) for number, own in state.audits.items()}
+        pending.pauses = {number: list(own) for number, own in state.pauses.items()}
         pending._find_first_closes()
         pending.closed_through = state.closed_through
         if len(state.operators["iteration"]):
@@ -458,6 +466,16 @@ class PendingRows:
         pending._codes = {name: code for code, name in enumerate(state.names)}
         pending._late_rows = state.late_rows
         return pending
+
+
+def _added(event: Event, own: list[Event]) -> bool:
+    """Add what came to an iteration, once; return whether there was room."""
+    if event in own:
+        return True
+    if len(own) < _MOST_EVENTS:
+        own.append(event)
+        return True
+    return False
 
 
 def _cut_of(rows: Rows, names: tuple[str, ...]) -> Cut:

@@ -236,11 +236,12 @@ class RankAttempt:
         entry_ns = self._last_end_ns if follows else UNKNOWN
         own = [pending.iterations.get(number, _NOT_TOLD) for number in numbers]
         audits = [pending.audits.get(number, ()) for number in numbers]
+        pauses = [pending.pauses.get(number, ()) for number in numbers]
         samples = self._samples.take(pending.end_ns(last))
         closes_ns = pending.closes_ns if self._has_iteration_rows else dict(self._closing_times())
         taken = pending.take(numbers, closes_ns)
         self._last_end_ns = taken.last_end_ns
-        start_ns, elapsed_ns, phase, tokens, numerics, _ = zip(*own, strict=True)
+        start_ns, elapsed_ns, phase, tokens, numerics, *_ = zip(*own, strict=True)
         closing = Closing(
             attempt=self._code,
             rank=self.announcement.rank,
@@ -256,6 +257,7 @@ class RankAttempt:
             tokens=tokens,
             numerics=numerics,
             audits=audits,
+            pauses=pauses,
             late_rows=pending.take_late_rows(),
             lost_rows=self._arrivals.lost_rows,
             detectors=self._detectors,

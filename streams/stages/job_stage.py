@@ -416,6 +416,7 @@ def _has_rows(judgements: Judgements) -> bool:
         or judgements.verdicts
         or any(map(len, judgements.rank_iterations.values()))
         or any(map(len, judgements.audits.values()))
+        or any(map(len, judgements.pauses.values()))
         or any(map(len, judgements.detector_scores.values()))
         or any(map(len, judgements.operators.values()))
         or any(map(len, judgements.patterns.values()))

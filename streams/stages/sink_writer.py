@@ -321,7 +321,7 @@ class SinkWriter:
 def _parts(judgements: Judgements) -> Iterator[Judgements]:
     """Yield each kind of rows by itself: one that can't be converted must not hold up a verdict."""
     names = (
-        "announcements", "ends", "iterations", "rank_iterations", "audits", "detector_scores", "operators",
+        "announcements", "ends", "iterations", "rank_iterations", "audits", "pauses", "detector_scores", "operators",
         "patterns", "verdicts",
     )  # fmt: skip
     for name in names:

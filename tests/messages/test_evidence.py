@@ -24,7 +24,7 @@ from irregulars.messages.evidence import (
     encode_evidence,
 )
 from irregulars.messages.ragged import Ragged
-from irregulars.messages.records import UNKNOWN
+from irregulars.messages.records import PAUSES, UNKNOWN
 from tests.streams.evidence_rows import came, evidence_of, went
 
 SINGLE = frozenset({"score", "nic_tx_peak", "nic_rx_peak"})
@@ -68,8 +68,20 @@ def any_evidence(draw: st.DrawFn, job: str = "j") -> Evidence:
         offsets=Ragged(counts[0], {"offset": np.array(draw(values), dtype=np.int64)}),
         classes=Ragged(counts[1], classes),
         patterns=Ragged(counts[2], patterns),
+        pauses=draw(any_pauses(size)),
         job=job,
     )
+
+
+@st.composite
+def any_pauses(draw: st.DrawFn, rows: int) -> Ragged | None:
+    counts = np.array(draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows)), dtype=np.int64)
+    if not counts.any():
+        return None
+    bounds = {"cause": len(PAUSES) - 1, "start_ns": 2**62, "elapsed_ns": 2**53}
+    size = int(counts.sum())
+    own = {name: draw(st.lists(st.integers(0, most), min_size=size, max_size=size)) for name, most in bounds.items()}
+    return Ragged(counts, {name: np.array(values, dtype=np.int64) for name, values in own.items()})
 
 
 @st.composite

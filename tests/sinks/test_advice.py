@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 
 from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.kinds import CAUSES, layer_of
 from irregulars.sinks.advice import advise, name_device, plan_of, where_to_look
 from irregulars.sinks.investigations import bind, find_investigation
 from irregulars.words import name_ranks
 
 GPU = Suspect("gpu", 8, (8,), 0.9, host="node-1", gpu=0, nic="mlx5_1", switch="leaf-1")
-VERDICT = Verdict("v", 1, "open", "llama", "slow_rank", (60, 80), 2.4, 690.0, "dp0", (GPU,), "e", world_size=64)
+VERDICT = Verdict("v", 1, "open", "llama", "slow_rank", (60, 80), 2.4, 690.0, "dp0", (GPU,), "e", world_size=64,
+                  layer="hardware")  # fmt: skip
 SEVERAL = tuple(range(8, 16))
 
 
@@ -57,6 +59,29 @@ def test_the_host_at_fault_is_to_be_cordoned_with_the_command_for_it(kind: str) 
     verdict = replace(VERDICT, kind=kind)
     assert "cordon node-1" in advise(verdict)
     assert "kubectl cordon node-1" in where_to_look(verdict)
+
+
+@pytest.mark.parametrize("cause", [one for one, layer in CAUSES.items() if layer != "unknown"])
+@pytest.mark.parametrize("state", ["open", "closed"])
+def test_nobody_is_told_to_drain_for_what_a_program_its_data_or_its_host_did(cause: str, state: str) -> None:
+    verdict = replace(VERDICT, state=state, cause=cause, cause_share=0.9, layer=layer_of("slow_rank", cause))
+    assert plan_of(verdict).actions == ()
+    assert not {"cordon", "drain it"} & set(re.findall("cordon|drain it", advise(verdict)))
+    assert "ordon" not in where_to_look(verdict)
+
+
+@pytest.mark.parametrize("kind", ["slow_rank", "hang"])
+@pytest.mark.parametrize("reason", [None, "recovered", "finished", "restarted", "silent"])
+def test_what_is_not_known_is_tested_before_anything_is_drained(kind: str, reason: str | None) -> None:
+    state = "open" if reason is None else "closed"
+    verdict = replace(VERDICT, kind=kind, layer="unknown", state=state, close_reason=reason)
+    assert plan_of(verdict).actions == ("test_device",)
+    assert "test" in advise(verdict)
+    assert "ordon" not in f"{advise(verdict)} {where_to_look(verdict)}"
+
+
+def test_a_verdict_of_an_older_worker_says_no_layer_and_its_nic_is_drained_all_the_same() -> None:
+    assert "cordon" in plan_of(replace(VERDICT, kind="slow_nic", layer="unknown")).actions
 
 
 def test_a_doubtful_suspect_is_to_be_confirmed_first() -> None:

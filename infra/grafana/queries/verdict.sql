@@ -11,6 +11,8 @@ SELECT
     known.gpu_hours_lost AS gpu_hours_lost,
     known.gpu_hours_per_hour AS gpu_hours_per_hour,
     known.recovers_ratio AS recovers_ratio,
+    known.layer AS layer,
+    known.cause AS cause,
     known.close_reason AS close_reason,
     known.evidence AS evidence
 FROM (SELECT * FROM incidents WHERE verdict_id = {verdict:String}) AS known

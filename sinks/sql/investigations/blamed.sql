@@ -22,6 +22,9 @@ SELECT
     round(verdicts.delta, 2) AS delta,
     round(verdicts.gpu_hours_lost, 3) AS gpu_hours_lost,
     round(verdicts.recovers_ratio, 3) AS recovers_ratio,
+    verdicts.layer AS layer,
+    verdicts.cause AS cause,
+    round(verdicts.cause_share, 3) AS cause_share,
     verdicts.evidence AS evidence,
     verdicts.close_reason AS close_reason
 FROM incidents AS verdicts

@@ -22,6 +22,8 @@ SELECT
     round(known.lost_s, 3) AS lost_s,
     round(known.gpu_hours_lost, 3) AS gpu_hours_lost,
     round(known.recovers_ratio, 3) AS recovers_ratio,
+    known.layer AS layer,
+    known.cause AS cause,
     known.last_seen_at AS last_seen_at
 FROM known
 LEFT JOIN

@@ -134,6 +134,25 @@ TTL stored_at + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'Votes of audits: one row per audit and rank that computed it';
 
+-- Of pauses that torch_comms tells of, from 0.1 ms on: with one an iteration and rank 86 million rows a day; kept 30 days.
+CREATE TABLE IF NOT EXISTS pauses
+(
+    job LowCardinality(String) COMMENT 'Training job',
+    attempt Int64 COMMENT 'Start number of the job',
+    iteration Int64 COMMENT 'Number of the training iteration that it was in' CODEC(Delta, ZSTD),
+    rank UInt32 COMMENT 'Global rank' CODEC(Delta, ZSTD),
+    cause LowCardinality(String) COMMENT 'garbage_collection, data_loader, checkpoint_write, host_to_device, synchronization, compilation, cpu_throttled, cpu_wait, memory_pressure, io_wait, python or other',
+    started_at DateTime64(9, 'UTC') COMMENT 'When it began; its own host''s clock. Of cpu_ and io_wait and memory_pressure, which are sums: the iteration' CODEC(Delta, ZSTD),
+    elapsed_ns Int64 COMMENT 'How long it took, ns' CODEC(T64, ZSTD),
+    stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
+)
+ENGINE = ReplacingMergeTree
+PARTITION BY toMonday(started_at)
+ORDER BY (job, attempt, iteration, rank, cause, started_at)
+TTL stored_at + INTERVAL 30 DAY
+SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
+COMMENT 'What ranks did, or waited for, in their own time: one row per pause';
+
 -- Only ranks and iterations that the search for a cause reached; kept 30 days.
 CREATE TABLE IF NOT EXISTS operators
 (
@@ -205,6 +224,9 @@ CREATE TABLE IF NOT EXISTS verdicts
     detector LowCardinality(Nullable(String)) COMMENT 'Name of the detector that opened a verdict of kind custom; NULL: of all other kinds',
     lasted_s Nullable(Float64) COMMENT 'Seconds of the job''s time from the first to the newest iteration in which the cause was seen; NULL: a hang, or nobody said',
     explanation Nullable(String) COMMENT 'Reasons, as JSON (verdict-json.md): who waited for whom, what was ruled out, what is usual, delta in force; NULL: none',
+    layer LowCardinality(String) COMMENT 'Where the cause lies: hardware, host, network, software, data or unknown',
+    cause LowCardinality(Nullable(String)) COMMENT 'What the time went to, as in pauses; NULL: nothing that is known covers enough of it',
+    cause_share Nullable(Float64) COMMENT 'Share of what took longer that the cause covers, 0.8 to 1; NULL: no cause',
     stored_at DateTime('UTC') MATERIALIZED now() COMMENT 'When the row was stored; retention counts from it'
 )
 ENGINE = ReplacingMergeTree(revision)
@@ -493,6 +515,9 @@ SELECT
     known.recovers_ratio AS recovers_ratio,
     known.detector AS detector,
     known.explanation AS explanation,
+    known.layer AS layer,
+    known.cause AS cause,
+    known.cause_share AS cause_share,
     opened.opened_at AS opened_at,
     if(known.state = 'closed', known.last_seen_at, NULL) AS closed_at,
     lost_s * nullIf(known.world_size, 0) / 3600 AS gpu_hours_lost,
@@ -523,6 +548,8 @@ SELECT
     known.lost_s AS lost_s,
     known.gpu_hours_lost AS gpu_hours_lost,
     known.recovers_ratio AS recovers_ratio,
+    known.layer AS layer,
+    known.cause AS cause,
     known.last_seen_at AS last_seen_at,
     known.close_reason AS close_reason,
     named.position AS position,

@@ -15,7 +15,7 @@ from tests.infra.docs.made_parts import DOCS
 
 PAGE = (DOCS / "trace-directory.md").read_text()
 SECTIONS = dict(re.findall(r"^## ([\w.]+)$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-FILES = ("job.json", "commops", "iterations", "audits", "bandwidth")
+FILES = ("job.json", "commops", "iterations", "audits", "pauses", "bandwidth")
 
 
 @pytest.fixture
@@ -30,7 +30,11 @@ def trace(tmp_path: Path) -> Trace:
 def test_every_row_of_the_example_is_read(trace: Trace) -> None:
     assert (trace.rejected.count, trace.rejected.reasons) == (0, ())
     counts = {schema: sum(map(len, trace.batches(schema).values())) for schema in SCHEMAS}
-    assert counts == {"commops": 5, "iterations": 2 + 2, "bandwidth": 2}  # audits travel with iterations
+    assert counts == {
+        "commops": 5,
+        "iterations": 2 + 2 + 1,
+        "bandwidth": 2,
+    }  # audits and pauses travel with iterations
 
 
 def test_the_example_says_what_the_page_says_of_it(trace: Trace) -> None:

@@ -13,7 +13,7 @@ NOW_NS = 1_795_000_000_000_000_000
 GPU = Suspect("gpu", 8, (8,), 0.95, host="node-1", gpu=0, nic="mlx5_1", switch="leaf-1")
 VERDICT = Verdict(
     "llama:0:60:0", 1, "open", "llama", "slow_rank", (60, 80), 2.0, 690.0, "dp0", (GPU,), "e", world_size=64,
-    time_ns=NOW_NS, severity="page",
+    layer="hardware", time_ns=NOW_NS, severity="page",
 )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def closing(rank: int, numbers: list[int], rows: dict[str, np.ndarray], **change
         "numbers": numbers, "cuts": [cut_of(rows, (f"own {rank}", "all"))], "free_ns": free_ns, "entry_ns": UNKNOWN,
         "start_ns": [UNKNOWN] * size, "elapsed_ns": [UNKNOWN] * size,
         "phase": [PHASE_UNKNOWN] * size, "tokens": [np.nan] * size,
-        "numerics": [None] * size, "audits": [()] * size, "late_rows": rank,
+        "numerics": [None] * size, "audits": [()] * size, "pauses": [()] * size, "late_rows": rank,
         "lost_rows": 0,
     }  # fmt: skip
     return Closing(**values | changes)

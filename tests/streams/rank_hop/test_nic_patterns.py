@@ -45,7 +45,7 @@ def closing(
             "numbers": list(iterations), "cuts": [Cut(MessageRows(rows, ("dp", "tp"), None), 0, len(rows["offset"]))],
             "free_ns": [UNKNOWN] * size, "entry_ns": UNKNOWN, "start_ns": start.tolist(),
             "elapsed_ns": elapsed.tolist(), "phase": [PHASE_UNKNOWN] * size, "tokens": [np.nan] * size,
-            "numerics": [None] * size, "audits": [()] * size,
+            "numerics": [None] * size, "audits": [()] * size, "pauses": [()] * size,
             "late_rows": 0, "lost_rows": 0, **changes,
         }
     )  # fmt: skip

@@ -1,0 +1,216 @@
+"""What a rank does in its own time: collections, waiting for data, checkpoints, compilations, waiting for its host.
+
+Pauses are gathered until the iteration ends in which they are. One that runs within another (a collection while data
+are fetched) counts as itself alone, so that the times of all pauses add up.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial, reduce, wraps
+from typing import Any, Final, NamedTuple
+
+from irregulars.messages.records import PAUSES
+from irregulars.producers.torch_hook.host_waits import HostWaits
+
+SOURCES: Final = ("garbage_collection", "data_loader", "checkpoint_write", "compilation", "host")
+"""What can be switched off. ``host``: `HostWaits`."""
+
+SHORTEST_NS: Final = 100_000
+"""Shorter pauses are left out, ns: ten of them are less than what makes an iteration of 10 ms irregular (δ 1.1),
+and an interpreter makes young collections of some µs all the time."""
+
+MOST: Final = 48  # of one iteration; later ones lengthen the newest of their cause
+
+# By source the functions whose calls are pauses, with the modules under whose names they are called
+_FUNCTIONS: Final = {
+    "data_loader": (("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__"),),
+    "checkpoint_write": (
+        ("torch", "save"),
+        ("torch.serialization", "save"),
+        ("torch.distributed.checkpoint", "save"),
+        ("torch.distributed.checkpoint.state_dict_saver", "save"),
+    ),
+}
+
+
+class Pause(NamedTuple):
+    """One pause."""
+
+    cause: int  # index into `PAUSES`
+    start_ns: int  # monotonic clock
+    elapsed_ns: int
+
+
+class Pauses:
+    """Records the pauses of the thread that trains, the one that calls `take`, from its first call on.
+
+    `sources`: of `SOURCES`. `on_error`: is given what goes wrong; training goes on.
+    """
+
+    def __init__(self, sources: Collection[str], on_error: Callable[[Exception], None]) -> None:
+        self._sources, self._on_error = frozenset(sources), on_error
+        self._thread: int | None = None
+        self._found: list[Pause] = []
+        self._open: list[list[int]] = []  # of the training thread: when each began, and how long inner ones took
+        self._collecting_ns = 0
+        self._host: HostWaits | None = None
+        self._was_read = False  # the host's counters, in this iteration
+        self._undo: list[Callable[[], None]] = []
+        # Of modules that are loaded late, or never: they are not loaded for us
+        self._waiting: dict[str, Callable[[Any], None]] = {}
+
+    def start(self) -> None:
+        """Begin to record."""
+        if "garbage_collection" in self._sources:
+            gc.callbacks.append(self._collect)
+            self._undo.append(lambda: gc.callbacks.remove(self._collect))
+        for source, functions in _FUNCTIONS.items():
+            if source in self._sources:
+                for module, name in functions:
+                    self._waiting[module] = partial(self._replace_in, name=name, cause=source)
+        if "compilation" in self._sources:
+            self._waiting["torch._dynamo.callback"] = self._watch_compilations
+        self._follow_modules()
+
+    def stop(self) -> None:
+        """Leave everything as it was."""
+        while self._undo:
+            self._undo.pop()()
+        self._waiting.clear()
+        if self._host is not None:
+            self._host.close()
+            self._host = None
+
+    def take(self) -> list[Pause]:
+        """Return the pauses since the last call; made by the training thread where an iteration ends."""
+        try:
+            self._follow_modules()
+            self._follow_thread()
+            if not self._was_read:
+                self.read_host()
+            self._was_read = False
+        except Exception as error:
+            self._on_error(error)
+        found, self._found = self._found, []
+        return found
+
+    def read_host(self) -> None:
+        """Record what the training thread waited for since the last call.
+
+        Best called where the last operator of an iteration has ended, before the optimizer's step: what is waited for
+        behind it delays the next iteration.
+        """
+        if self._host is not None and threading.get_ident() == self._thread:
+            self._was_read = True
+            until_ns, waits = self._host.take()
+            for cause, elapsed_ns in waits.items():
+                self._note(cause, until_ns - elapsed_ns, elapsed_ns)  # a sum: when it was within is not known
+
+    @contextmanager
+    def during(self, cause: str) -> Iterator[None]:
+        """Record what runs inside as one pause, if its source is on."""
+        if cause not in self._sources or threading.get_ident() != self._thread:
+            yield
+            return
+        self._begin()
+        try:
+            yield
+        finally:
+            self._end(cause)
+
+    # --- sources ----------------------------------------------------------------------------------------------------
+
+    def _collect(self, phase: str, _: Any) -> None:
+        """Note a collection, of whichever thread: none runs Python meanwhile."""
+        now_ns = time.monotonic_ns()
+        if phase == "start":
+            self._collecting_ns = now_ns
+        elif self._collecting_ns:
+            start_ns, self._collecting_ns = self._collecting_ns, 0
+            if self._open:
+                self._open[-1][1] += now_ns - start_ns
+            self._note("garbage_collection", start_ns, now_ns - start_ns)
+
+    def _replace_in(self, module: Any, name: str, cause: str) -> None:
+        """Record the calls of a function, or of a class's method, in the training thread."""
+        *owners, name = name.split(".")
+        owner = reduce(getattr, owners, module)
+        original = getattr(owner, name)
+        if hasattr(original, "_records_pauses"):  # the same function under another name
+            return
+
+        @wraps(original)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return original(*args, **kwargs)
+            self._begin()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._end(cause)
+
+        recorded._records_pauses = True  # type: ignore[attr-defined]
+        setattr(owner, name, recorded)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def _watch_compilations(self, module: Any) -> None:
+        handler = module.callback_handler
+
+        def begin(*_: Any) -> None:
+            if threading.get_ident() == self._thread:
+                self._begin()
+
+        def end(*_: Any) -> None:
+            if threading.get_ident() == self._thread and self._open:
+                self._end("compilation")
+
+        handler.register_start_callback(begin)
+        handler.register_end_callback(end)
+        self._undo += [
+            lambda: handler.remove_start_callback(begin),
+            lambda: handler.remove_end_callback(end),
+        ]
+
+    def _follow_modules(self) -> None:
+        for name in [name for name in self._waiting if name in sys.modules]:
+            self._waiting.pop(name)(sys.modules[name])
+
+    def _follow_thread(self) -> None:
+        ident = threading.get_ident()
+        if ident == self._thread:
+            return
+        self._thread, self._open = ident, []
+        if self._host is not None:
+            self._host.close()
+        self._host = HostWaits() if "host" in self._sources else None  # counters are those of one thread
+
+    # --- pauses of the training thread ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._open.append([time.monotonic_ns(), 0])
+
+    def _end(self, cause: str) -> None:
+        start_ns, inner_ns = self._open.pop()
+        elapsed_ns = time.monotonic_ns() - start_ns
+        if self._open:
+            self._open[-1][1] += elapsed_ns
+        self._note(cause, start_ns, elapsed_ns - inner_ns)
+
+    def _note(self, cause: str, start_ns: int, elapsed_ns: int) -> None:
+        if elapsed_ns < SHORTEST_NS:
+            return
+        code = PAUSES.index(cause)
+        if len(self._found) < MOST:
+            self._found.append(Pause(code, start_ns, elapsed_ns))
+            return
+        for at in range(MOST - 1, -1, -1):
+            if self._found[at].cause == code:
+                known = self._found[at]
+                self._found[at] = known._replace(elapsed_ns=known.elapsed_ns + elapsed_ns)
+                return

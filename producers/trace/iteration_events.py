@@ -1,0 +1,101 @@
+"""Audits and pauses of a trace: each travels as a row of the iteration in which it was, and has a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from irregulars.messages.bounds import BOUNDS, Bound
+from irregulars.messages.records import AUDIT, PAUSE, PAUSES, UNKNOWN, no_numerics
+from irregulars.producers.trace.columns import TableFile
+from irregulars.producers.trace.job_file import JobFile
+from irregulars.producers.trace.order import Rows
+from irregulars.producers.trace.rows import ANY_INTEGER, Check, Rejected, iterations_keys
+
+FILE_COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
+    "audits": dict(zip(AUDIT, ("of_rank", "checksum"), strict=True)),
+    "pauses": dict(zip(PAUSE, ("cause", "start_ns", "elapsed_ns"), strict=True)),
+}
+"""Names of the files, and of their columns by those of the rows of ``iterations``."""
+
+
+def check_audits(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
+    """Check rows of ``audits`` against the job; they come as rows of ``iterations`` whose times are unknown."""
+    check = Check(table)
+    ranks = Bound(0, job.world_size - 1)
+    return _rows(check, job, check.integers("iteration", ANY_INTEGER), {
+        "audit_of_rank": check.integers("of_rank", ranks),
+        "audit_checksum": check.integers("checksum", ANY_INTEGER),
+    })  # fmt: skip
+
+
+def check_pauses(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
+    """Do the same for rows of ``pauses``, of which some may not name their iteration."""
+    check, bounds = Check(table), BOUNDS["iterations"]
+    return _rows(check, job, check.integers("iteration", ANY_INTEGER), {
+        "pause_cause": check.codes("cause", PAUSES),
+        "pause_start_ns": check.integers("start_ns", bounds["pause_start_ns"]),
+        "pause_elapsed_ns": check.integers("elapsed_ns", bounds["pause_elapsed_ns"]),
+    })  # fmt: skip
+
+
+def _rows(check: Check, job: JobFile, iteration: np.ndarray, own: Mapping[str, np.ndarray]) -> tuple[Rows, Rejected]:
+    rank = check.integers("rank", Bound(0, job.world_size - 1))
+    columns = no_numerics(len(rank)) | {
+        "iteration": iteration,
+        "start_ns": np.full(len(rank), UNKNOWN),
+        "elapsed_ns": np.full(len(rank), np.nan),
+        "phase": np.zeros(len(rank), np.uint8),
+    }
+    return check.rows(rank, columns | own, iterations_keys, names=lambda _: ())
+
+
+def with_events(iterations: Rows | None, events: Rows, schema: str) -> tuple[Rows | None, Rejected]:
+    """Put audits or pauses among the iterations, with the times of the iteration that they are of.
+
+    A pause that names none is of the newest iteration that its rank had begun. One of an iteration without a row is
+    left out: nothing tells when that was.
+    """
+    if iterations is None:
+        return None, _rejected(len(events.rank), schema)
+    at = _named_places(iterations, events)
+    if schema == "pauses":
+        at = np.where(events.columns["iteration"] == UNKNOWN, _timed_places(iterations, events), at)
+    kept = np.flatnonzero(at >= 0)
+    own = {name: column[kept] for name, column in events.columns.items()}
+    for name in ("iteration", "start_ns", "elapsed_ns", "phase"):
+        own[name] = iterations.columns[name][at[kept]]
+    joined = {name: np.concatenate([column, own[name]]) for name, column in iterations.columns.items()}
+    rank = np.concatenate([iterations.rank, events.rank[kept]])
+    return Rows(rank, joined, iterations.keys, iterations.names), _rejected(len(at) - len(kept), schema)
+
+
+def _named_places(iterations: Rows, events: Rows) -> np.ndarray:
+    """Return the row of the iteration that each event names; -1: there is none."""
+    numbers = np.concatenate([iterations.columns["iteration"], events.columns["iteration"]])
+    ranks = np.concatenate([iterations.rank, events.rank])
+    _, key = np.unique(np.stack([ranks, numbers]), axis=1, return_inverse=True)
+    told, asked = np.split(key.reshape(-1), [len(iterations.rank)])
+    place = np.full(int(key.max(initial=-1)) + 1, -1)
+    place[told] = np.arange(len(told))
+    return place[asked]
+
+
+def _timed_places(iterations: Rows, pauses: Rows) -> np.ndarray:
+    """Return the row of the newest iteration that the rank of each pause had begun by then; -1: there is none."""
+    told = len(iterations.rank)
+    starts_ns = np.concatenate([iterations.columns["start_ns"], pauses.columns["pause_start_ns"]])
+    ranks = np.concatenate([iterations.rank, pauses.rank])
+    order = np.lexsort((np.arange(len(ranks)) >= told, starts_ns, ranks))  # an iteration before what begins with it
+    newest = np.maximum.accumulate(np.where(order < told, np.arange(len(order)), -1))
+    row = np.where(newest >= 0, order[newest], -1)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.where((row >= 0) & (ranks[row] == ranks[order]), row, -1)
+    return place[told:]
+
+
+def _rejected(count: int, schema: str) -> Rejected:
+    reason = f"{schema}: iteration must be one of its rank's in iterations; got {count} rows of others"
+    return Rejected(count, (reason,) if count else ())

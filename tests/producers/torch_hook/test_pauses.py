@@ -1,0 +1,133 @@
+"""Pauses of the training thread. No torch is needed: modules are followed once they are loaded."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from irregulars.messages.records import PAUSES
+from irregulars.producers.torch_hook.iterations import Iterations
+from irregulars.producers.torch_hook.pauses import MOST, SHORTEST_NS, SOURCES, Pause, Pauses
+
+LONG_S = 0.02
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.fixture
+def pauses() -> Iterator[Pauses]:
+    own = Pauses([one for one in SOURCES if one != "host"], fail)
+    own.start()
+    own.take()  # the training thread is known from here on
+    yield own
+    own.stop()
+
+
+def names(found: list[Pause]) -> list[str]:
+    return [PAUSES[one.cause] for one in found]
+
+
+@pytest.fixture
+def garbage() -> list[list[int]]:
+    return [[number] for number in range(300_000)]
+
+
+def test_a_collection_is_told_with_its_length(pauses: Pauses, garbage: list[list[int]]) -> None:
+    pauses.take()  # what was collected while the garbage was made
+    began_ns = time.monotonic_ns()
+    gc.collect()
+    took_ns = time.monotonic_ns() - began_ns
+    (found,) = pauses.take()
+    assert names([found]) == ["garbage_collection"]
+    assert began_ns <= found.start_ns
+    assert SHORTEST_NS < found.elapsed_ns <= took_ns
+    assert pauses.take() == []
+
+
+def test_a_collection_within_another_pause_counts_once(pauses: Pauses, garbage: list[list[int]]) -> None:
+    pauses.take()
+    began_ns = time.monotonic_ns()
+    with pauses.during("checkpoint_write"):
+        time.sleep(LONG_S)
+        gc.collect()
+    took_ns = time.monotonic_ns() - began_ns
+    found = {PAUSES[one.cause]: one.elapsed_ns for one in pauses.take()}
+    assert set(found) == {"garbage_collection", "checkpoint_write"}
+    assert found["checkpoint_write"] >= LONG_S * 1e9
+    assert sum(found.values()) <= took_ns
+
+
+def test_short_ones_are_left_out_and_many_lengthen_the_last(pauses: Pauses) -> None:
+    with pauses.during("checkpoint_write"):
+        pass
+    assert pauses.take() == []
+    for _ in range(MOST + 2):
+        with pauses.during("checkpoint_write"):
+            time.sleep(2e-3)
+    found = pauses.take()
+    assert len(found) == MOST
+    assert found[-1].elapsed_ns >= 3 * 2e6
+
+
+def test_other_threads_tell_of_collections_alone(pauses: Pauses) -> None:
+    def work() -> None:
+        with pauses.during("checkpoint_write"):
+            time.sleep(LONG_S)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert pauses.take() == []
+
+
+def test_functions_of_modules_are_followed_when_they_are_loaded_and_left_as_they_were(
+    pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("torch.distributed.checkpoint")
+
+    def save(seconds: float) -> str:
+        time.sleep(seconds)
+        return "written"
+
+    module.save = save  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint", module)
+    pauses.take()
+    assert module.save(LONG_S) == "written"
+    assert names(pauses.take()) == ["checkpoint_write"]
+    pauses.stop()
+    assert module.save is save
+
+
+def test_a_source_that_is_off_tells_nothing(garbage: list[list[int]]) -> None:
+    before = list(gc.callbacks)
+    own = Pauses([], fail)
+    own.start()
+    own.take()
+    gc.collect()
+    with own.during("checkpoint_write"):
+        time.sleep(LONG_S)
+    assert own.take() == []
+    assert gc.callbacks == before
+
+
+def test_pauses_go_before_the_row_of_their_iteration_with_its_times(pauses: Pauses) -> None:
+    iterations = Iterations(by_steps=False, pauses=pauses)
+    for number in range(2):
+        with iterations.mark(number), iterations.in_phase("checkpoint"):
+            time.sleep(LONG_S)
+    rows = iterations.take(1000)
+    is_pause = rows["pause_cause"] >= 0
+    assert is_pause.tolist() == [True, False] * 2
+    assert rows["iteration"].tolist() == [0, 0, 1, 1]
+    for name in ("start_ns", "elapsed_ns", "phase"):
+        assert rows[name][::2].tolist() == rows[name][1::2].tolist()
+    assert (rows["pause_start_ns"][::2] >= rows["start_ns"][::2]).all()
+    assert (rows["pause_elapsed_ns"][::2] >= LONG_S * 1e9).all()
