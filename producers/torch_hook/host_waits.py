@@ -15,6 +15,7 @@ _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _DELAYS: Final = 39  # place of delayacct_blkio_ticks in ``stat``, counted behind the name
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_LOOK_NS: Final = 1_000_000_000  # until it is looked again whether the group has a quota
 _BYTES: Final = 512  # of a file: more than any of them has in the lines that count
 PRICE_SHARE: Final = 0.001
 """Share of a thread's time that readings may take: after one of 15 µs the next waits for 15 ms."""
@@ -45,6 +46,7 @@ class HostWaits:
             _Stall(_opened(proc / "pressure" / "io"), _opened(own / "stat")),
             _Stall(_opened(proc / "pressure" / "memory"), None),
         ]
+        self._has_quota, self._throttled_ns, self._look_ns = False, 0, 0
         self._before = self._read()
         self._price_ns = 0  # of one reading
 
@@ -82,10 +84,14 @@ class HostWaits:
     def _read(self) -> _Counters:
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         ran, queued = _content(self._schedstat).split()[:2] or (b"0", b"0")
-        cpu = _content(self._cpu_stat)
-        throttled = _after(cpu, b"throttled_usec ") * 1000 or _after(cpu, b"throttled_time ")
+        now_ns = time.monotonic_ns()
+        if self._has_quota or now_ns >= self._look_ns:
+            cpu = _content(self._cpu_stat)
+            self._has_quota = _after(cpu, b"nr_periods ") > 0
+            self._throttled_ns = _after(cpu, b"throttled_usec ") * 1000 or _after(cpu, b"throttled_time ")
+            self._look_ns = now_ns + _LOOK_NS
         blocks = usage.ru_inblock + usage.ru_oublock
-        return _Counters(time.monotonic_ns(), int(ran), int(queued), throttled, blocks, usage.ru_majflt)
+        return _Counters(time.monotonic_ns(), int(ran), int(queued), self._throttled_ns, blocks, usage.ru_majflt)
 
 
 class _Stall:

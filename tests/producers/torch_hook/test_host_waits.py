@@ -24,7 +24,7 @@ def write(proc: Path, cgroups: Path, groups: str, *, queued: int = 0, throttled:
     (proc / "self" / "cgroup").write_text(groups)
     place = cgroups / ("cpu,cpuacct/jobs/a" if groups == V1 else "jobs/a")
     place.mkdir(parents=True, exist_ok=True)
-    (place / "cpu.stat").write_text(f"nr_throttled 1\n{throttled}\n")
+    (place / "cpu.stat").write_text(f"nr_periods 1\n{throttled}\n")
 
 
 @pytest.fixture
