@@ -131,7 +131,8 @@ class AgentFile:
 
 
 TABLES: Final[Mapping[str, type]] = {
-    "agent": NodeTable, "nics": NicsTable, "gpus": GpusTable, "events": EventsTable, "spool": SpoolTable, "metrics": MetricsTable,
+    "agent": NodeTable, "nics": NicsTable, "gpus": GpusTable, "events": EventsTable, "spool": SpoolTable,
+    "metrics": MetricsTable,
 }  # fmt: skip
 ARRAYS: Final = ("ranks", "sources")
 

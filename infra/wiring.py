@@ -63,7 +63,7 @@ def keep_days(settings: Settings) -> dict[str, int]:
         "detector_scores": settings.keep_rank_iterations_days,
         "bandwidth": settings.keep_samples_days,
         "gpu_health": settings.keep_samples_days,
-        "events": settings.keep_samples_days,
+        "events": settings.keep_rank_iterations_days,
     }
     return {table: count for table, count in days.items() if count is not None}
 

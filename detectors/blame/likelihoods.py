@@ -98,7 +98,7 @@ class Likelihoods:
         "Least chance of a collective with members that log nothing.",
         "formula: for all that is known it waited for them, or not")  # fmt: skip
 
-    # --- what devices reported (`reported.py`) ------------------------------------------------------------------------
+    # --- what devices reported (`reported.py`) ---------------------------------------------------------------------
 
     reported_error: float = threshold(10.0, "times as likely",
         "The suspect's device reported an error before the cause was first seen.",
@@ -106,7 +106,7 @@ class Likelihoods:
         "healthy node), since errors are also reported by devices that go on as before")  # fmt: skip
     reported_degraded: float = threshold(3.0, "times as likely",
         "It reported that its clocks are held down, or that its link's error counters grow.",
-        "chosen: less than an error, since clocks are often held down under load, and links correct errors")  # fmt: skip
+        "chosen: less than an error: clocks are often held down under load, and links correct errors")  # fmt: skip
 
     # --- other evidence ---------------------------------------------------------------------------------------------
 

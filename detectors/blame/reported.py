@@ -136,7 +136,7 @@ class _Told:
 
 
 def _without_followers(events: Sequence[DeviceEvent]) -> list[_Told]:
-    """Return events, the weightiest first: those that repeat once, and XIDs that follow from another with that one."""
+    """Return events, the weightiest first: repeated ones once, XIDs that follow from another with that one."""
     found: list[_Told] = []
     for one in sorted(events):
         for at, known in enumerate(found):
@@ -164,7 +164,8 @@ def _reported(told: _Told) -> Reported:
 _WORDS: Final = {
     "ecc": "memory errors that were not corrected", "throttle": "clocks held down", "link_down": "link down",
     "link_up": "link up again", "link_errors": "new link errors", "pcie": "errors on the PCIe bus",
-    "out_of_memory": "out of memory", "process_exit": "a process that ended", "node_state": "another state of the node",
+    "out_of_memory": "out of memory", "process_exit": "a process that ended",
+    "node_state": "another state of the node",
 }  # fmt: skip
 
 
@@ -174,10 +175,11 @@ def _text(told: _Told, onset_ns: float) -> str:
     if one.kind == "xid":
         known = class_of_xid(one.code)
         what = f"XID {one.code}" + (f" ({known})" if known else "")
-        what += f", followed by {', '.join(map(str, told.followers))}" if told.followers else ""
     elif one.detail:
         what += f" ({one.detail})"
+    what += f" {told.times} times" if told.times > 1 else ""
+    what += f", followed by {', '.join(map(str, told.followers))}" if told.followers else ""
     where = f"{one.device} of rank {one.rank}" if one.device else f"the host of rank {one.rank}"
     away_s = (one.time_ns - onset_ns) / 1e9
     when = f"{duration(abs(away_s) * 1e9)} {'after' if away_s > 0 else 'before'} it began"
-    return f"{where} reported {what}{f' {told.times} times' if told.times > 1 else ''}, {when}"
+    return f"{where} reported {what}, {when}"

@@ -43,12 +43,12 @@ class BlameThresholds:
 
     min_lead: float = threshold(2.0, "times the probability of the next switch",
         "If the likeliest switch has less, a slow communicator accuses none.",
-        "chosen: the uplinks of all leafs carry the same of a ring, and chance alone would choose one of them")  # fmt: skip
+        "chosen: the uplinks of all leafs carry the same of a ring, and chance would choose one of them")  # fmt: skip
 
-    # --- what devices reported (`reported.py`) ------------------------------------------------------------------------
+    # --- what devices reported (`reported.py`) ---------------------------------------------------------------------
 
     events_before_s: float = threshold(600.0, "s before the cause was first seen",
-        "An event that is older is not named.", "chosen: the join rule of facts on device causes, ten minutes")  # fmt: skip
+        "An event that is older is not named.", "chosen: ten minutes, a usual join of errors and faults")  # fmt: skip
     events_after_s: float = threshold(10.0, "s after the cause was first seen",
         "An event that is younger weighs nothing, since it may follow from the fault.",
         "chosen: clocks of hosts and the kernel's log may be late by seconds")  # fmt: skip

@@ -161,7 +161,8 @@ THROTTLE_REASONS: Final = (
 """Reasons for which a GPU's clocks are below their highest; bit n of NVML's mask is reason n."""
 
 EVENT_KINDS: Final = (
-    "xid", "ecc", "throttle", "link_down", "link_up", "link_errors", "pcie", "out_of_memory", "process_exit", "node_state",
+    "xid", "ecc", "throttle", "link_down", "link_up", "link_errors", "pcie", "out_of_memory", "process_exit",
+    "node_state",
 )  # fmt: skip
 """What nodes and devices report; a column ``kind`` holds indices into this tuple."""
 

@@ -50,7 +50,7 @@ class Fabric:
 
 
 def read_fabric(path: Path) -> Fabric:
-    """Read a fabric's description; raises `InputError`, which names file and line, if it is none of the three forms."""
+    """Read a fabric's description; raises `InputError`, with file and line, if it is none of the three forms."""
     value = read_bounded(path, _MOST_BYTES)
     try:
         text = value.decode()

@@ -72,8 +72,8 @@ class DeviceSource:
 
     `health`: returns states of GPUs; None: they are not sampled. `batch_s`, `health_s`: seconds for which samples,
     and states, are gathered for one batch. `owners`: ranks whose devices are sampled: their watermark of
-    ``bandwidth`` moves on also where a device gives no samples, since an iteration waits for it. `events`: what devices
-    report; None: that is not asked.
+    ``bandwidth`` moves on also where a device gives no samples, since an iteration waits for it. `events`: what
+    devices report; None: that is not asked.
     """
 
     def __init__(

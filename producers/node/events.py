@@ -65,7 +65,7 @@ class NodeEvents:
         return found
 
     def of_health(self, samples: Iterable[HealthSample]) -> Iterator[Event]:
-        """Yield the events in states of GPUs: XIDs, memory errors that were not corrected, clocks that are held down."""
+        """Yield the events in states of GPUs: XIDs, memory errors that stayed, clocks that are held down."""
         for one in samples:
             for kind, name in (("xid", "xid"), ("ecc", "ecc_uncorrected")):
                 code = int(one.values.get(name) or 0)

@@ -1,4 +1,4 @@
-"""The kernel's log: XIDs of GPUs, lack of memory, PCIe and InfiniBand, as lines of ``/dev/kmsg`` or of a text file."""
+"""The kernel's log: XIDs of GPUs, lack of memory, PCIe and links, as lines of ``/dev/kmsg`` or of a text file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KernelEvent(NamedTuple):
 
 # NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
 _XID: Final = re.compile(
-    r"NVRM: Xid \(PCI:(?P<device>[0-9a-fA-F:.]{4,20})\): (?P<code>\d{1,9})(?:,\s*(?P<detail>.*))?"
+    r"NVRM: Xid \(PCI:(?P<device>[0-9a-fA-F:.]{4,20})\): (?P<code>\d{1,9})(?!\d)(?:,\s*(?P<detail>.*))?"
 )
 # Memory cgroup out of memory: Killed process 4711 (python) total-vm:…, and the same without "Memory cgroup"
 _OUT_OF_MEMORY: Final = re.compile(r"[Oo]ut of memory: Killed process (?P<code>\d{1,10}) (?P<detail>\([^)]{0,64}\))?")

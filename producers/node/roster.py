@@ -40,8 +40,8 @@ class Roster:
 
     `host`: name of this host, for announcements that have none. `nearest_nics`: NIC of each GPU index by the PCI
     tree, for announcements that have none. `gpus`: GPU indices whose traffic and health are sampled.
-    `is_sampling_nics`: whether NICs are sampled. `fabric`: which switches the NICs are below, for announcements that do
-    not say so.
+    `is_sampling_nics`: whether NICs are sampled. `fabric`: which switches the NICs are below, for announcements
+    that do not say so.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Roster:
         self._users: dict[str, Owner] = {}
 
     def admit(self, announcement: Announcement) -> Announcement:
-        """Add a rank, and complete its announcement: host, NIC, switches, and the sources that the agent itself samples."""
+        """Add a rank, and complete its announcement: host, NIC, switches, and the sources that we sample."""
         nic = announcement.nic or self._nearest_nics.get(-1 if announcement.gpu is None else announcement.gpu)
         host = announcement.host or self._host
         group = group_of(host, announcement.rank)

@@ -23,8 +23,8 @@ from tests.messages.column_cases import Case, column_cases
 
 pytestmark = pytest.mark.integration
 
-SCHEMAS = ("commops", "bandwidth", "iterations", "gpu_health", "evidence")
-STORED = ("bandwidth", "gpu_health")
+SCHEMAS = ("commops", "bandwidth", "iterations", "gpu_health", "events", "evidence")
+STORED = ("bandwidth", "gpu_health", "events")
 JOBS_PER_WITNESS = 20
 
 

@@ -41,6 +41,7 @@ ROWS: Rows = {
     **tables_of(made_up_job.judgements()),
     "bandwidth": table_of_samples([made_up_job.bandwidth(rank=3)]),
     "gpu_health": table_of_samples([made_up_job.gpu_health(rank=1, samples=30)]),
+    "events": table_of_samples([made_up_job.events()]),
     "feedback": table_of_opinions(
         [opinion_on(made_up_job.verdict(2), is_right=False, who="ann", note="", time_ns=10**18)]
     ),
@@ -711,6 +712,7 @@ def ttl_of(settings: DatabaseSettings, table: str) -> str:
         "detector_scores",
         "bandwidth",
         "gpu_health",
+        "events",
     ],
 )
 def test_what_is_set_to_be_kept_for_longer_is_kept_for_longer(settings: DatabaseSettings, table: str) -> None:

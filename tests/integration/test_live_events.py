@@ -82,7 +82,9 @@ def test_an_xid_at_the_onset_of_a_slow_rank_is_evidence_of_its_verdict(pipeline:
     assert verdict.explanation is not None
     assert [(one.kind, one.code, one.device) for one in verdict.explanation.reported] == [("xid", 79, f"gpu{RANK}")]
     events = pipeline.query("SELECT groupArray((rank, host, device, kind, code)) FROM events FINAL")
-    assert events.replace(" ", "") == f"[({RANK},'node-3','gpu{RANK}','xid',79),({RANK},'node-3','gpu{RANK}','xid',45)]"
+    assert (
+        events.replace(" ", "") == f"[({RANK},'node-3','gpu{RANK}','xid',79),({RANK},'node-3','gpu{RANK}','xid',45)]"
+    )
     assert worker.stop() == 0
 
     # The same again: no row changes, and nothing is told twice.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,13 +14,14 @@ import pytest
 
 from irregulars.infra.runs.analysis import judge_whole
 from irregulars.infra.showing.from_database import find_verdict
+from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.judgements import Judgements, Suspect, Verdict
-from irregulars.messages.records import NUMERICS, UNKNOWN
+from irregulars.messages.records import NUMERICS, UNKNOWN, Header
 from irregulars.sinks.connection import DatabaseSettings, connect
 from irregulars.sinks.investigations import run
 from irregulars.sinks.notices.mutes import opinion_on
 from irregulars.sinks.protocol import Rows
-from irregulars.sinks.tables import TABLES, table_of_opinions, tables_of
+from irregulars.sinks.tables import TABLES, table_of_opinions, table_of_samples, tables_of
 from irregulars.streams.local_pipeline import LocalPipeline
 from tests.conftest import ClickHouseAddress
 from tests.detectors.numerics.test_numerics_judge import CASES, WRONG
@@ -286,8 +288,26 @@ def test_a_repeat_offender_is_named_once_with_its_jobs(own: DatabaseSettings, cl
     [row] = answer(client, "repeat_offenders", days=EVER)
     assert (row["device"], row["verdicts"], row["jobs"]) == ("NIC eth0 on node-1", 2, 2)
     assert (row["kinds"], sorted(row["some_jobs"])) == (["slow_nic"], ["again", NIC])
+    assert row["reports"] == 0
     assert answer(client, "repeat_offenders", days=EVER, percent=100) == []
     assert answer(client, "repeat_offenders", days=EVER, at_least=3) == []
+
+
+def test_what_a_device_reported_counts_beside_its_verdicts(own: DatabaseSettings, client: Client) -> None:
+    again = with_columns(rows_of_recording(NIC), job="again", verdict_id="again-v")
+    now_ns = time.time_ns()
+    reported = [
+        DeviceEvent(now_ns - number * 10**9, 2, "link_errors", "node-1", "eth0", 3, "symbol_error")
+        for number in range(3)
+    ]
+    rows = {"events": table_of_samples([batch_of(reported, Header("events", NIC, 0, 2))])}
+    store(own, rows_of_recording(NIC), again, rows)
+    [row] = answer(client, "repeat_offenders", days=EVER)
+    assert (row["device"], row["reports"]) == ("NIC eth0 on node-1", 3)
+    assert row["recent"] >= 2.99
+    [row] = answer(client, "reported_events")
+    assert (row["host"], row["device"], row["events"], row["kinds"]) == ("node-1", "eth0", 3, ["link_errors"])
+    assert answer(client, "reported_events", host="node-2") == []
 
 
 # --- jobs and cost --------------------------------------------------------------------------------------------------
@@ -654,4 +674,4 @@ def test_tables_that_python_fills_are_all_in_the_recordings() -> None:
     filled = {
         name for recording in RECORDED for name, table in rows_of_recording(recording).items() if table.num_rows
     }
-    assert set(TABLES) - filled <= {"gpu_health", "feedback", "detector_scores", "audits"}
+    assert set(TABLES) - filled <= {"gpu_health", "events", "feedback", "detector_scores", "audits"}

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from irregulars.messages.announcements import Announcement, Communicator
+from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
 from irregulars.messages.reasons import Step
 from irregulars.messages.records import UNKNOWN, Batch, Header
@@ -184,6 +185,17 @@ def bandwidth(rank: int = 1, samples: int = 120) -> Batch:
             "rx_bytes_per_s": rates / 2,
         },
     )  # fmt: skip
+
+
+def events(rank: int = 1) -> Batch:
+    """Two of a GPU and one of its host, at the begin of the slow iterations."""
+    at_ns, host = START_NS + 20 * 100_000_000, "node-0"
+    reported = [
+        DeviceEvent(at_ns, rank, "xid", host, f"gpu{rank}", 79, "GPU has fallen off the bus."),
+        DeviceEvent(at_ns + 1_000_000, rank, "xid", host, f"gpu{rank}", 45),
+        DeviceEvent(at_ns + 2_000_000, rank, "out_of_memory", host, "", 4711, "process (python)"),
+    ]
+    return batch_of(reported, Header("events", JOB, 0, rank))
 
 
 def gpu_health(rank: int = 1, samples: int = 40) -> Batch:

@@ -334,7 +334,7 @@ TTL stored_at + INTERVAL 7 DAY
 SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'State of GPUs: clocks, throttling, power, errors';
 
--- What nodes and devices reported: a few rows a day of each host; kept 90 days.
+-- What nodes and devices reported: a few rows a day of each host; kept 30 days.
 CREATE TABLE IF NOT EXISTS events
 (
     job LowCardinality(String) COMMENT 'Training job',
@@ -351,7 +351,7 @@ CREATE TABLE IF NOT EXISTS events
 ENGINE = ReplacingMergeTree
 PARTITION BY toStartOfMonth(reported_at)
 ORDER BY (job, attempt, rank, host, device, kind, reported_at, detail)
-TTL stored_at + INTERVAL 90 DAY
+TTL stored_at + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1, min_free_disk_bytes_to_perform_insert = 268435456
 COMMENT 'What nodes and devices reported: XIDs, memory errors, links, PCIe, lack of memory, ended processes';
 

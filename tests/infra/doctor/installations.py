@@ -61,7 +61,9 @@ def job(**others: Any) -> JobFacts:
 def kafka(*, topics: dict[str, TopicFacts] | None = None, stream: dict[str, Any] | None = None,
           **others: Any) -> KafkaFacts:  # fmt: skip
     """All of Kafka; `topics` and `stream` replace parts of it."""
-    positions = dict.fromkeys(("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats"), 10)
+    positions = dict.fromkeys(
+        ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "events", "heartbeats"), 10
+    )
     heard = StreamFacts(
         progress={number: Progress(NOW_S - 1, positions, RELEASE) for number in range(LAYOUT.partitions)},
         jobs=(job(),),

@@ -9,7 +9,7 @@ from irregulars.infra.doctor.facts import GroupFacts, KafkaFacts, Progress, Work
 from irregulars.infra.doctor.workers import check_workers, waiting_messages
 from tests.infra.doctor.installations import NOW_S, RELEASE, kafka, topic, troubles
 
-POSITIONS = dict.fromkeys(("jobs", "commops", "iterations", "bandwidth", "gpu_health", "heartbeats"), 10)
+POSITIONS = dict.fromkeys(("jobs", "commops", "iterations", "bandwidth", "gpu_health", "events", "heartbeats"), 10)
 
 
 def found(seen: KafkaFacts) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ SwitchName=leaf-2 \\
 switchname=spine-1 switches=leaf-[1-2]
 SwitchName=spine-2 Switches=leaf-[1-2]
 """
-# Two leafs below two spines, which are joined as well. Both adapters of node-0 are on one leaf, those of node-1 on two.
+# Two leafs below two spines, which are joined as well; the adapters of node-0 are on one leaf, those of node-1 on two
 IBNETDISCOVER = """\
 #
 # Topology file: generated on Fri Nov 27 10:15:10 2026

@@ -1,0 +1,117 @@
+"""What devices reported moves the suspects of a verdict, and is named in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from irregulars.detectors.blame.likelihoods import LIKELIHOODS
+from irregulars.detectors.blame.reported import EventLog, with_events
+from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.judgements import Suspect, Verdict
+from irregulars.messages.reasons import Reasons
+
+S = 10**9
+ONSET_NS, SEEN_NS = 1_000 * S, 1_020 * S  # first and last seen
+RANK_1, RANK_2 = (Suspect("gpu", rank, (rank,), 0.4, host="node-0", gpu=rank, nic=f"eth{rank}") for rank in (1, 2))
+NIC_1, NIC_2 = (replace(one, device="nic") for one in (RANK_1, RANK_2))
+HOST = Suspect("host", 0, (0, 1, 2, 3), 0.6, host="node-0")
+
+
+def verdict(*suspects: Suspect, kind: str = "slow_rank") -> Verdict:
+    reasons = Reasons(10, 1.0, 1.0, "past")
+    return Verdict(
+        "v", 1, "open", "job", kind, (10, 20), 1.5, 2.0, None, suspects, "it was slow", time_ns=SEEN_NS,
+        lasted_s=20.0, explanation=reasons,
+    )  # fmt: skip
+
+
+def event(at_s: float = -5.0, rank: int = 2, kind: str = "xid", code: int | None = 79, **others: Any) -> DeviceEvent:
+    """An event some seconds after the onset."""
+    others = {"host": "node-0", "device": f"gpu{rank}"} | others
+    return DeviceEvent(ONSET_NS + int(at_s * S), rank, kind, code=code, **others)
+
+
+def probabilities(found: Verdict) -> dict[int, float]:
+    return {one.rank: one.probability for one in found.suspects}
+
+
+def test_an_error_of_a_suspect_s_device_makes_it_ten_times_as_likely() -> None:
+    found = with_events(verdict(RANK_1, RANK_2), [event()])
+    whole = 0.4 + 10 * 0.4 + 0.2
+    assert probabilities(found) == pytest.approx({2: 4 / whole, 1: 0.4 / whole}, abs=1e-4)
+    assert found.suspects[0].rank == 2
+    assert found.evidence == "it was slow; gpu2 of rank 2 reported XID 79 (bus or device), 5 s before it began"
+    assert found.explanation is not None
+    assert [(one.kind, one.code, one.device) for one in found.explanation.reported] == [("xid", 79, "gpu2")]
+
+
+@pytest.mark.parametrize(("one", "times"), [
+    pytest.param(event(kind="throttle", code=None, detail="thermal"), LIKELIHOODS.reported_degraded, id="throttled"),
+    pytest.param(event(kind="ecc", code=2), LIKELIHOODS.reported_error, id="memory"),
+    pytest.param(event(code=13), 1.0, id="an error of the application"),
+    pytest.param(event(kind="process_exit", code=1), 1.0, id="what follows from the fault"),
+    pytest.param(event(at_s=15.0), 1.0, id="after the onset"),
+])  # fmt: skip
+def test_what_weighs_how_much(one: DeviceEvent, times: float) -> None:
+    found = with_events(verdict(RANK_1, RANK_2), [one])
+    assert probabilities(found)[2] == pytest.approx(0.4 * times / (0.6 + 0.4 * times), abs=1e-4)
+    assert ("rank 2 reported" in found.evidence) == (found.suspects[0].rank == 2)
+
+
+@pytest.mark.parametrize("one", [
+    pytest.param(event(at_s=-700), id="too old"), pytest.param(event(at_s=40), id="long after it was last seen"),
+    pytest.param(event(rank=3), id="of a rank that is no suspect"),
+    pytest.param(event(kind="link_down", code=None, device="eth2"), id="of a NIC, and no work waits for that"),
+    pytest.param(event(device="", host="node-1", rank=9, kind="out_of_memory"), id="of another host"),
+])  # fmt: skip
+def test_what_is_of_no_suspect_changes_nothing(one: DeviceEvent) -> None:
+    given = verdict(RANK_1, RANK_2)
+    assert with_events(given, [one]) == given
+
+
+def test_links_are_evidence_on_nics_and_errors_of_gpus_are_not() -> None:
+    down = event(kind="link_down", code=None, device="eth2", detail="1: DOWN")
+    found = with_events(verdict(NIC_1, NIC_2, kind="slow_nic"), [down, event(rank=1)])
+    assert found.suspects[0].rank == 2
+    assert found.evidence.endswith("eth2 of rank 2 reported link down (1: DOWN), 5 s before it began")
+
+
+def test_what_a_host_reports_is_of_all_its_ranks() -> None:
+    out = event(rank=0, kind="out_of_memory", device="", code=4711, detail="process (python)")
+    assert with_events(verdict(HOST), [out]).suspects[0].probability == pytest.approx(6 / 6.4, abs=1e-4)
+    assert "the host of rank 0 reported out of memory" in with_events(verdict(RANK_2), [out]).evidence
+
+
+def test_xids_that_follow_are_told_with_the_first_one() -> None:
+    storm = [event(at_s, code=code) for at_s, code in ((-5.0, 45), (-4.9, 79), (-4.8, 43), (-4.7, 79), (-300.0, 63))]
+    found = with_events(verdict(RANK_2), storm)
+    assert found.explanation is not None
+    assert sorted((one.code, one.times) for one in found.explanation.reported) == [(63, 1), (79, 2)]
+    assert "XID 79 (bus or device) 2 times, followed by 45, 43" in found.evidence
+
+
+def test_an_event_opens_no_verdict_and_names_nobody_where_nobody_is_accused() -> None:
+    nobody = verdict(kind="slow_communicator")
+    assert with_events(nobody, [event()]) == nobody
+
+
+def test_events_count_once_and_from_when_they_happened() -> None:
+    log = EventLog()
+    log.add([event(5.0), event(-5.0), event(-5.0)])
+    log.add([event(5.0)])
+    assert log.until(ONSET_NS) == (event(-5.0),)
+    assert log.past == (event(-5.0),)
+    restored = EventLog(*log.state())
+    assert restored.until(SEEN_NS) == (event(5.0),)
+    restored.add([event(5.0), event(-5.0)])
+    assert restored.until(SEEN_NS) == ()
+
+
+def test_a_storm_stays_bounded() -> None:
+    log = EventLog()
+    log.add(event(number / 1000) for number in range(100_000))
+    log.until(SEEN_NS * 2)
+    assert len(log.past) <= 512

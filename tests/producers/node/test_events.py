@@ -1,0 +1,174 @@
+"""What a node's devices report: the kernel's log, links and states of GPUs, as events of the ranks that use them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from irregulars.messages.announcements import Announcement
+from irregulars.messages.device_events import DeviceEvent, batch_of, events_of
+from irregulars.messages.records import Header, decode_batch, encode_batch
+from irregulars.producers.node.device_source import DeviceSource, HealthSample
+from irregulars.producers.node.events import LinkWatch, NodeEvents
+from irregulars.producers.node.kernel_log import Devices, KernelLog, parse_line
+from irregulars.producers.node.roster import Owner, Roster
+from tests.producers.node.sysfs_trees import Sysfs
+
+NOW_NS = 1_795_000_000 * 10**9
+XID = "NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(("line", "expected"), [
+    (XID, ("xid", "0000:3b:00", 79)),
+    ("[ 12.3] NVRM: Xid (PCI:0000:1a:00): 31, Ch 0000000b, intr 10000000.", ("xid", "0000:1a:00", 31)),
+    ("Out of memory: Killed process 4711 (python3) total-vm:61kB, anon-rss:8kB", ("out_of_memory", "", 4711)),
+    ("Memory cgroup out of memory: Killed process 12 (a b)", ("out_of_memory", "", 12)),
+    ("mlx5_core 0000:5e:00.0 ibs10: Link down", ("link_down", "0000:5e:00.0", None)),
+    ("mlx5_core 0000:5e:00.0: Port: 1 Link up", ("link_up", "0000:5e:00.0", None)),
+    ("pcieport 0000:5d:00.0: AER: Uncorrected (Non-Fatal) error received: 0000:5e", ("pcie", "0000:5d:00.0", None)),
+    ("nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=x", ("pcie", "0000:01:00.0", None)),
+    ("pcieport 0000:5d:00.0: AER: Corrected error received: 0000:5e:00.0", None),
+    ("eth0: renamed from veth1", None), ("", None), ("NVRM: Xid (PCI:0000:3b:00): 99999999999999999999", None),
+])  # fmt: skip
+def test_lines_of_the_kernel(line: str, expected: tuple[str, str, int | None] | None) -> None:
+    found = parse_line(line)
+    assert (None if found is None else found[:3]) == expected
+
+
+def test_the_log_is_followed_from_its_end_and_over_its_replacement(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_text(XID + "\n")
+    log = KernelLog(path, lambda: NOW_NS)
+    assert log.take() == []
+    with path.open("a") as file:
+        file.write("Xid of nobody\n" + XID[:30])
+    assert log.take() == []
+    with path.open("a") as file:
+        file.write(XID[30:] + "\n")
+    assert [(time_ns, one.code) for time_ns, one in log.take()] == [(NOW_NS, 79)]
+    path.rename(tmp_path / "kern.log.1")
+    path.write_text(XID.replace("79", "48") + "\n")
+    assert [one.code for _, one in log.take()] == [48]
+    path.write_text("")  # cut, as copytruncate does
+    assert log.take() == []
+    path.write_text(XID + "\n")
+    assert [one.code for _, one in log.take()] == [79]
+    log.close()
+
+
+def test_a_log_that_is_not_there_is_sought_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = KernelLog(tmp_path / "kern.log", lambda: NOW_NS)
+    assert log.take() == log.take() == []
+    assert [one.message.split()[0] for one in caplog.records] == ["event=kernel_log_missing"]
+    (tmp_path / "kern.log").write_text(XID + "\n")
+    assert [one.code for _, one in log.take()] == [79]
+    log.close()
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="the kernel's log must be readable; it is not")
+def test_the_real_log_can_be_read() -> None:
+    log = KernelLog(Path("/dev/kmsg"))
+    assert log.take() == []
+    log.close()
+
+
+def roster(*gpus: int, nic: str = "mlx5_0") -> Roster:
+    """Ranks 0, 1, .. that use these GPUs, none of which is sampled, and share a NIC."""
+    made = Roster("node-3")
+    for rank, gpu in enumerate(gpus):
+        made.admit(Announcement("job", 0, rank, 8, 8, (), host="node-3", gpu=gpu, nic=nic))
+    return made
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> NodeEvents:
+    (tmp_path / "log").write_text("")
+    devices = Devices({0: "0000:1a:00.0", 5: "0000:3b:00.0"}, {"mlx5_0": "0000:5e:00.0"})
+    log = KernelLog(tmp_path / "log", lambda: NOW_NS)
+    return NodeEvents(roster(0, 5), "node-3", devices, tmp_path / "sys", log, lambda: NOW_NS)
+
+
+def log_line(folder: Path, *lines: str) -> None:
+    with (folder / "log").open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def test_an_xid_is_of_the_rank_that_uses_the_gpu(events: NodeEvents, tmp_path: Path) -> None:
+    log_line(tmp_path, XID, XID.replace("3B", "77"))
+    [(owner, event)] = events.take()
+    assert (owner.rank, event.rank, event.device, event.code, event.host) == (1, 1, "gpu5", 79, "node-3")
+
+
+def test_what_the_host_lacks_is_told_of_one_rank_of_each_job(events: NodeEvents, tmp_path: Path) -> None:
+    log_line(tmp_path, "Out of memory: Killed process 4711 (python)")
+    [(owner, event)] = events.take()
+    assert (event.kind, event.device, event.code) == ("out_of_memory", "", 4711)
+    assert owner.rank == event.rank
+
+
+def test_an_xid_that_nvml_tells_as_well_counts_once(events: NodeEvents, tmp_path: Path) -> None:
+    log_line(tmp_path, XID)
+    assert len(events.take()) == 1
+    sample = HealthSample(Owner("job", 0, 1), "gpu5", NOW_NS + 10**9, {"xid": 79.0})
+    assert list(events.of_health([sample])) == []
+    later = HealthSample(Owner("job", 0, 1), "gpu5", NOW_NS + 60 * 10**9, {"xid": 79.0})
+    assert [one.code for _, one in events.of_health([later])] == [79]
+
+
+def test_states_of_gpus_become_events_when_they_change(events: NodeEvents) -> None:
+    def told(**values: float) -> list[tuple[str, int | None, str]]:
+        sample = HealthSample(Owner("job", 0, 0), "gpu0", NOW_NS, values)
+        return [(one.kind, one.code, one.detail) for _, one in events.of_health([sample])]
+
+    assert told(throttle_reasons=0b101, ecc_uncorrected=0.0) == [], "idle, and a power cap"
+    assert told(throttle_reasons=0b1000101) == [("throttle", None, "hw_thermal")]
+    assert told(throttle_reasons=0b1000101) == []
+    assert told(throttle_reasons=0.0) == []
+    assert told(throttle_reasons=0b1000000, ecc_uncorrected=2.0) == [("ecc", 2, ""), ("throttle", None, "hw_thermal")]
+
+
+def test_links_that_go_down_and_counters_that_grow(tmp_path: Path) -> None:
+    sysfs = Sysfs(tmp_path)
+    counters = sysfs.rdma("mlx5_0")
+    (counters.parent / "state").write_text("4: ACTIVE\n")
+    (counters / "symbol_error").write_text("7\n")
+    watch = LinkWatch(tmp_path)
+    assert list(watch.look("mlx5_0")) == []
+    (counters / "symbol_error").write_text("12\n")
+    (counters.parent / "state").write_text("1: DOWN\n")
+    assert list(watch.look("mlx5_0")) == [("link_down", None, "1: DOWN"), ("link_errors", 5, "symbol_error")]
+    (counters / "symbol_error").write_text("0\n")  # reset
+    (counters.parent / "state").write_text("4: ACTIVE\n")
+    assert list(watch.look("mlx5_0")) == [("link_up", None, "4: ACTIVE")]
+    statistics = sysfs.interface("eth0")
+    (statistics / "rx_errors").write_text("0\n")
+    (statistics.parent / "operstate").write_text("up\n")
+    assert list(watch.look("eth0")) == []
+    (statistics / "rx_errors").write_text("3\n")
+    assert list(watch.look("eth0")) == [("link_errors", 3, "rx_errors")]
+    assert list(watch.look("none")) == []
+
+
+def test_events_travel_at_once_and_counted(events: NodeEvents, tmp_path: Path) -> None:
+    clock_s = [0.0]
+    source = DeviceSource([], events=events, clock_s=lambda: clock_s[0], now_ns=lambda: NOW_NS)
+    found = []
+    for second in (2.0, 4.0):
+        log_line(tmp_path, XID.replace("79", str(int(second))))
+        clock_s[0] = second
+        found += list(source.poll(100))
+    assert [(one.header.schema, one.header.rank, one.header.rows_before) for one in found] == [  # type: ignore[union-attr]
+        ("events", 1, 0), ("events", 1, 1)
+    ]  # fmt: skip
+    source.close()
+
+
+def test_a_batch_of_events_comes_back_as_it_was() -> None:
+    given = (
+        DeviceEvent(4, 3, "out_of_memory", "node-0"),
+        DeviceEvent(5, 3, "xid", "node-0", "gpu1", 79, "GPU has fallen off the bus."),
+    )
+    batch = decode_batch(encode_batch(batch_of(given, Header("events", "job", 0, 3))), "events")
+    assert events_of(batch) == given

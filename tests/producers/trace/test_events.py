@@ -1,0 +1,106 @@
+"""Events of a trace directory: whose they are, what is refused, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from irregulars.infra.runs.analysis import judge_whole
+from irregulars.messages.device_events import events_of
+from irregulars.messages.judgements import Verdict
+from irregulars.producers.trace.directory import Trace, read_trace, trace_batches
+from irregulars.producers.trace.writer import write_trace
+from irregulars.streams.local_pipeline import LocalPipeline
+from tests.producers.trace_directories import RECORDINGS
+from tests.streams.judged_streams import in_order, judge
+
+RECORDING = RECORDINGS / "bench" / "ddp8-compute"  # rank 2 is GPU 0 of node-2, and slow from iteration 25 on
+NOW_NS = 1_795_332_869_000_000_000
+ROWS = [
+    {"time_ns": 30, "host": "node-2", "rank": None, "device": "gpu0", "kind": "xid", "code": 79, "detail": "off"},
+    {
+        "time_ns": 10,
+        "host": "node-2",
+        "rank": None,
+        "device": "eth0",
+        "kind": "link_down",
+        "code": None,
+        "detail": None,
+    },
+    {
+        "time_ns": 20,
+        "host": "node-2",
+        "rank": None,
+        "device": None,
+        "kind": "out_of_memory",
+        "code": 7,
+        "detail": None,
+    },
+    {"time_ns": 40, "host": "somewhere", "rank": 5, "device": "gpu9", "kind": "ecc", "code": 1, "detail": None},
+]
+
+
+def directory_with(rows: list[dict[str, object]], folder: Path) -> Path:
+    copy = folder / RECORDING.name
+    shutil.copytree(RECORDING, copy)
+    (copy / "events.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return copy
+
+
+def test_events_belong_to_the_ranks_that_use_the_devices(tmp_path: Path) -> None:
+    trace = read_trace(directory_with([*ROWS, ROWS[0]], tmp_path))
+    assert trace.rejected.count == 0
+    found = {rank: [(e.time_ns, e.kind, e.device, e.code) for e in events_of(b)] for rank, b in trace.events.items()}
+    assert found == {
+        2: [(10, "link_down", "eth0", None), (20, "out_of_memory", "", 7), (30, "xid", "gpu0", 79)],
+        5: [(40, "ecc", "gpu9", 1)],
+    }
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"kind": "bad"}, "kind must be one of xid ecc"), ({"rank": 99}, "rank must be an integer from 0 to 7; got 99"),
+    ({"host": "nowhere"}, "host must be one of job.json's ranks, where no rank is given; got 'nowhere'"),
+    ({"time_ns": -1}, "time_ns must be an integer"),
+])  # fmt: skip
+def test_rows_that_tell_nothing_are_told_and_left_out(change: dict[str, object], reason: str, tmp_path: Path) -> None:
+    trace = read_trace(directory_with([ROWS[0], ROWS[1] | change], tmp_path))
+    assert trace.rejected.count == 1
+    assert reason in trace.rejected.reasons[0]
+    assert "events.jsonl: row 2" in trace.rejected.reasons[0]
+    assert sum(map(len, trace.events.values())) == 1
+
+
+def test_a_written_trace_has_them(tmp_path: Path) -> None:
+    trace = read_trace(directory_with(ROWS, tmp_path))
+    write_trace(tmp_path / "again", trace.announcements, trace_batches(trace))
+    again = read_trace(tmp_path / "again")
+    assert {rank: events_of(batch) for rank, batch in again.events.items()} == {
+        rank: events_of(batch) for rank, batch in trace.events.items()
+    }
+
+
+def newest(verdicts: list[Verdict]) -> dict[str, Verdict]:
+    return {one.verdict_id: one for one in verdicts}
+
+
+def verdicts_of(trace: Trace) -> list[Verdict]:
+    return list(judge_whole(LocalPipeline(trace.job), trace).verdicts)
+
+
+def test_a_file_and_a_stream_give_the_same_verdicts_and_events_change_no_id(tmp_path: Path) -> None:
+    plain = read_trace(RECORDING)
+    [alone] = newest(verdicts_of(plain)).values()
+    onset_ns = next(
+        one.start_ns for one in judge_whole(LocalPipeline(plain.job), plain).iterations if one.iteration == 25
+    )
+    rows = [ROWS[0] | {"time_ns": onset_ns - 10**9}, ROWS[0] | {"time_ns": onset_ns + 10**9, "code": 45}]
+    trace = read_trace(directory_with(rows, tmp_path))
+    whole, streamed = verdicts_of(trace), judge(in_order(trace), trace.job).revisions
+    assert newest(whole) == newest(streamed)
+    [told] = newest(whole).values()
+    assert (told.verdict_id, told.kind, told.suspects[0].rank) == (alone.verdict_id, alone.kind, 2)
+    assert "gpu0 of rank 2 reported XID 79 (bus or device), followed by 45" in told.evidence
+    assert "45" not in whole[0].evidence, "it had not happened when the verdict opened"
