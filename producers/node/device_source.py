@@ -126,8 +126,10 @@ class DeviceSource:
 
     def close(self) -> None:
         """Stop sampling."""
-        for feed in (*self._feeds, *([self._events] if self._events is not None else [])):
+        for feed in self._feeds:
             feed.close()
+        if self._events is not None:
+            self._events.close()
 
     def _add_events(self, events: Iterable[tuple[Owner, DeviceEvent]]) -> None:
         """Add events, which no watermark holds back: a log may tell late what it tells."""
