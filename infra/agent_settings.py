@@ -66,6 +66,7 @@ class EventsTable:
     kernel_log: Path | None = key(
         Path("/dev/kmsg"), "The kernel's log: a device as this one, or a text file that is appended to"
     )
+    error_files: Path | None = key(None, "torchrun's `--log-dir`, where processes leave their last error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

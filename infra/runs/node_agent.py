@@ -22,7 +22,7 @@ from irregulars.messages.records import BATCH_SCHEMAS
 from irregulars.private_files import make_private_directory
 from irregulars.producers.importers.fabric import Fabric, read_fabric
 from irregulars.producers.node.device_source import DeviceSource, Feed
-from irregulars.producers.node.events import NodeEvents
+from irregulars.producers.node.events import ErrorFiles, NodeEvents
 from irregulars.producers.node.kernel_log import Devices, KernelLog
 from irregulars.producers.node.metrics import AgentState, serve_metrics
 from irregulars.producers.node.nic_feed import NicFeed, NicSampler
@@ -102,7 +102,9 @@ def _events(file: AgentFile, roster: Roster) -> NodeEvents | None:
     gpus = {index: place.path[-1] for index, place in find_gpus(sysfs).items()}
     nics = {name: nic.place.path[-1] for name, nic in find_nics(sysfs).items() if nic.place is not None}
     log = None if path is None else KernelLog(path)
-    return NodeEvents(roster, file.agent.host or socket.gethostname(), Devices(gpus, nics), sysfs, log)
+    errors = None if file.events.error_files is None else ErrorFiles(file.events.error_files)
+    host = file.agent.host or socket.gethostname()
+    return NodeEvents(roster, host, Devices(gpus, nics), sysfs, log, error_files=errors)
 
 
 def _fabric(path: Path | None) -> Fabric | None:

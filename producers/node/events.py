@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from irregulars.messages.device_events import DeviceEvent
+from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
 from irregulars.messages.records import THROTTLE_REASONS
 from irregulars.producers.node.device_source import HealthSample
 from irregulars.producers.node.kernel_log import Devices, KernelEvent, KernelLog
@@ -25,6 +27,8 @@ _COUNTERS: Final = (
 )  # fmt: skip
 """Counters of a port of InfiniBand or RoCE that stand still while all is well."""
 _OF_INTERFACE: Final = ("statistics/rx_errors", "statistics/tx_errors", "statistics/rx_crc_errors")
+_MOST_FILES: Final = 10_000  # error files that are looked at; a directory of years may hold more
+_MOST_FILE_BYTES: Final = 1 << 20
 _SAME_NS: Final = 5_000_000_000  # an XID that is told twice within this is one
 _HELD_DOWN: Final = sum(
     1 << bit
@@ -37,7 +41,8 @@ _HELD_DOWN: Final = sum(
 class NodeEvents:
     """Gathers events of the ranks in the roster.
 
-    `kernel_log`: where the kernel's lines are; None: nowhere. `sysfs`: as `producers.node.sysfs`.
+    `kernel_log`: of the kernel; None: there is none. `sysfs`: as `producers.node.sysfs`. `error_files`: where
+    torchrun has the error files of its processes; None: nowhere.
     """
 
     def __init__(
@@ -48,7 +53,9 @@ class NodeEvents:
         sysfs: Path,
         kernel_log: KernelLog | None,
         now_ns: Callable[[], int] = time.time_ns,
+        error_files: ErrorFiles | None = None,
     ) -> None:
+        self._error_files = error_files
         self._roster, self._host, self._devices, self._now_ns = roster, host, devices, now_ns
         self._kernel_log = kernel_log
         self._links = LinkWatch(sysfs)
@@ -62,6 +69,11 @@ class NodeEvents:
         for name, owner in self._roster.users.items():
             for kind, code, detail in self._links.look(name):
                 found.append((owner, self._event(owner, kind, name, code, detail, self._now_ns())))
+        for local_rank, message in self._error_files.take() if self._error_files is not None else ():
+            owner = self._roster.users.get(f"gpu{local_rank}")
+            if owner is not None:
+                device = f"gpu{local_rank}"
+                found.append((owner, self._event(owner, "process_exit", device, None, message, self._now_ns())))
         return found
 
     def of_health(self, samples: Iterable[HealthSample]) -> Iterator[Event]:
@@ -107,6 +119,40 @@ class NodeEvents:
         self, owner: Owner, kind: str, device: str, code: int | None, detail: str, time_ns: int
     ) -> DeviceEvent:
         return DeviceEvent(time_ns, owner.rank, kind, self._host, device, code, detail)
+
+
+class ErrorFiles:
+    """Watches for the files in which processes of torchrun leave their last error.
+
+    With ``--log-dir DIR`` they are ``DIR/RUN/attempt_N/LOCAL_RANK/error.json``. Those that are there when the agent
+    begins are of earlier ends. A local rank is taken for the index of its GPU.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._known = set(self._files())
+
+    def take(self) -> Iterator[tuple[int, str]]:
+        """Yield local rank and message of new files."""
+        for path in self._files():
+            if path not in self._known and path.parent.name.isdigit():
+                self._known.add(path)
+                yield int(path.parent.name), _message_of(path)
+
+    def _files(self) -> list[Path]:
+        return list(islice(self._directory.glob("*/attempt_*/*/error.json"), _MOST_FILES))
+
+
+def _message_of(path: Path) -> str:
+    """Return the first line of the error that a process left; empty where the file tells none."""
+    try:
+        with path.open("rb") as file:
+            value = json.loads(file.read(_MOST_FILE_BYTES))
+        message = value["message"] if isinstance(value, dict) else ""
+        text = message["message"] if isinstance(message, dict) else message
+        return str(text).strip().split("\n")[0][:MOST_TEXT]
+    except (OSError, ValueError, KeyError, RecursionError):
+        return ""
 
 
 class LinkWatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from irregulars.messages.announcements import Announcement
 from irregulars.messages.device_events import DeviceEvent, batch_of, events_of
 from irregulars.messages.records import Header, decode_batch, encode_batch
 from irregulars.producers.node.device_source import DeviceSource, HealthSample
-from irregulars.producers.node.events import LinkWatch, NodeEvents
+from irregulars.producers.node.events import ErrorFiles, LinkWatch, NodeEvents
 from irregulars.producers.node.kernel_log import Devices, KernelLog, parse_line
 from irregulars.producers.node.roster import Owner, Roster
 from tests.producers.node.sysfs_trees import Sysfs
@@ -149,6 +150,23 @@ def test_links_that_go_down_and_counters_that_grow(tmp_path: Path) -> None:
     (statistics / "rx_errors").write_text("3\n")
     assert list(watch.look("eth0")) == [("link_errors", 3, "rx_errors")]
     assert list(watch.look("none")) == []
+
+
+def test_the_last_error_of_a_process_is_told_of_its_rank(tmp_path: Path) -> None:
+    def leave(local_rank: int, text: str) -> None:
+        folder = tmp_path / "run" / "attempt_0" / str(local_rank)
+        folder.mkdir(parents=True)
+        (folder / "error.json").write_text(text)
+
+    leave(0, "{}")
+    errors = ErrorFiles(tmp_path)
+    watched = NodeEvents(roster(0, 5), "node-3", Devices({}, {}), tmp_path, None, lambda: NOW_NS, error_files=errors)
+    assert watched.take() == []
+    leave(5, json.dumps({"message": {"message": "RuntimeError: NCCL error\nin call", "extraInfo": {}}}))
+    leave(7, "not JSON")  # of no rank that is here
+    [(owner, event)] = watched.take()
+    assert (owner.rank, event.kind, event.detail) == (1, "process_exit", "RuntimeError: NCCL error")
+    assert watched.take() == []
 
 
 def test_events_travel_at_once_and_counted(events: NodeEvents, tmp_path: Path) -> None:
