@@ -310,6 +310,24 @@ def test_what_a_device_reported_counts_beside_its_verdicts(own: DatabaseSettings
     assert answer(client, "reported_events", host="node-2") == []
 
 
+def test_senders_and_receivers_make_a_matrix(recorded: Client) -> None:
+    rows = answer(recorded, "transfer_matrix", job=NIC)
+    slow = max(rows, key=lambda row: row["median_ms"])
+    assert 1 in (slow["sender"], slow["receiver"]), "the rank on node-1, whose NIC is slow"
+    assert {(row["sender"], row["receiver"]) for row in rows} == {(0, 2), (1, 3)}
+    halves = answer(recorded, "transfer_matrix", job=NIC, slices=2)
+    assert sum(row["transfers"] for row in halves) == sum(row["transfers"] for row in rows)
+    assert len({row["from_iteration"] for row in halves}) == 2
+
+
+def test_communicators_are_ranked_against_their_like(recorded: Client) -> None:
+    rows = answer(recorded, "slowest_communicators", job=NIC)
+    ratios = [row["times_its_like"] for row in rows]
+    assert ratios == sorted(ratios, reverse=True)
+    assert {row["kind"] for row in rows} == {"tp", "world"}
+    assert all(row["median_ms"] > 0 and row["size"] >= 2 for row in rows)
+
+
 # --- jobs and cost --------------------------------------------------------------------------------------------------
 
 

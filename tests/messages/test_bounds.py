@@ -19,8 +19,9 @@ HEADER = (
     '{"schema":"%s","version":1,"job":"j","attempt":0,"rank":0,"rows_before":0,"watermark_ns":null,"names":["w"]}'
 )
 JOB = JobFile("j", 0, 2, "shared", (Communicator("w", "world", (0, 1)),))
-TEXTS = {"communicator": "w", "operator": "send", "path": "nic", "device": "w"}
-CODES = {"communicator": 0, "operator": SEND, "path": 0, "device": 0}
+TEXTS = {"communicator": "w", "operator": "send", "path": "nic", "device": "w", "host": "w", "detail": "w",
+         "kind": "xid"}  # fmt: skip
+CODES = dict.fromkeys(TEXTS, 0) | {"operator": SEND}
 
 
 def is_refused(case: Case) -> bool:

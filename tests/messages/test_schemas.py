@@ -31,7 +31,16 @@ from irregulars.messages.judgements import (
     decode_verdict,
     encode_verdict,
 )
-from irregulars.messages.reasons import ALTERNATIVES, STEPS, Considered, Reasons, Step, decode_reasons, encode_reasons
+from irregulars.messages.reasons import (
+    ALTERNATIVES,
+    STEPS,
+    Considered,
+    Reasons,
+    Reported,
+    Step,
+    decode_reasons,
+    encode_reasons,
+)
 from irregulars.messages.records import KINDS, SCHEMAS
 from irregulars.messages.threshold_changes import ThresholdChange, encode_change
 from irregulars.sinks.alerts import ALERTING_EVENTS, alert_of
@@ -42,7 +51,7 @@ from tests.sinks.verdicts import NAMES, PLACES, RANKS, verdicts
 
 REASONS = Reasons(
     70, 111e6, 16e6, "past", 1.1, (Step("work", 1, "all_reduce", "tp0", 21e6, 7e6, True),),
-    (Considered("own_work", True, 1, 3e5),),
+    (Considered("own_work", True, 1, 3e5),), (Reported(5, 1, "xid", "gpu1", 79, "off"),),
 )  # fmt: skip
 NAMES_OF_SCHEMAS = ("jobs", "heartbeats", "verdicts", "alerts", "notices", "mutes", "thresholds")
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -145,7 +154,7 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     verdict = Verdict("v", 1, "open", "j", "custom", (0, 1), 1.0, 0.0, None, (suspect,), "", detector="d",
                       thresholds={"delta": 1.2}, lasted_s=1.0, explanation=REASONS)  # fmt: skip
     announcement = Announcement("j", 0, 0, 1, 1, (Communicator("c", "dp", (0,)),), start="s", since_ns=5,
-                                replicas=(0,))  # fmt: skip
+                                replicas=(0,), fabric={"leaf": ("spine",)})  # fmt: skip
     messages = {
         "jobs": encode_announcement(announcement),
         "heartbeats": encode_heartbeat(Heartbeat("j", 0, 0, start="s", since_ns=5)),
@@ -159,7 +168,7 @@ def test_no_key_is_missing_from_a_schema_and_none_is_invented() -> None:
     assert set(suspects) == set(verdict.to_json()["suspects"][0])
     explanation, written = PUBLISHED["verdicts"]["properties"]["explanation"]["properties"], asdict(REASONS)
     assert list(explanation) == list(written)
-    for name in ("path", "considered"):
+    for name in ("path", "considered", "reported"):
         assert list(explanation[name]["items"]["properties"]) == list(written[name][0])
     assert decode_verdict(encode_verdict(verdict)) == verdict
     assert decode_reasons(encode_reasons(REASONS)) == REASONS
