@@ -207,7 +207,7 @@ def _silent_mismatch(trace: Trace) -> Iterator[Verdict]:
     names = dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators)
     topology = topology_of(trace.announcements, {name: code for code, name in enumerate(names)})
     is_call = (columns["communicator"] == mismatch.communicator) & (columns["sequence"] == mismatch.sequence)
-    iterations = columns["iteration"][is_call]
+    iterations = np.concatenate([batch.columns["iteration"] for batch in trace.commops.values()])[is_call]
     number = max(int(iterations.max()), 0)  # unknown is far below 0
     hang = Hang(mismatch.odd, 0, mismatch.communicator, mismatch.sides[0].operator, None, has_arrived=True,
                 sequence=mismatch.sequence, mismatch=mismatch)  # fmt: skip

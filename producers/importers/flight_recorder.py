@@ -455,14 +455,15 @@ def _sized(opcode: bytes, head: bytes, lengths: range) -> bytes:
     return opcode + b"(?:" + b"|".join(each) + b")"
 
 
-# A whole pickle of the opcodes of `_Machine`, with texts of less than 256 bytes, integers of at most 64 bits, and
-# places in the memory below 3 million: Python's own makes room for all places up to the largest.
+# Opcodes of `_Machine` in a row, with texts of less than 256 bytes, integers of at most 64 bits, and places in the
+# memory below 3 million: Python's own makes room for all places up to the largest.
 _PLAIN: Final = re.compile(
-    rb"\x80[\x02-\x05](?:\x95.{8}|[N\x88\x89\]})(t\x85-\x87ldaesu\x94]|[Khq].|M..|[Jj].{4}|G.{8}"
-    rb"|r..[\x00-\x2d]\x00|" + _sized(b"X", b"\0\0\0", range(256)) + b"|" + _sized(rb"\x8c", b"", range(256))
-    + b"|" + _sized(rb"\x8a", b"", range(9)) + rb")*+\.",
+    rb"(?:\x80[\x02-\x05]|\x95.{8}|[N\x88\x89\]})(t\x85-\x87ldaesu\x94]|[Khq].|M..|[Jj].{4}|G.{8}|r..[\x00-\x2d]\x00|"
+    + _sized(b"X", b"\0\0\0", range(256)) + b"|" + _sized(rb"\x8c", b"", range(256))
+    + b"|" + _sized(rb"\x8a", b"", range(9)) + rb")*+",
     re.DOTALL,
 )  # fmt: skip
+_LONG_TEXT: Final = Struct("<cI")  # the opcode and the length: ranks of large groups
 _CONTAINERS: Final = b"]})(\x85\x86\x87"
 _MOST_CONTAINERS: Final = 1_000_000  # bytes that may each make one, of some 60 bytes
 _MOST_PLAIN_BYTES: Final = 16 << 20
@@ -471,7 +472,13 @@ _MOST_PLAIN_BYTES: Final = 16 << 20
 def _is_plain(value: bytes) -> bool:
     if len(value) > _MOST_PLAIN_BYTES or sum(value.count(one) for one in _CONTAINERS) > _MOST_CONTAINERS:
         return False
-    return _PLAIN.fullmatch(value) is not None
+    at = 0
+    while value[:1] == b"\x80" and (found := _PLAIN.match(value, at)):
+        at = found.end()
+        if value[at : at + 1] != b"X" or len(value) < at + _LONG_TEXT.size:
+            return len(value) == at + 1 and value[at : at + 1] == b"."
+        at += _LONG_TEXT.size + _LONG_TEXT.unpack_from(value, at)[1]
+    return False
 
 
 class _Plain(pickle.Unpickler):

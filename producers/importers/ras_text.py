@@ -59,7 +59,8 @@ def read_text(text: str) -> Answer:
     sizes = {row[1]: int(row[2]) for row in _ROW.finditer(text)}
     sections: dict[str, tuple[int, list[str]]] = {}
     marks = list(_SECTION.finditer(text))
-    for mark, past in zip(marks, [*(one.start() for one in marks[1:]), len(text)], strict=True):
+    pasts = [*(one.start() for one in marks[1:]), len(text)]
+    for mark, past in zip(marks, pasts, strict=False):  # without marks there is one end too many
         size = sizes.get(mark[1], int(job[1]))
         sections.setdefault(mark[2], (size, []))[1].extend([mark[3], *text[mark.end() : past].splitlines()])
     dead = tuple(_dead(text))

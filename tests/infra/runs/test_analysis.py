@@ -487,3 +487,37 @@ def test_no_communicator_is_called_slow_that_may_wait_for_a_rank_without_a_log()
 def test_no_nic_is_accused_for_a_sender_without_a_log() -> None:
     reason = reason_of(logged_by(bench("pp4dp2-compute"), 0, 1, 2, 3, 5, 6, 7))
     assert reason.endswith("and rank 4 is not logged: it may have been late, and its log is needed")
+
+
+def test_sizes_that_differ_where_nothing_hangs_are_the_program_s_fault(tmp_path: Path) -> None:
+    """Rank 1 reduces half as much in iteration 3, and no library says a word."""
+    names = (
+        "rank",
+        "communicator",
+        "operator",
+        "sequence",
+        "peer",
+        "start_ns",
+        "elapsed_ns",
+        "size_bytes",
+        "iteration",
+    )
+    lines = [",".join(names)]
+    for number in range(12):
+        for rank in range(3):
+            size = 512 if (rank, number) == (1, 3) else 1024
+            lines.append(f"{rank},dp,all_reduce,{number},,{10**9 + number * 10**7},1000000,{size},{number}")
+    (tmp_path / "commops.csv").write_text("\n".join(lines) + "\n")
+    job = {
+        "job": "j",
+        "world_size": 3,
+        "clock": "shared",
+        "communicators": {"dp": {"kind": "dp", "ranks": [0, 1, 2]}},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    (verdict,) = analyze(read_trace(tmp_path)).verdicts
+    assert (verdict.kind, verdict.suspects[0].device, verdict.suspects[0].ranks) == ("mismatch", "program", (1,))
+    assert (verdict.iterations, verdict.state, verdict.severity) == ((3, 4), "closed", "page")
+    assert (
+        "rank 1 called all_reduce of 512 B where ranks 0, 2 called all_reduce of 1.02 kB: call 3" in verdict.evidence
+    )

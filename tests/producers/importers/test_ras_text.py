@@ -1,0 +1,118 @@
+"""RAS answers in text, in NCCL's sentences (``client_support.cc``), and wrapped as `nc` and shells leave them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from irregulars.errors import InputError
+from irregulars.infra.runs.analysis import Analysis, analyze
+from irregulars.producers.importers.importing import import_trace
+from irregulars.producers.importers.ras_text import read_text, split_answers
+from irregulars.producers.trace.directory import read_trace
+from tests.producers.importers.played_server import PlayedJob
+
+HEAD = """NCCL version 2.26.2 compiled with CUDA 12.6
+CUDA runtime version 12060, driver version 12060
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4         8        32        32   RUNNING  {state}
+
+Errors
+======
+
+{errors}
+Warnings
+========
+
+{warnings}
+"""
+COUNTS = """#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  30 ranks have launched up to operation 6650
+  2 ranks have launched up to operation 6649
+  Rank 4 -- GPU 4 managed by process 483076 on node 172.16.64.210
+  Rank 12 -- GPU 4 managed by process 483086 on node 172.16.64.211
+"""
+ONE = """#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  31 ranks have launched up to operation 64
+  Rank 7 has launched up to operation 60 -- GPU 7 managed by process 1650386 on node node1
+"""
+DEAD = """DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 21 -- GPU 5 managed by process 3487984 on node 172.16.64.213
+
+"""
+FAILED = """#0-0 (cf264af53edbe986) ERROR
+  Asynchronous error on 1 rank
+  Rank 3 reported unhandled system error -- GPU 3 managed by process 7 on node node0
+
+"""
+
+
+def text(errors: str = "", warnings: str = "", state: str = "OK") -> str:
+    return HEAD.format(errors=errors, warnings=warnings, state=state)
+
+
+def judged(folder: Path, value: str) -> Analysis:
+    (folder / "ras.txt").write_text(value)
+    import_trace("nccl-ras", folder / "ras.txt", folder / "out")
+    return analyze(read_trace(folder / "out"))
+
+
+def test_ranks_that_stand_behind_are_named_with_their_places(tmp_path: Path) -> None:
+    (verdict,) = judged(tmp_path, text(warnings=COUNTS, state="MISMATCH") * 2).verdicts
+    (suspect,) = verdict.suspects
+    assert (suspect.ranks, suspect.host, suspect.gpu) == ((4, 12), "172.16.64.210", 4)
+    assert "all_gather 6650 on 27a079b828ff1a75" in verdict.evidence
+    (verdict,) = judged(tmp_path, text(warnings=ONE, state="MISMATCH") * 2).verdicts
+    assert (verdict.suspects[0].ranks, verdict.suspects[0].host) == ((7,), "node1")
+    assert "31 ranks wait" in verdict.evidence
+
+
+@pytest.mark.parametrize(("errors", "rank", "host"), [(DEAD, 21, "172.16.64.213"), (FAILED, 3, "node0")])
+def test_a_process_that_is_dead_or_in_error_is_named_whatever_the_counts(
+    tmp_path: Path, errors: str, rank: int, host: str
+) -> None:
+    (verdict,) = judged(tmp_path, text(errors=errors, state="INCOMPLETE")).verdicts
+    assert (verdict.kind, verdict.suspects[0].ranks, verdict.suspects[0].host) == ("hang", (rank,), host)
+
+
+def test_where_all_are_alike_it_says_so(tmp_path: Path) -> None:
+    found = judged(tmp_path, text() * 2)
+    assert found.verdicts == []
+    assert "all 32 are alike" in (found.unjudged_reason or "")
+
+
+def test_one_text_without_a_dead_process_is_not_enough(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must be at least two"):
+        judged(tmp_path, text(warnings=COUNTS))
+    with pytest.raises(InputError, match="job summary"):
+        read_text("NCCL version 2.26.2\n")
+
+
+def test_answers_are_found_in_what_nc_and_a_shell_leave_around_them() -> None:
+    job = PlayedJob()
+    job.step(3)
+    answer = job.answer()
+    wrapped = b"$ date\n10:00\nSERVER PROTOCOL 2\nOK\n" + answer + b"\n$ date\nSERVER PROTOCOL 2\nOK\n" + answer
+    assert len(split_answers(wrapped)) == 2
+    assert split_answers(wrapped)[0] == split_answers(answer)[0]
+    assert len(split_answers(b"SERVER PROTOCOL 2\n" + (text() * 3).encode())) == 3
