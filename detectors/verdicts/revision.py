@@ -21,7 +21,7 @@ from irregulars.detectors.verdicts.reasons import reasons_of, reasons_of_hang
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 from irregulars.messages.judgements import Suspect, Verdict
 from irregulars.messages.kinds import layer_of
-from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALL
+from irregulars.messages.records import OPERATORS, P2P, SEND, UNKNOWN, UNNUMBERED, UNTOLD_CALLS
 from irregulars.printing import counted
 from irregulars.words import duration, name_kind, name_ranks, size
 
@@ -299,7 +299,7 @@ def _circle_text(hang: Hang, topology: Topology) -> str:
 
 def _call(operator: int, sequence: int | None) -> str:
     """Name a call by its operator and, if it has one, its number."""
-    if sequence == UNTOLD_CALL:
+    if sequence in UNTOLD_CALLS:
         return "the next collective"
     is_numbered = sequence is not None and sequence < UNNUMBERED and operator not in P2P
     return f"{OPERATORS[operator]} {sequence}" if is_numbered else OPERATORS[operator]

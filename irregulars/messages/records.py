@@ -53,8 +53,8 @@ PHASE_UNKNOWN: Final = 255
 
 UNNUMBERED: Final = 1 << 30
 """Sequences from here on count from a call whose number is not known: the same on all ranks, and not for people."""
-UNTOLD_CALL: Final = UNNUMBERED
-"""Sequence of a collective of which a source knows neither number nor operator; such a row says ``barrier``."""
+UNTOLD_CALLS: Final = range(UNNUMBERED, UNNUMBERED + (1 << 20))
+"""Sequences of collectives whose operator no source knows: such rows say ``barrier``."""
 
 OPERATORS: Final = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "barrier",

@@ -97,7 +97,7 @@ def _nothing_usable(source: Path, found: Gathered, left_out: list[LeftOut]) -> s
         more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
         reason = first.reason if str(source) in first.reason else f"{first.name}: {first.reason}"
         return reason + more if reason.startswith(str(source)) else f"{source}: {reason}{more}"
-    got = f"{counted(found.unknown, 'file')} of no kind that is known" if found.unknown else "no file"
+    got = f"{counted(len(found.unknown), 'file')} of no kind that is known" if found.unknown else "no file"
     return f"{source}: must hold {kinds}; got {got}"
 
 
@@ -116,7 +116,7 @@ def _lines(
     rest = [kind for kind in others if kind not in taken]
     if rest or found.unknown:
         aside = [counted(len(found.files[kind]), _NOUNS[kind]) for kind in rest]
-        aside += [f"{counted(found.unknown, 'file')} of other kinds"] if found.unknown else []
+        aside += [f"{counted(len(found.unknown), 'file')} of other kinds"] if found.unknown else []
         lines.append(f"left aside: {', '.join(aside)}")
     for one in left_out[:_NAMED_LEFT_OUT]:
         lines.append(f"left out {one.name}: {one.reason}".replace(f"{source}/", ""))

@@ -21,7 +21,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
-from irregulars.messages.records import P2P, SEND, UNKNOWN, UNNUMBERED
+from irregulars.messages.records import OPERATOR_CODES, P2P, SEND, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.groups import (
     ProcessGroup,
     bytes_of_tensors,
@@ -126,10 +126,12 @@ def read_dump(value: Any, rank: int | None) -> Dump:
         good = _without_states(good)
     if _is_numbered_through(rows):
         good = _numbered_by_group(good, is_whole=_is_from_the_start(rows))
+    skipped = len(listed) - len(good)
+    good += _standing(value.get("pg_status"), rows, groups)
     own = {entry.ends[entry.operator != SEND] for entry in good if entry.ends is not None}
     return Dump(
         -1 if rank is None else rank, groups, PackedEntries(good), _completed(value.get("pg_status"), rows, groups),
-        skipped=len(listed) - len(good), own_rank=own.pop() if len(own) == 1 else None,
+        skipped=skipped, own_rank=own.pop() if len(own) == 1 else None,
     )  # fmt: skip
 
 
@@ -272,8 +274,28 @@ def _elapsed(one: Mapping[str, Any], start_ns: int, has_states: bool) -> float:
     return float(end_ns - start_ns) if UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns else ENDED_NS
 
 
-def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]) -> dict[str, int]:
-    """Return for each group the last collective that completed.
+def _standing(
+    status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]
+) -> Iterator[Entry]:
+    """Yield the collectives in which a rank stands by the status alone: of groups without entries."""
+    completed = _completed(status, rows, groups)
+    with_entries = {_name_of_group(one) for one in rows}
+    enqueued = _completed(status, rows, groups, "last_enqueued_collective")
+    for name, last in enqueued.items():
+        if name not in with_entries and last > completed.get(name, 0):
+            yield Entry(name, UNKNOWN_OPERATOR, completed.get(name, 0) + 1, None, UNKNOWN, np.nan, np.nan)
+
+
+_NAMELESS: Final = OPERATOR_CODES["barrier"]
+
+
+def _completed(
+    status: Any,
+    rows: Sequence[Mapping[str, Any]],
+    groups: Mapping[str, ProcessGroup],
+    what: str = "last_completed_collective",
+) -> dict[str, int]:
+    """Return for each group the last collective that completed, or of which the status says `what`.
 
     The status goes by numbers that count a rank's groups as they were made; entries pair them with names, and where a
     rank has none, names that are numbers stand in the same order. Groups with p2p are left out: there the status
@@ -285,7 +307,7 @@ def _completed(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[s
     pairs = {_name_of_group(one) for one in rows if one.get("is_p2p") is True}
     found = {}
     for number, one in status.items():
-        last = _integer(one.get("last_completed_collective")) if isinstance(one, dict) else None
+        last = _integer(one.get(what)) if isinstance(one, dict) else None
         name = names.get(str(number))
         if last is not None and 0 <= last < 1 << 32 and name is not None and name not in pairs:
             found[name] = last
@@ -317,7 +339,7 @@ def _integer(value: Any) -> int | None:
 ITERATION: Final = 0  # a dump knows no iterations: all that it holds counts as one
 # Number of the first send or recv of a pair that never ended. The recorder's own numbers differ at the two ends, and
 # those that both have completed are the same.
-_FIRST_OPEN: Final = UNNUMBERED + (1 << 20)
+_FIRST_OPEN: Final = UNTOLD_CALLS.stop + (1 << 20)
 NOTE_TIMES: Final = "flight recorder dumps hold times of the enqueue: use them for hangs, not to find who is slow"
 
 
@@ -380,10 +402,9 @@ def _rows(
         seen.add((entry.group, number))
         peer, times = UNKNOWN if entry.ends is None else entry.ends[entry.operator == SEND], entry[4:6]
         operator = entry.operator if entry.operator != UNKNOWN_OPERATOR else called.get((group, number))
-        if operator is None:
-            rows.unusable += 1
-        else:
-            rows.add(communicators[group].id, operator, number, peer, *times, entry.size_bytes, ITERATION)
+        if operator is None:  # no rank tells, so that it is unknown on all
+            operator, number = _NAMELESS, UNTOLD_CALLS[number % len(UNTOLD_CALLS)]
+        rows.add(communicators[group].id, operator, number, peer, *times, entry.size_bytes, ITERATION)
     for name, last in dump.completed.items():
         group = dump.groups[name]
         operator = called.get((group, last))

@@ -6,6 +6,7 @@ caller's, member by member: only plain files, under names of our own making, and
 
 from __future__ import annotations
 
+import re
 import shutil
 import stat
 import tarfile
@@ -24,6 +25,7 @@ MOST_FILES: Final = 100_000  # of a source, archives included: a rank of the lar
 MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full disk stops more than this program
 MOST_DEPTH: Final = 16  # folders in folders, and archives in archives
 _CHUNK_BYTES: Final = 1 << 20
+_NUMBERS: Final = re.compile(r"\d+")
 TRACE: Final = "trace"  # a trace directory, kept by its folder
 
 
@@ -33,7 +35,7 @@ class Gathered:
 
     files: dict[str, list[Path]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
-    unknown: int = 0  # files of no kind that we know: scripts, notes, pictures
+    unknown: list[Path] = field(default_factory=list)  # files of no kind that we know: scripts, notes, pictures
     seen: int = 0
     unpacked_bytes: int = 0
 
@@ -58,7 +60,18 @@ def gather(source: Path, scratch: Path) -> Gathered:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise InputError(f"{source}: must be a file or a directory of files; got a pipe, socket or device")
     _take(source, scratch, found, 0)
+    # A cut file may lack all signs of its kind, and has the name of its siblings' kind
+    names = {_pattern_of(path) for files in found.files.values() for path in files}
+    for path in [path for path in found.unknown if _pattern_of(path) in names and rank_of_name(path) is not None]:
+        found.unknown.remove(path)
+        reason = "must be of the kind that its name says; got none"
+        found.left_out.append(LeftOut(str(path), reason, rank_of_name(path)))
     return found
+
+
+def _pattern_of(path: Path) -> str:
+    """Return a file's name without its numbers."""
+    return _NUMBERS.sub("N", path.name)
 
 
 def _take(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
@@ -112,7 +125,7 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
         found.left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: "), rank_of_name(path)))
         return
     if kind is None:
-        found.unknown += 1
+        found.unknown.append(path)
     else:
         found.add(kind, path)
 

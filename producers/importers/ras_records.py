@@ -21,7 +21,7 @@ from irregulars.messages.records import (
     OPERATOR_CODES,
     PHASES,
     UNKNOWN,
-    UNTOLD_CALL,
+    UNTOLD_CALLS,
     Batch,
     Header,
 )
@@ -375,7 +375,7 @@ def _waiting(name: str, group: _Group) -> Iterator[Open]:
     common = min([position.total for position in alive.values()] + [min(at, newest - 1) for at in last_of_gone])
     if newest == 0 and group.dead:  # nothing was launched yet: they wait for it in their first one
         for rank, position in alive.items():
-            yield Open(rank, name, _NAMELESS, UNTOLD_CALL, position.since_ns)
+            yield Open(rank, name, _NAMELESS, UNTOLD_CALLS.start, position.since_ns)
         return
     if not 0 <= common < newest:
         yield from _called_otherwise(name, group)

@@ -18,7 +18,7 @@ from typing import IO, Final
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNNUMBERED
+from irregulars.messages.records import OPERATOR_CODES, P2P, RECV, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.flight_recorder import UNKNOWN_OPERATOR, Dump, Entry
 from irregulars.producers.importers.groups import MAX_RANKS, ProcessGroup, operator_of
 from irregulars.producers.trace.foreign_files import LOG_SIGNS
@@ -123,11 +123,11 @@ class WatchdogLog:
     def _read_barriers(self, block: bytes) -> None:
         barrier = OPERATOR_CODES["barrier"]
         for found in _BARRIER.finditer(block):
-            self._process(int(found[1]), _BARRIERS).open[UNNUMBERED + 1] = barrier, np.nan
+            self._process(int(found[1]), _BARRIERS).open[_BARRIER_CALL] = barrier, np.nan
             for rank in map(int, found[2].split(b",")):  # named by the rank that waited: so it did not arrive
                 self._process(rank, _BARRIERS)
         for found in _REACHED.finditer(block):
-            self._process(int(found[1]), _BARRIERS).open[UNNUMBERED + 1] = barrier, np.nan
+            self._process(int(found[1]), _BARRIERS).open[_BARRIER_CALL] = barrier, np.nan
 
     def _who(self, block: bytes, found: re.Match[bytes]) -> tuple[int, str]:
         """Return rank in the job and group of a line."""
@@ -190,6 +190,7 @@ class WatchdogLog:
 
 
 _BARRIERS: Final = "monitored_barrier"
+_BARRIER_CALL: Final = UNTOLD_CALLS.stop  # its number is not told
 
 
 def _entries(rank: int, group: ProcessGroup, process: _Process) -> Iterator[Entry]:

@@ -38,7 +38,7 @@ def test_kinds_are_told_by_content_wherever_the_files_lie(tmp_path: Path) -> Non
     (source / "empty_7").touch()
     found = gather(source, scratch(tmp_path))
     assert {kind: len(files) for kind, files in found.files.items()} == dict.fromkeys(VALID, 1)
-    assert (found.unknown, [(one.reason, one.rank) for one in found.left_out]) == (1, [("empty", 7)])
+    assert (len(found.unknown), [(one.reason, one.rank) for one in found.left_out]) == (1, [("empty", 7)])
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tgz", ".zip", ".data"])
