@@ -57,7 +57,7 @@ def reasons_of_hang(hang: Hang, last: Observation, topology: Topology) -> Reason
     absent = tuple(
         Step("absence", rank, OPERATORS[hang.operator], _name(hang.communicator, topology), None, None,
              is_accused=True, waiting=hang.waiting)
-        for rank in hang.accused[:MOST_STEPS]
+        for rank in (() if hang.is_program_error else hang.accused[:MOST_STEPS])
     )  # fmt: skip
     return Reasons(last.iteration, None, _known(last.reference_ns), "past", path=absent)
 

@@ -308,7 +308,7 @@ class Screen:
     now_ns: int | None
     device: str | None  # the first suspect in words; None: no device is accused
     summary: str
-    since_ns: int | None  # when the first iteration of the verdict began; None: no longer stored
+    since_ns: int | None  # when the first iteration of the verdict began; None: no longer stored, or never known
     cost: Cost
     iterations: Sequence[Iteration]
     # before_ns, during_ns: Median iteration time before and with the cause; NaN where not known
@@ -367,7 +367,8 @@ def gather(found: Found, runbook_url: str | None = None) -> Screen:
     times = {one.iteration: float(one.elapsed_ns) for one in found.iterations}
     before_ns, during_ns = (median_of([times[i] for i in some.tolist()]) for some in (periods.before, periods.during))
     first = verdict.iterations[0]
-    since_ns = next((one.started_ns for one in found.iterations if one.iteration >= first), None)
+    begun_ns = (one.started_ns for one in found.iterations if one.iteration >= first and one.started_ns > 0)
+    since_ns = next(begun_ns, None)
     ratio = verdict.recovers_ratio
     until_ns = found.now_ns if verdict.state == "open" else None
     stands_ns = None if until_ns is None or since_ns is None else until_ns - since_ns
