@@ -23,7 +23,7 @@ from irregulars.producers.importers.gathering import Gathered, gather
 from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
-from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Operation, Process
+from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
 from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES
@@ -208,7 +208,8 @@ def _load_json(value: bytes) -> object:
 def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> ImportedJob:
     """Read traces, one after the other; a host that a trace does not name is read off the file's name.
 
-    `is_whole`: whether they are all of the job's. Raises InputError as well if two processes call themselves one rank at the same time.
+    `is_whole`: whether they are all of the job's. Raises InputError as well if two processes call themselves one rank
+    at the same time.
     """
     traces = traces_among(files)
     hosts = hosts_of_names(traces)
@@ -221,8 +222,8 @@ def read_kineto(files: list[Path], job: str, *, is_whole: bool = True) -> Import
     if second is not None:
         other = second.reason.rpartition(": ")[2]
         raise InputError(
-            f"{second.name}: ranks must be told apart by the files' names, as rank-5.json; got two processes that call "
-            f"themselves rank {second.rank} at the same time, the other in {other}"
+            f"{second.name}: ranks must be told apart by the files' names, as rank-5.json; got two processes that "
+            f"call themselves rank {second.rank} at the same time, the other in {other}"
         )
     of_rank = [(rank, at) for rank, first in who.ranks.items() for at in (first, *who.later.get(rank, ()))]
     captures = [
@@ -262,33 +263,26 @@ def read_capture(path: Path) -> Capture:
 
 def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
     """Read logs of processes."""
-    parsers: list[LogParser] = []
-    left_out: list[LeftOut] = []
-    operations = (one for path in files for one in _operations(path, parsers, left_out))
+    table, left_out = OperationTable(), list[LeftOut]()
+    skipped, dropped, waited_us = Counter[str](), Counter[Process](), dict[Connection, Sequence[int]]()
+    for path in files:
+        parser, before = LogParser(), len(table)
+        try:
+            with naming(path), open_plain(path) as stream:
+                for operation in filter(None, map(parser.parse, bounded_lines(stream))):
+                    table.add(operation)
+        except InputError as error:
+            table.cut(before)
+            left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: ")))
+            continue
+        skipped.update(parser.skipped)
+        dropped.update(parser.dropped)
+        waited_us |= parser.waited_us
+    if not len(table) and left_out:
+        raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
     with naming(files[0].parent if len(files) > 1 else files[0]):
-        skipped, dropped, waited_us = Counter[str](), Counter[Process](), dict[Connection, Sequence[int]]()
-        table = OperationTable(operations)
-        for parser in parsers:
-            skipped.update(parser.skipped)
-            dropped.update(parser.dropped)
-            waited_us |= parser.waited_us
-        if not len(table) and left_out:
-            raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
         imported = job_of_operations(table, dropped, skipped, job, waited_us)
     return replace(imported, left_out=left_out)
-
-
-def _operations(path: Path, parsers: list[LogParser], left_out: list[LeftOut]) -> Iterator[Operation]:
-    """Yield the operators of a log; one that breaks off is left out from there on."""
-    parsers.append(LogParser())
-    try:
-        with naming(path), open_plain(path) as stream:
-            for line in bounded_lines(stream):
-                operation = parsers[-1].parse(line)
-                if operation is not None:
-                    yield operation
-    except InputError as error:
-        left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: ")))
 
 
 def bounded_lines(stream: IO[bytes]) -> Iterator[bytes]:

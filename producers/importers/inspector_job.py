@@ -31,7 +31,10 @@ NOTE_RANKS: Final = (
     "processes are numbered by host and process id"
 )
 NOTE_PARTS: Final = "of some communicators not all members' logs are here: only members that are here are listed"
-NOTE_GAPS: Final = "{count} collectives that others logged are not in the logs of {ranks}: their rows were lost, and nobody is late by that"
+NOTE_GAPS: Final = (
+    "{count} collectives that others logged are not in the logs of {ranks}: their rows were lost, and nobody is late "
+    "by that"
+)
 NOTE_NO_WAITS: Final = "by the proxies' clocks no rank and no way stands out in what sends waited for"
 Members = Mapping[str, Mapping[Process, Membership]]
 MOST_OPERATIONS: Final = 8_000_000
@@ -43,12 +46,9 @@ _COLUMNS: Final = np.dtype([("whole", np.int64, 5), ("real", np.float64, 2)])
 class OperationTable:
     """Operators of all processes as numbers, 56 bytes each: logs of hours hold millions."""
 
-    def __init__(self, operations: Iterable[Operation] = ()) -> None:
-        self.startless = 0
+    def __init__(self) -> None:
         self._places: dict[tuple[Process, Membership], int] = {}
         self._rows = bytearray()
-        for one in operations:
-            self.add(one)
 
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
@@ -60,7 +60,10 @@ class OperationTable:
             rule = f"{MOST_OPERATIONS} operators, of {MOST_MEMBERSHIPS} pairs of process and communicator"
             raise InputError(f"logs must hold at most {rule}; got more")
         self._rows += _ROW.pack(place, *one[2:])
-        self.startless += one.start_ns == UNKNOWN
+
+    def cut(self, length: int) -> None:
+        """Keep the first operators alone."""
+        del self._rows[length * _ROW.size :]
 
     def __iter__(self) -> Iterator[Operation]:
         pairs = list(self._places)
@@ -129,7 +132,7 @@ def job_of_operations(
     for one in whole:
         log.add(rows[ranks.of[one.process]], one)
     notes = [NOTE_NO_ITERATIONS]
-    startless = whole.startless
+    startless = sum(one.start_ns == UNKNOWN for one in whole)
     if startless:
         notes.append(NOTE_NO_STARTS.format(count=startless, all=len(whole)))
     if not ranks.is_known:
@@ -164,7 +167,8 @@ def _note_waits(
     sums = Counter[tuple[int, str]]()
     for one, own in waited_us.items():
         sender, receiver = ranks.of.get(one.process), members.get((one.member.communicator, one.peer))
-        names = (f"rank {sender} made them", f"rank {receiver} had room", f"the network took them from {sender} to {receiver}")
+        way = f"the network took them from {sender} to {receiver}"
+        names = (f"rank {sender} made them", f"rank {receiver} had room", way)
         sums.update({(at, name): us for at, (name, us) in enumerate(zip(names, own, strict=True))})
     parts = []
     for wait in range(3):

@@ -94,8 +94,8 @@ NOTE_NO_STEPS: Final = (
     "no ProfilerStep# annotation was found, so operators have no iteration: call profiler.step() in the training loop"
 )
 MARKS_APART: Final = (
-    "ProfilerStep# of the CPU, which do not tell the iterations of operators: their launches are not in the traces, and "
-    "operators run on after their step"
+    "ProfilerStep# of the CPU, which do not tell the iterations of operators: their launches are not in the traces, "
+    "and operators run on after their step"
 )
 NOTE_STREAMS: Final = (
     "the traces do not name process groups: each CUDA stream counts as one communicator of all ranks"
@@ -165,12 +165,14 @@ def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
         parts = _numbered_through(parts)
     return {
         rank: replace(
-            own[0], steps=[step for one in own for step in one.steps], calls=[call for one in own for call in one.calls],
+            own[0],
+            steps=[step for one in own for step in one.steps],
+            calls=[call for one in own for call in one.calls],
             groups=tuple(dict.fromkeys(group for one in own for group in one.groups)),
             skipped=dict(sum((Counter(one.skipped) for one in own), Counter[str]())),
         )
         for rank, own in parts.items()
-    }  # fmt: skip
+    }
 
 
 def _numbered_through(parts: Mapping[int, list[Capture]]) -> dict[int, list[Capture]]:
@@ -181,8 +183,8 @@ def _numbered_through(parts: Mapping[int, list[Capture]]) -> dict[int, list[Capt
     if len(set(counts.values())) > 1:
         least, most = min(counts, key=lambda rank: counts[rank]), max(counts, key=lambda rank: counts[rank])
         raise InputError(
-            f"steps must be there once; those of rank {repeating[0]} repeat, and rank {most} has {counts[most]} captures, "
-            f"rank {least} {counts[least]}, so nothing tells which belong together: import the captures of one time"
+            f"steps must be there once; those of rank {repeating[0]} repeat, and rank {most} has {counts[most]} "
+            f"captures, rank {least} {counts[least]}; nothing tells which belong together: import those of one time"
         )
     past = 0
     numbered: dict[int, list[Capture]] = {rank: [] for rank in parts}

@@ -226,9 +226,9 @@ class TraceParser:
         for event in events:
             arguments = event.get("args")
             number = arguments.get("correlation") if isinstance(arguments, dict) else None
-            if type(number) is int and number in needed and _is_time(event.get("ts")):
-                if str(event.get("cat")).lower() != "kernel":
-                    self._launches[number] = _to_ns(event["ts"]), _thread(event.get("tid"))
+            is_launch = str(event.get("cat")).lower() != "kernel" and _is_time(event.get("ts"))
+            if is_launch and type(number) is int and number in needed:
+                self._launches[number] = _to_ns(event["ts"]), _thread(event.get("tid"))
 
     # --- the capture ------------------------------------------------------------------------------------------------
 

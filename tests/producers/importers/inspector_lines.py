@@ -52,7 +52,8 @@ def marker(
     process: int, coll: int, p2p: int = 0, dropped: int = 0, comm: str = "0xab", size: int = 2, proxy: int = 0
 ) -> dict[str, Any]:
     """The line before the bare records of format 4.3."""
-    stats = {"coll_records": coll, "p2p_records": p2p, "proxy_records": proxy, "coll_dropped_since_last_dump": dropped}
+    records = {"coll_records": coll, "p2p_records": p2p, "proxy_records": proxy}
+    stats = {**records, "coll_dropped_since_last_dump": dropped}
     return {**context(process, comm, size, "v4.3"), "dump_stats": stats}
 
 

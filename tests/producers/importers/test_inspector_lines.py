@@ -123,15 +123,18 @@ def test_proxies_tell_what_sends_waited_for(tmp_path: Path) -> None:
     logs = []
     for rank in range(4):
         step = proxy_step((rank + 1) % 4, 50 if rank == 2 else 5, 3, 10)
-        whole = {"record_type": "proxy_op", "peer": (rank + 1) % 4, "direction": "send",
-                 "steps": [{"gpu_produce_us": 50 if rank == 2 else 5, "peer_credit_us": 3, "wire_us": 10}]}  # fmt: skip
+        own = {"gpu_produce_us": 50 if rank == 2 else 5, "peer_credit_us": 3, "wire_us": 10}
+        whole = {"record_type": "proxy_op", "peer": (rank + 1) % 4, "direction": "send", "steps": [own]}
         first = lines(marker(rank, 1, size=4, proxy=2), collective(1, 9), step, {"proxy_trace": whole}, step)
         logs.append(first)
     job, _ = imported(tmp_path, *logs)
     assert job.skipped == {"records of proxies without communicator or peer": 4}  # more than their marker counted
     assert "by the proxies' clocks chunks waited most until rank 2 made them (0.1 ms of 0.13 ms)" in job.notes
-    job, _ = imported(tmp_path / "alike", *(lines(marker(rank, 1, size=4, proxy=1), collective(1, 9),
-                                                  proxy_step((rank + 1) % 4, 5, 3, 9)) for rank in range(4)))  # fmt: skip
+    alike = [
+        lines(marker(rank, 1, size=4, proxy=1), collective(1, 9), proxy_step((rank + 1) % 4, 5, 3, 9))
+        for rank in range(4)
+    ]
+    job, _ = imported(tmp_path / "alike", *alike)
     assert "by the proxies' clocks no rank and no way stands out in what sends waited for" in job.notes
 
 

@@ -157,7 +157,7 @@ def test_ends_of_a_send_are_ranks_of_the_group(tmp_path: Path) -> None:
         ("", "must be a JSON object with a list 'traceEvents', or a list of events; got none"),
         ('{"traceEvents": []}', "traces must hold collectives: .*; got none of them"),
         (
-            '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "nccl_AllReduce", "ts": 1, "dur": 1, "args": {}}]}',
+            '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclAllGather", "ts": 1, "dur": 1, "args": {}}]}',
             "distributedInfo.rank must be a rank, or the file's name end in one",
         ),
         ('{"traceEvents": [], "distributedInfo": {"rank": 0}}', "traces must hold collectives"),
@@ -228,7 +228,8 @@ def test_collectives_are_told_by_arguments_and_then_by_name(
     one, other = kernel(1, 2, 1, **arguments) | {"name": name}, kernel(4, 2, 2, **NAMED)
     trace_file(tmp_path / "in", 0, [step(0, 0, 9), one, other])
     columns = imported(tmp_path / "in", tmp_path).commops[0].columns
-    assert [OPERATORS[code] for code in columns["operator"].tolist()] == [*([operator] * bool(operator)), "all_reduce"]
+    found = [OPERATORS[code] for code in columns["operator"].tolist()]
+    assert found == [name for name in (operator, "all_reduce") if name]
 
 
 def test_categories_and_arguments_of_old_releases_are_known(tmp_path: Path) -> None:
@@ -314,7 +315,8 @@ def test_several_traces_of_a_rank_are_copies_or_parts_or_refused(tmp_path: Path)
         capture("c", rank, 0, 5)
         folder.mkdir(exist_ok=True)
         (tmp_path / "a" / f"rank-{rank}.json.gz").rename(folder / f"rank-{rank}_a.json.gz")
-        (folder / f"rank-{rank}_a.json").write_bytes(gzip.decompress((folder / f"rank-{rank}_a.json.gz").read_bytes()))
+        whole = gzip.decompress((folder / f"rank-{rank}_a.json.gz").read_bytes())
+        (folder / f"rank-{rank}_a.json").write_bytes(whole)
     job = import_trace("kineto", folder, tmp_path / "out")
     assert [one.reason for one in job.left_out] == [f"a copy of {folder}/rank-{rank}_a.json" for rank in (0, 1)]
     for rank in (0, 1):
@@ -323,7 +325,7 @@ def test_several_traces_of_a_rank_are_copies_or_parts_or_refused(tmp_path: Path)
     # One number lies between: nothing tells what happened there
     assert trace.commops[1].columns["iteration"].tolist() == [0, 1, 2, 4, 5, 6]
     (folder / "rank-0_b.json.gz").unlink()
-    with pytest.raises(InputError, match="steps must be there once; those of rank 1 repeat, and rank 1 has 2 captures"):
+    with pytest.raises(InputError, match="once; those of rank 1 repeat, and rank 1 has 2 captures"):
         import_trace("kineto", folder, tmp_path / "out")
     (tmp_path / "c" / "rank-1.json.gz").rename(folder / "rank-1_c.json.gz")
     with pytest.raises(InputError, match="got two processes that call themselves rank 1 at the same time"):

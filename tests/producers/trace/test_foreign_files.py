@@ -48,7 +48,7 @@ def test_nothing_is_made_of_what_is_not_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "tool"),
     [
-        (b'[{"name": "AllReduce", "cat": "COLL", "ph": "b", "args": {"CommHash": 7}}]', "NCCL's example profiler plugin"),
+        (b'[{"name": "AllReduce", "cat": "COLL", "ph": "b", "args": {"CommHash": 7}}]', "NCCL's example"),
         (b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}', "rocprofv3"),
         (b'{"schema": "1.0.1", "nodes": [{"name": "[pytorch|profiler|execution_trace|thread]"}]}', "PyTorch"),
         (b'[{"name": "aten::add", "ph": "X", "pid": "CPU functions"}]', "torch.autograd.profiler"),
@@ -56,7 +56,7 @@ def test_nothing_is_made_of_what_is_not_known(tmp_path: Path) -> None:
         (b"SQLite format 3\0rest", "Nsight Systems"),
     ],
 )
-def test_files_of_tools_that_are_not_read_are_refused_by_their_name(tmp_path: Path, content: bytes, tool: str) -> None:
+def test_files_of_other_tools_are_refused_by_their_name(tmp_path: Path, content: bytes, tool: str) -> None:
     (tmp_path / "trace").write_bytes(content)
     with pytest.raises(InputError, match=tool):
         kind_of_file(tmp_path / "trace")
