@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
@@ -23,6 +23,8 @@ _MOST: Final = 1e6  # a score stays finite
 
 class _Rule(Protocol):
     """A rule with its memory, a dataclass of numbers and arrays; one step is loss, gradient norm and update RMS."""
+
+    def __init__(self, **memory: Any) -> None: ...
 
     def score(self, step: Floats) -> float:
         """Return 1 or more for an alarm, NaN while there is no opinion."""
@@ -171,7 +173,7 @@ class TuBerlin:
         self.count, self.norm, self.rms = self.count + 1, float(step[1]), float(step[2])
 
 
-RULES: Final[Mapping[str, Callable[..., _Rule]]] = {
+RULES: Final[Mapping[str, type[_Rule]]] = {
     "megatron": Megatron,
     "llm_foundry": LlmFoundry,
     "olmo": Olmo,
@@ -230,19 +232,25 @@ class PublishedRule:
 
     def state(self) -> dict[str, Any]:
         """Return the rule's memory."""
-        return asdict(self._memory)  # type: ignore[call-overload, no-any-return]
+        return vars(self._memory).copy()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self._memory = RULES[self.rule](**state)
 
 
+_MIDDLES: Final[Mapping[str, Callable[[Floats], float]]] = {
+    "loss": lambda known: float(known.mean()),
+    "grad_norm": lambda known: float(np.median(known)),
+    "update_rms": lambda known: float(np.median(known)),
+}
+
+
 def _step_of(frame: Frame) -> Floats:
     """Return loss, norm and RMS of the job's step; NaN: not known."""
-    step = np.full(3, np.nan)
-    for place, (name, middle) in enumerate((("loss", np.mean), ("grad_norm", np.median), ("update_rms", np.median))):
-        values = frame[name]
-        known = values[~np.isnan(values)]
+    step = np.full(len(_MIDDLES), np.nan)
+    for place, (name, middle) in enumerate(_MIDDLES.items()):
+        known = frame[name][~np.isnan(frame[name])]
         if len(known):
             step[place] = np.inf if np.isinf(known).any() else middle(known)
     return step
