@@ -211,7 +211,7 @@ _FEW: Final = 2  # rows that are shown as records however few lines a terminal h
 
 # Letters of a text that stand in a table which is too wide for the terminal; `…` stands for the others
 _LONGEST: Final = 32
-_WHOLE_FROM: Final = 1e7  # from here on 7 digits would round a number of seconds or bytes that is whole
+_LONG_NUMBER: Final = 14  # letters of a number from which on it is shown with 7 digits
 
 _NARROWEST: Final = 20  # letters of a value that stand on a line at least, however long the names of the columns are
 
@@ -320,7 +320,7 @@ def _text(value: Any, unit: str) -> str:
         return utc.replace(tzinfo=None).isoformat(" ", unit) + "Z"
     if isinstance(value, list | tuple):
         return f"[{', '.join(_text(one, unit) for one in value)}]"
-    if isinstance(value, float) and abs(value) < _WHOLE_FROM:  # a Float32 of 1.53 comes as 1.5299999713897705
+    if isinstance(value, float) and len(str(value)) > _LONG_NUMBER:  # a Float32 of 1.53 comes as 1.5299999713897705
         return f"{value:.7g}"
     return printable_lines(value)
 

@@ -225,7 +225,6 @@ class Judgements:
 
     job: str
     announcements: Sequence[Announcement] = ()  # ranks announced since the last call
-    ends: Sequence[AttemptEnd] = ()
     iterations: Sequence[JudgedIteration] = ()  # judged iterations
     # Columns, one row per rank and iteration: ``attempt, iteration, rank`` (int64), ``start_ns`` (int64),
     # ``elapsed_ns, work_ns`` (float64; work: the rank's gaps summed), ``operators, late_rows`` (int64), ``score``
@@ -253,3 +252,4 @@ class Judgements:
     # `detectors.nics.pattern_distances` says
     patterns: Columns = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()  # revisions of verdicts
+    ends: Sequence[AttemptEnd] = ()
