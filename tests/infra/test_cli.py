@@ -44,6 +44,16 @@ def test_without_a_command_it_helps(run: Run) -> None:
     assert "names it." in out
 
 
+def test_every_command_stands_in_one_group_and_daily_ones_come_first(run: Run) -> None:
+    named = [name for names in cli.GROUPS.values() for name in names]
+    known = [one.name or str(getattr(one.callback, "__name__", "")) for one in cli.app.registered_commands]
+    assert sorted(named) == sorted([*known, *(str(one.name) for one in cli.app.registered_groups)])
+    out = run("--help")[1]
+    places = [out.index(f"\n{title}:\n") for title in cli.GROUPS]
+    assert places == sorted(places)
+    assert places[0] < out.index("\n  demo ") < out.index("\n  doctor ") < places[1]
+
+
 def test_the_version_is_the_distributions(run: Run) -> None:
     assert run("--version")[1].startswith("irregulars 0.")
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests import warm
@@ -47,7 +48,7 @@ class Up:
     """``irregulars up``, whose broker, database and worker the other commands use."""
 
     def __init__(self, directory: Path, *settings: str) -> None:
-        self.directory = directory
+        self.directory, self.console_link = directory, ""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         environment = {**os.environ, "TMPDIR": str(directory)}
         self.process = subprocess.Popen(
@@ -69,6 +70,7 @@ class Up:
             lines.append(line)
             if "Ctrl-C stops" in line:
                 (named,) = (one for one in lines if "IRREGULARS_CONFIG=" in one)
+                self.console_link = next(one for one in lines if one.startswith("console ")).split()[1]
                 return Path(named.partition("IRREGULARS_CONFIG=")[2].strip())
         pytest.fail(self.process.communicate()[1])
 
@@ -104,6 +106,15 @@ def test_a_replayed_job_has_the_verdicts_of_analyze(terminal: Terminal, replayed
     analysed = json.loads(terminal.output("analyze", str(RECORDINGS / "gloo-slow-nic"), "--json"))
     newest = {alert["verdict_id"]: alert for alert in replayed}
     assert {v["verdict_id"]: v["kind"] for v in analysed["verdicts"]} == {i: a["kind"] for i, a in newest.items()}
+
+
+def test_the_console_that_up_started_lets_its_link_in(up: Up, terminal: Terminal) -> None:
+    url, _, token = up.console_link.partition("/login#")
+    waiting = httpx.HTTPTransport(retries=8)  # it is up a little later
+    with httpx.Client(base_url=url, transport=waiting, timeout=60) as client:
+        assert client.get("/healthz").status_code == 200
+        assert client.post("/login", data={"token": token, "name": "ann"}).status_code == 303
+        assert client.get("/").status_code == 200
 
 
 def test_people_read_one_line_an_alert(terminal: Terminal, replayed: list[dict[str, object]]) -> None:

@@ -44,6 +44,12 @@ def test_a_mute_has_an_id_a_reason_in_one_line_and_somebody_who_says_so() -> Non
     assert "@" in mute.who
 
 
+def test_a_mute_of_a_kind_that_no_verdict_has_is_refused() -> None:
+    with pytest.raises(InputError, match=r"kind must be, or match, one of slow_rank, .*; got 'slow_nick'"):
+        new_mute((NOW, NOW + S), "why", "ann", kind="slow_nick")
+    assert new_mute((NOW, NOW + S), "why", "ann", kind="slow_*").kind == "slow_*"
+
+
 def test_a_mute_of_everything_is_refused() -> None:
     with pytest.raises(InputError, match="must name a host, a job, a device or a kind"):
         new_mute((NOW, NOW + S), "why", "ann")

@@ -1,0 +1,54 @@
+"""The first page's values, put together from answers: arrays in, lines out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from irregulars.infra.console.jobs import Now, now_of
+from irregulars.sinks.investigations import Answer
+
+NOW_S = 1_800_000_000.0
+COLUMNS = ("job", "attempt", "last_seen_at", "open_verdicts", "severity", "end_reason")
+
+
+def now(*jobs: tuple[str, float, int, str | None]) -> Now:
+    """Jobs by name, age of the newest iteration in s, open verdicts, and why they ended."""
+    rows: list[tuple[Any, ...]] = [
+        (job, 1, datetime.fromtimestamp(NOW_S - age_s, UTC), count, "page" if count else None, reason)
+        for job, age_s, count, reason in jobs
+    ]
+    return now_of(Answer(COLUMNS, tuple(rows)), Answer(("job", "severity"), ()), {}, NOW_S, silence_s=600.0)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "reason", "state"),
+    [
+        (5, None, "running"),
+        (90, None, "late"),
+        (900, None, "silent"),
+        (5, "finished", "ended"),
+        (900, "stopped", "ended"),
+    ],
+)
+def test_a_job_that_ended_is_told_from_one_that_is_cut_off(age_s: float, reason: str | None, state: str) -> None:
+    [line] = now(("a", age_s, 0, reason)).jobs
+    assert line.state == state
+
+
+def test_only_jobs_that_run_are_heard_and_without_one_nothing_is_a_good_sign() -> None:
+    page = now(("a", 5, 0, None), ("b", 90, 0, None), ("c", 900, 0, None), ("d", 5, 0, "finished"))
+    assert page.in_short == "0 open incidents, 2 jobs heard, 1 late"
+    assert [one.row["job"] for one in page.heard] == ["a", "b"]
+    assert [[one.row["job"] for one in page.over(state)] for state in ("silent", "ended")] == [["c"], ["d"]]
+    assert page.is_any_heard
+    assert not now(("c", 900, 0, None), ("d", 5, 0, "finished")).is_any_heard
+    assert not now().is_any_heard
+
+
+def test_what_is_open_stays_in_sight_though_its_job_is_over() -> None:
+    page = now(("hung", 900, 1, None))
+    assert [one.row["job"] for one in page.heard] == ["hung"]
+    assert page.over("silent") == []
