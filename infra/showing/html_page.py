@@ -126,8 +126,8 @@ def _rect(x: float, y: float, width: float, height: float, kind: str, title: str
 def times_chart(iterations: Sequence[Iteration], unended: int | None = None) -> str:
     """Draw a bar for each iteration (of very many, for the longest of some), irregular ones marked.
 
-    The scale ends at three times the longest irregular or the usual time: a first iteration that compiled would leave no
-    room for the others. `unended`: an iteration that never ended; its bar is as tall as the chart.
+    The scale ends at three times the longest irregular or the usual time: a first iteration that compiled would leave
+    no room for the others. `unended`: an iteration that never ended; its bar is as tall as the chart.
     """
     height = 132.0
     each = max(1, -(-len(iterations) // _MOST_BARS))

@@ -73,7 +73,7 @@ def test_the_page_s_table_of_metrics_is_that_of_the_code() -> None:
 
 def test_label_values_are_few_whatever_jobs_are_called() -> None:
     assert {label for one in observed_metrics() for sample in one.samples for label in sample.labels} == {
-        "by", "event", "group", "hop", "kind", "le", "partition", "topic", "version"
+        "by", "event", "group", "hop", "kind", "le", "partition", "severity", "topic", "version"
     }  # fmt: skip
 
 
