@@ -54,7 +54,7 @@ def excess_pauses(now: PauseTimes, usual: Sequence[PauseTimes]) -> tuple[ExcessP
     # Who works more waits more where processors are few: of its waiting counts what its usual work would wait.
     usual_run_ns = np.where(before_ns[:, _RAN] > 0, before_ns[:, _RAN], lower_median(table[:, _RAN]))
     is_known = usual_run_ns > 0
-    table[is_known, _WAITED] /= np.maximum(table[is_known, _RAN] / usual_run_ns[is_known], 1.0)
+    table[is_known, _WAITED] /= np.maximum(table[is_known, _RAN] / (BLAME.same_work * usual_run_ns[is_known]), 1.0)
     table -= before_ns
     peers_ns = np.array([lower_median(column) for column in table.T])
     excess_ns = table - np.maximum(peers_ns, 0.0)

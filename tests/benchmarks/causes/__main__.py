@@ -23,6 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from irregulars.infra.runs.child_process import free_port
+from irregulars.messages.judgements import Verdict
+from irregulars.producers.torch_hook.trace_parts import assemble
+from irregulars.sinks.advice import plan_of
+from irregulars.validation import checked
 from tests.benchmarks.causes.trials import KINDS, LAYERS, WRITTEN_BYTES_PER_S, Trial, clean, draw
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -133,6 +137,8 @@ def busy() -> Iterator[None]:
 
 def analyzed(directory: Path) -> dict[str, Any]:
     """Return what `analyze` finds."""
+    if not (directory / "job.json").exists():  # the ranks had ended before the last of them was done with it
+        assemble(directory)
     command = [sys.executable, "-m", "irregulars", "analyze", str(directory), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -160,8 +166,10 @@ def tell(results: Sequence[tuple[Trial, dict[str, Any]]]) -> None:
         counts["cause right"] += one["cause"] is not None and one["cause"] == true_cause
         counts["cause wrong"] += one["cause"] not in (None, true_cause)
         counts["layer right"] += one["layer"] == LAYERS[trial.kind]
-        advises = "cordon" in found["next_steps"].get(one["verdict_id"], "") if "next_steps" in found else False
-        counts["cordon for software or data"] += advises and one["layer"] in ("software", "data")
+        actions = set(plan_of(checked(one, Verdict, "")).actions)
+        counts["drained for software or data"] += bool(actions & {"cordon", "drain"}) and (
+            LAYERS[trial.kind] in ("software", "data")
+        )
         print(f"{trial.name}: {_short(one)}")
     print(dict(counts))
 

@@ -15,6 +15,7 @@ from irregulars.producers.torch_hook import host_waits
 from irregulars.producers.torch_hook.iterations import Iterations
 from irregulars.producers.torch_hook.pauses import SOURCES, Pauses
 
+
 class _BaseDataLoaderIter:
     """As torch's, whose module is not loaded here; it takes no time."""
 
