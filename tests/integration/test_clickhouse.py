@@ -709,6 +709,7 @@ def ttl_of(settings: DatabaseSettings, table: str) -> str:
         "behaviour_patterns",
         "rank_iterations",
         "audits",
+        "pauses",
         "detector_scores",
         "bandwidth",
         "gpu_health",

@@ -692,4 +692,4 @@ def test_tables_that_python_fills_are_all_in_the_recordings() -> None:
     filled = {
         name for recording in RECORDED for name, table in rows_of_recording(recording).items() if table.num_rows
     }
-    assert set(TABLES) - filled <= {"gpu_health", "events", "feedback", "detector_scores", "audits"}
+    assert set(TABLES) - filled <= {"gpu_health", "events", "feedback", "detector_scores", "audits", "pauses"}
