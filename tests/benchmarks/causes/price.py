@@ -27,7 +27,7 @@ STEPS, ROUNDS, COLLECTIONS = 2000, 9, 2
 
 
 def step_us(pauses: Pauses | None) -> float:
-    """Return what a step takes, µs of processor time; its rows are taken outside of it, by another thread in a job."""
+    """Return how long a step takes, µs of processor time; in a job another thread takes the rows."""
     iterations = Iterations(by_steps=False, pauses=pauses)
     batches = _BaseDataLoaderIter()
     began_ns = time.thread_time_ns()
