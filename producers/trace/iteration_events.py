@@ -41,7 +41,7 @@ def check_pauses(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     })  # fmt: skip
 
 
-def _rows(check: Check, job: JobFile, iteration: np.ndarray, own: Mapping[str, np.ndarray]) -> tuple[Rows, Rejected]:
+def _rows(check: Check, job: JobFile, iteration: np.ndarray, own: dict[str, np.ndarray]) -> tuple[Rows, Rejected]:
     rank = check.integers("rank", Bound(0, job.world_size - 1))
     columns = no_numerics(len(rank)) | {
         "iteration": iteration,
