@@ -3,7 +3,8 @@
 -- description: Devices that several verdicts accuse with a probability that suffices, over all jobs, those in most
 --     verdicts first. A device that comes back in several jobs is broken; one that comes back in a single job may be
 --     what that job asks of it. What the device itself reported in these days stands beside it, and recent tells who is
---     likely to fail again: verdicts and reports, of which those of a week ago count half. Devices without a host's or a switch's name are left out: nobody can tell them apart.
+--     likely to fail again: verdicts and reports, of which those of a week ago count half. Devices without a host's or a
+--     switch's name are left out: nobody can tell them apart.
 -- empty: No device was accused that often in these days: what was repaired stayed well.
 -- parameter: days UInt32 = 30 | verdicts seen in so many days before now
 -- parameter: at_least UInt32 = 2 | verdicts against a device

@@ -90,6 +90,15 @@ def test_hosts_may_be_told(run: Run, logs: Path, tmp_path: Path) -> None:
     assert [ranks[rank]["host"] for rank in ("0", "1")] == ["node-3", "node-4"]
 
 
+def test_a_fabric_may_be_told(run: Run, logs: Path, tmp_path: Path) -> None:
+    (tmp_path / "topology.conf").write_text("SwitchName=leaf-1 Nodes=node-[0-9]\nSwitchName=spine-1 Switches=leaf-1\n")
+    told = ("--host", "node-7=1", "--fabric", str(tmp_path / "topology.conf"))
+    assert run("import", "nccl-inspector", str(logs), "out", *told)[0] == 0
+    job = json.loads((tmp_path / "out" / "job.json").read_text())
+    assert job["ranks"]["1"]["switch"] == "leaf-1"
+    assert job["fabric"] == {"leaf-1": ["spine-1"]}
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [(("node-3",), "host must be HOST=RANKS, as node-1=8-15"), (("a=0-3", "b=3"), "host of rank 3 must be one")],
