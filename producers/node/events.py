@@ -70,10 +70,10 @@ class NodeEvents:
             for kind, code, detail in self._links.look(name):
                 found.append((owner, self._event(owner, kind, name, code, detail, self._now_ns())))
         for local_rank, message in self._error_files.take() if self._error_files is not None else ():
-            owner = self._roster.users.get(f"gpu{local_rank}")
-            if owner is not None:
-                device = f"gpu{local_rank}"
-                found.append((owner, self._event(owner, "process_exit", device, None, message, self._now_ns())))
+            device = f"gpu{local_rank}"
+            if device in self._roster.users:
+                user = self._roster.users[device]
+                found.append((user, self._event(user, "process_exit", device, None, message, self._now_ns())))
         return found
 
     def of_health(self, samples: Iterable[HealthSample]) -> Iterator[Event]:

@@ -38,7 +38,7 @@ _KINDS: Final = {
     "iterations": "rank int, iteration int, start_ns time, elapsed_ns int, phase text??, loss float??,"
                   "grad_norm float??, tokens int??, local_grad_norm float??, update_rms float??, not_finite int??,"
                   "parameters_checksum time??",
-    "events": "time_ns time, host text?, rank int??, device text??, kind text, code time??, detail text??",
+    "events": "time_ns time, host text?, rank int??, device text??, kind text, code int??, detail text??",
     "audits": "rank int, iteration int, of_rank int, checksum time",
     "pauses": "rank int, cause text, start_ns time, elapsed_ns int, iteration int??, detail text??",
 }  # fmt: skip
