@@ -91,7 +91,9 @@ def test_hosts_may_be_told(run: Run, logs: Path, tmp_path: Path) -> None:
 
 
 def test_a_fabric_may_be_told(run: Run, logs: Path, tmp_path: Path) -> None:
-    (tmp_path / "topology.conf").write_text("SwitchName=leaf-1 Nodes=node-[0-9]\nSwitchName=spine-1 Switches=leaf-1\n")
+    (tmp_path / "topology.conf").write_text(
+        "SwitchName=leaf-1 Nodes=node-[0-9]\nSwitchName=spine-1 Switches=leaf-1\n"
+    )
     told = ("--host", "node-7=1", "--fabric", str(tmp_path / "topology.conf"))
     assert run("import", "nccl-inspector", str(logs), "out", *told)[0] == 0
     job = json.loads((tmp_path / "out" / "job.json").read_text())
