@@ -62,11 +62,15 @@ def rename_devices(recording: Recording, random: np.random.Generator) -> Changed
     """Hosts, NICs and switches have other names, which sort in another order."""
     places = recording.job.places
     hosts = _new_names("h", (place.host for place in places.values()), random)
-    switches = _new_names("s", (place.switch for place in places.values()), random)
+    uppers = (upper for above in recording.job.fabric.values() for upper in above)
+    known = (*(place.switch for place in places.values()), *recording.job.fabric, *uppers)
+    switches = _new_names("s", known, random)
     nics = _new_names("n", (*(place.nic for place in places.values()), *recording.devices), random)
     renamed = {rank: _renamed_place(place, hosts, nics, switches) for rank, place in places.items()}
     devices = tuple(nics[name] for name in recording.devices)
-    return Changed(replace(recording, job=replace(recording.job, places=renamed), devices=devices))
+    fabric = {switches[one]: tuple(switches[upper] for upper in above) for one, above in recording.job.fabric.items()}
+    job = replace(recording.job, places=renamed, fabric=fabric)
+    return Changed(replace(recording, job=job, devices=devices))
 
 
 def _renamed_place(
