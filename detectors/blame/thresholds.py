@@ -76,8 +76,8 @@ class BlameThresholds:
         "recalled: TraceML's straggler_cause_coverage_min; the rest may be another cause")  # fmt: skip
 
     same_work: float = threshold(2.0, "times the usual processor time",
-        "A rank that runs up to this long does its usual work; of one that runs longer, waiting for a processor counts "
-        "in proportion.",
+        "A rank that runs up to this long does its usual work; of one that runs longer, waiting for a processor "
+        "counts in proportion.",
         "chosen: two threads that share a core each run at about half of its speed")  # fmt: skip
 
     # --- ranks of one host that are last in turn (`work_causes.py`) -------------------------------------------------

@@ -274,9 +274,7 @@ def _elapsed(one: Mapping[str, Any], start_ns: int, has_states: bool) -> float:
     return float(end_ns - start_ns) if UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns else ENDED_NS
 
 
-def _standing(
-    status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]
-) -> Iterator[Entry]:
+def _standing(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]) -> Iterator[Entry]:
     """Yield the collectives in which a rank stands by the status alone: of groups without entries."""
     completed = _completed(status, rows, groups)
     with_entries = {_name_of_group(one) for one in rows}

@@ -29,7 +29,7 @@ from irregulars.messages.records import UNKNOWN, Batch
 from irregulars.producers.importers.clog_job import LiveClog
 from irregulars.producers.importers.flight_recorder import job_of_dumps
 from irregulars.producers.importers.imported import ImportedJob
-from irregulars.producers.importers.importing import read_kineto, read_dump_file, traces_among
+from irregulars.producers.importers.importing import read_dump_file, read_kineto, traces_among
 from irregulars.producers.importers.inspector_job import LiveLog
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order, event_times_ns, take_rows

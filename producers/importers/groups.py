@@ -23,7 +23,8 @@ _MOST_TENSORS: Final = 10_000
 _MOST_DIMENSIONS: Final = 64
 # In this order: the first that a name contains. A barrier may be an all_reduce inside, a SendRecv is neither.
 _SPELLINGS: Final = (
-    ("barrier", "barrier"), ("sendrecv", None), ("devicereduce", "all_reduce"), ("reducescatter", "reduce_scatter"), ("allgather", "all_gather"),
+    ("barrier", "barrier"), ("sendrecv", None), ("devicereduce", "all_reduce"),
+    ("reducescatter", "reduce_scatter"), ("allgather", "all_gather"),
     ("alltoall", "all_to_all"), ("all2all", "all_to_all"), ("allreduce", "all_reduce"), ("broadcast", "broadcast"),
     ("bcast", "broadcast"), ("scatter", "scatter"), ("gather", "gather"), ("reduce", "reduce"), ("send", "send"),
     ("recv", "recv"),
