@@ -310,7 +310,7 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     """Say that no rank stands in a collective, and which was the last; None where one does, or there was none."""
     columns, _ = job_columns(trace)
     rows = np.flatnonzero(~np.isin(columns["operator"], P2P))
-    # Dumps of a standstill count as one iteration that nothing times; a profile does not end because a job stands still.
+    # Dumps of a standstill count as one iteration that nothing times; profiles do not end because a job stands still.
     is_one = not trace.iterations and any((b.columns["iteration"] != UNKNOWN).any() for b in trace.commops.values())
     is_profile = (columns["elapsed_ns"] > 0).any() and (columns["start_ns"] != UNKNOWN).any() and not is_one
     if np.isnan(columns["elapsed_ns"]).any() or len(rows) == 0 or is_profile:
