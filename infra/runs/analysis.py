@@ -266,15 +266,15 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
     """Return why a trace without a verdict could not be judged, as a clause that follows "because"; None: it was."""
     if not iterations:
         if trace.commops:
-            unknown = "no iterations are marked, and its operators show no period that would tell them"
-            return _why_nobody_waits(trace) or unknown
+            return "no iterations are marked, and its operators show no period that would tell them"
         if trace.bandwidth:
             return "there are no operators, and no iterations are known"
-        if trace.world_size > 1 and len(trace.announcements) == trace.world_size:
+        # An answer of RAS in which all is well; other recordings of nothing have a clock, or other sources
+        if trace.clock == "per_host" and len(trace.announcements) == trace.world_size > 1:
             alike = f"all {trace.world_size} are alike"
             return f"no rank waits for another one, as far as this tells: {alike}. {_LOOK_OUTSIDE}"
         return "there are neither operators nor iterations in it"
-    if len(iterations) == 1 and trace.commops:
+    if len(iterations) == 1 and trace.commops and not trace.iterations:  # dumps: all counts as one
         nobody = _why_nobody_waits(trace)
         if nobody is not None:
             return nobody

@@ -63,7 +63,7 @@ def test_nobody_is_late_where_nobody_was_waited_for(run: Run, tmp_path: Path) ->
         (("kineto", "."), "must hold files to import; got an empty directory"),
         (("kineto", "/proc/self/mem"), "/proc/self/mem: must be complete and readable; got: "),
         (("nccl-inspector", "/etc/hostname"), "/etc/hostname: logs must hold coll_perf or p2p_perf records"),
-        (("clgo", "."), "nccl-ras, watchdog; got 'clgo'; did you mean clog?"),
+        (("clgo", "."), "clog, nccl-ras, watchdog; got 'clgo'; did you mean clog?"),
         (("clog", "/etc/hostname"), "/etc/hostname: line 1 must be V|1|base_timestamp=SECONDS.MILLISECONDS"),
         (("flight-recorder", "/etc/hostname"), "/etc/hostname: must be a complete pickle of plain data"),
     ],
