@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from irregulars.errors import InputError
-from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import OPERATOR_CODES, P2P, SEND, UNKNOWN, UNTOLD_CALLS
 from irregulars.producers.importers.groups import (
     ProcessGroup,
@@ -360,10 +359,12 @@ def job_of_dumps(
     known = {group for dump in by_rank.values() for group in dump.groups.values()}
     world_size = 1 + max(*by_rank, *(rank for group in known for rank in group.ranks), -1)
     communicators = communicators_of(known, world_size, is_whole=is_whole)
-    with_pairs = {d.groups[e.group] for d in by_rank.values() for e in d.entries if e.ends is not None}
-    called = {(d.groups[e.group], e.sequence): e.operator for d in by_rank.values() for e in d.entries
+    # Groups have thousands of ranks: they are looked up once for each dump, and not for each entry
+    ids = {rank: {name: communicators[group].id for name, group in d.groups.items()} for rank, d in by_rank.items()}
+    with_pairs = {ids[d.rank][e.group] for d in by_rank.values() for e in d.entries if e.ends is not None}
+    called = {(ids[d.rank][e.group], e.sequence): e.operator for d in by_rank.values() for e in d.entries
               if e.ends is None and e.operator != UNKNOWN_OPERATOR}  # fmt: skip
-    ranks = {rank: _rows(dump, communicators, with_pairs, called) for rank, dump in by_rank.items()}
+    ranks = {rank: _rows(dump, ids[rank], with_pairs, called) for rank, dump in by_rank.items()}
     for rank, until_ns in (dumped_ns or {}).items():
         # The iteration lasts while operators are issued; a rank that issued none enters it at its end.
         starts_ns = [entry.start_ns for entry in by_rank[rank].entries if UNKNOWN < entry.start_ns <= until_ns]
@@ -384,30 +385,29 @@ def job_of_dumps(
 
 
 def _rows(
-    dump: Dump,
-    communicators: Mapping[ProcessGroup, Communicator],
-    with_pairs: set[ProcessGroup],
-    called: Mapping[tuple[ProcessGroup, int], int],
+    dump: Dump, ids: Mapping[str, str], with_pairs: set[str], called: Mapping[tuple[str, int], int]
 ) -> RankRows:
-    """Return the rows of a dump; an operator that it does not name is the one that `called` has of other ranks."""
+    """Return the rows of a dump; an operator that it does not name is the one that `called` has of other ranks.
+
+    `ids`: communicators by the names of the dump's groups; `with_pairs`, `called` go by them.
+    """
     rows = RankRows()
+    own = {name for name, group in dump.groups.items() if dump.rank in group.ranks}
     seen: set[tuple[str, int]] = set()
     for entry, number in zip(dump.entries, _pair_numbers(dump.entries), strict=True):
-        group = dump.groups[entry.group]
-        if dump.rank not in group.ranks:
+        if entry.group not in own:
             rows.unusable += 1
             continue
         seen.add((entry.group, number))
         peer, times = UNKNOWN if entry.ends is None else entry.ends[entry.operator == SEND], entry[4:6]
-        operator = entry.operator if entry.operator != UNKNOWN_OPERATOR else called.get((group, number))
+        operator = entry.operator if entry.operator != UNKNOWN_OPERATOR else called.get((ids[entry.group], number))
         if operator is None:  # no rank tells, so that it is unknown on all
             operator, number = _NAMELESS, UNTOLD_CALLS[number % len(UNTOLD_CALLS)]
-        rows.add(communicators[group].id, operator, number, peer, *times, entry.size_bytes, ITERATION)
+        rows.add(ids[entry.group], operator, number, peer, *times, entry.size_bytes, ITERATION)
     for name, last in dump.completed.items():
-        group = dump.groups[name]
-        operator = called.get((group, last))
-        if operator is not None and group not in with_pairs and (name, last) not in seen and dump.rank in group.ranks:
-            rows.add(communicators[group].id, operator, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
+        operator = called.get((ids[name], last))
+        if operator is not None and ids[name] not in with_pairs and (name, last) not in seen and name in own:
+            rows.add(ids[name], operator, last, elapsed_ns=ENDED_NS, iteration=ITERATION)
     return rows
 
 
