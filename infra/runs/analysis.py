@@ -274,7 +274,7 @@ def why_unjudged(trace: Trace, iterations: Sequence[JudgedIteration]) -> str | N
             alike = f"all {trace.world_size} are alike"
             return f"no rank waits for another one, as far as this tells: {alike}. {_LOOK_OUTSIDE}"
         return "there are neither operators nor iterations in it"
-    if len(iterations) == 1 and trace.commops and not trace.iterations:  # dumps: all counts as one
+    if len(iterations) == 1 and trace.commops and not trace.iterations:  # dumps; profiles mark theirs
         nobody = _why_nobody_waits(trace)
         if nobody is not None:
             return nobody
@@ -310,10 +310,7 @@ def _why_nobody_waits(trace: Trace) -> str | None:
     """Say that no rank stands in a collective, and which was the last; None where one does, or there was none."""
     columns, _ = job_columns(trace)
     rows = np.flatnonzero(~np.isin(columns["operator"], P2P))
-    # Dumps of a standstill count as one iteration that nothing times; profiles do not end because a job stands still.
-    is_one = not trace.iterations and any((b.columns["iteration"] != UNKNOWN).any() for b in trace.commops.values())
-    is_profile = (columns["elapsed_ns"] > 0).any() and (columns["start_ns"] != UNKNOWN).any() and not is_one
-    if np.isnan(columns["elapsed_ns"]).any() or len(rows) == 0 or is_profile:
+    if np.isnan(columns["elapsed_ns"]).any() or len(rows) == 0:
         return None
     # On the communicator with most ranks: of those that have its newest call, and of those that do not
     names = list(dict.fromkeys(one.id for announced in trace.announcements for one in announced.communicators))
