@@ -461,8 +461,8 @@ def load_plain(value: bytes) -> Any:
             if opcode.name == "STOP":
                 return machine.result()
             machine.run(opcode.name, argument)
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, UnicodeError, EOFError,
-            pickle.UnpicklingError) as error:  # fmt: skip
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, UnicodeError,
+            EOFError, pickle.UnpicklingError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise InputError(f"must be a complete pickle of plain data; got: {reason}") from None
     raise InputError("must be a complete pickle of plain data; got no end")

@@ -65,7 +65,7 @@ def test_a_database_that_is_not_there_is_one_line(run: Run) -> None:
 def test_a_misspelt_directory_is_not_looked_for_in_the_database(run: Run) -> None:
     status, out, err = run("show", "./no-such-directory")
     assert (status, out) == (2, "")
-    assert "no-such-directory: must be a trace directory; got nothing" in err
+    assert "no-such-directory: must be a file or a directory of files; got nothing" in err
 
 
 def test_an_id_may_be_pasted_as_screens_and_logs_show_it() -> None:

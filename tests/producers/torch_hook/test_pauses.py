@@ -25,10 +25,12 @@ def fail(error: Exception) -> None:
 @pytest.fixture
 def pauses() -> Iterator[Pauses]:
     own = Pauses([one for one in SOURCES if one != "host"], fail)
+    gc.disable()  # nothing is collected but where a test says so
     own.start()
     own.take()  # the training thread is known from here on
     yield own
     own.stop()
+    gc.enable()
 
 
 def names(found: list[Pause]) -> list[str]:
