@@ -97,6 +97,9 @@ def _nothing_usable(source: Path, found: Gathered, left_out: list[LeftOut]) -> s
         more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
         reason = first.reason if str(source) in first.reason else f"{first.name}: {first.reason}"
         return reason + more if reason.startswith(str(source)) else f"{source}: {reason}{more}"
+    headless = next((one for one in found.unknown if one.name.startswith("commops.")), None)
+    if headless is not None:
+        return f"{headless.parent / 'job.json'}: must be there, it describes the job of {headless.name}; got none"
     got = f"{counted(len(found.unknown), 'file')} of no kind that is known" if found.unknown else "no file"
     return f"{source}: must hold {kinds}; got {got}"
 

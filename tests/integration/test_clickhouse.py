@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ROWS: Rows = {
-    **tables_of(made_up_job.judgements()),
+    **tables_of(made_up_job.over()),
     "bandwidth": table_of_samples([made_up_job.bandwidth(rank=3)]),
     "gpu_health": table_of_samples([made_up_job.gpu_health(rank=1, samples=30)]),
     "events": table_of_samples([made_up_job.events()]),
@@ -500,7 +500,9 @@ def test_irregular_iterations_are_those_and_name_their_verdict(filled: Client) -
 
 def test_blamed_shows_the_newest_revision_s_suspects(filled: Client) -> None:
     [row] = answer(filled, "blamed", job=made_up_job.JOB)
-    assert (row["device"], row["rank"], row["peer"], row["probability"]) == ("link", 1, 3, 0.89)
+    assert (row["device"], row["rank"], row["peer"], row["probability"]) == (
+        "link from eth0 on node-0 to node-1", 1, 3, 0.89,
+    )  # fmt: skip
     assert row["evidence"].startswith("recv on rank 3")
     assert (row["severity"], row["recovers_ratio"]) == ("ticket", 0.9)
 
@@ -525,7 +527,7 @@ def test_pages_stand_before_tickets_before_notes_and_open_ones_before_closed_one
 
 def test_time_lost_is_shared_out_by_probability(filled: Client) -> None:
     [row] = answer(filled, "time_lost_by_device", days=36_500)
-    assert (row["device"], row["ranks"]) == ("link", [1, 3])
+    assert (row["device"], row["device_kind"]) == ("link from eth0 on node-0 to node-1", "link")
     assert row["expected_lost_s"] == pytest.approx(1.2 * 0.89)
 
 

@@ -334,9 +334,9 @@ def two_jobs(database: GuardedDatabase) -> GuardedDatabase:
     sink = ClickHouseSink(database_settings(database.settings("writer")))
     sink.open()
     said = opinion_on(made_up_job.verdict(1), is_right=True, who="ann", note="", time_ns=made_up_job.START_NS)
-    sink.write(tables_of(made_up_job.judgements()))
+    sink.write(tables_of(made_up_job.over()))
     sink.write({"feedback": table_of_opinions([said])})
-    for samples in (made_up_job.bandwidth(), made_up_job.gpu_health()):
+    for samples in (made_up_job.bandwidth(), made_up_job.gpu_health(), made_up_job.events()):
         sink.write({samples.header.schema: table_of_samples([samples])})
     sink.close()
     client = connect(database_settings(database.settings("admin")))

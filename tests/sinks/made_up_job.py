@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from irregulars.messages.announcements import Announcement, Communicator
 from irregulars.messages.device_events import DeviceEvent, batch_of
-from irregulars.messages.judgements import Columns, JudgedIteration, Judgements, Suspect, Verdict
+from irregulars.messages.judgements import AttemptEnd, Columns, JudgedIteration, Judgements, Suspect, Verdict
 from irregulars.messages.reasons import Step
 from irregulars.messages.records import UNKNOWN, Batch, Header
 
@@ -35,6 +36,17 @@ def judgements() -> Judgements:
         patterns=patterns(),
         verdicts=[verdict(revision) for revision in (1, 2, 3)],
     )
+
+
+def over() -> Judgements:
+    """The same, with a row for each table: the job has said that it is over, and a rank collected garbage."""
+    pauses: Columns = {
+        "attempt": np.zeros(1, np.int64), "iteration": np.array([20]), "rank": np.array([1]),
+        "cause": np.array(["garbage_collection"], dtype=object), "start_ns": np.array([START_NS + 2_000_000_000]),
+        "elapsed_ns": np.array([12e6]),
+    }  # fmt: skip
+    end = AttemptEnd(JOB, 0, "finished", START_NS + ITERATIONS * 100_000_000)
+    return replace(judgements(), pauses=pauses, ends=(end,))
 
 
 def announcement(rank: int) -> Announcement:
