@@ -232,7 +232,8 @@ def closings(random: Random, odd: float) -> Iterator[Closing]:
             free_ns=[random.choice((UNKNOWN, T0 - 100, T0 + 500_000)) for _ in numbers],
             entry_ns=UNKNOWN, start_ns=[T0 + number for number in numbers], elapsed_ns=[10**6] * len(numbers),
             phase=[0] * len(numbers), tokens=[np.nan] * len(numbers),
-                numerics=[None] * len(numbers), audits=[()] * len(numbers), late_rows=0, lost_rows=0,
+            numerics=[None] * len(numbers), audits=[()] * len(numbers), pauses=[()] * len(numbers),
+            late_rows=0, lost_rows=0,
         )  # fmt: skip
 
 
@@ -307,7 +308,7 @@ def closings_of(cuts: list[Cut]) -> list[Closing]:
         Closing(
             attempt=1, rank=0, partition=0, wide=frozenset(), numbers=[0], cuts=cuts, free_ns=[UNKNOWN],
             entry_ns=UNKNOWN, start_ns=[T0], elapsed_ns=[100], phase=[0], tokens=[np.nan], numerics=[None],
-                audits=[()], late_rows=0, lost_rows=0,
+            audits=[()], pauses=[()], late_rows=0, lost_rows=0,
         )
     ]  # fmt: skip
 

@@ -12,13 +12,14 @@ GLOO = {"gloo-clean", "gloo-slow-rank", "gloo-slow-compute", "gloo-slow-nic", "g
 LIVE = "torch-slow-rank"
 BENCH = "bench"  # many more; tests/benchmarks/recordings has their tests
 NUMERICS = "numerics"  # tests/benchmarks/numerics/test_committed.py
+CAUSES = "causes"  # tests/infra/runs/test_causes.py
 GPU = "gpu"  # on NCCL; tests/producers/torch_hook/test_gpu_recordings.py
 
 
 def test_the_recordings_are_whole(recordings: Path) -> None:
     assert recordings == RECORDINGS
     found = {path.name for path in recordings.iterdir() if path.is_dir()}
-    assert found == GLOO | {LIVE, BENCH, GPU, NUMERICS}
+    assert found == GLOO | {LIVE, BENCH, CAUSES, GPU, NUMERICS}
     files = {"job.json", "label.json", "commops.parquet", "iterations.parquet"}
     assert {path.name for path in (recordings / LIVE).iterdir()} == files
     files |= {"bandwidth.parquet"}

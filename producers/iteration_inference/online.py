@@ -20,6 +20,7 @@ from irregulars.producers.iteration_inference.operators import (
     REDUCTIONS,
     TRAINING,
     Operators,
+    anchor_kinds,
     arrange_operators,
     split,
     split_kinds,
@@ -356,12 +357,3 @@ class OnlineInference:
         inference._newest = dict(state.newest)
         inference._tried_rows = state.tried_rows
         return inference
-
-
-def anchor_kinds(announcement: Announcement) -> dict[str, str]:
-    """Return the kind of each communicator of a rank, for anchors: one of all ranks is ``world``."""
-    world = announcement.world_size
-    return {
-        c.id: "world" if len(c.ranks) == world > 1 and c.kind == "unknown" else c.kind
-        for c in announcement.communicators
-    }

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from irregulars.messages.announcements import Announcement
 from irregulars.messages.records import OPERATOR_CODES, RECV, SEND, UNKNOWN
 
 Array = np.ndarray
@@ -140,3 +141,12 @@ def number_rows(*columns: Array) -> Array:
     number = np.empty(len(order), dtype=np.int64)
     number[order] = np.cumsum(is_first)
     return number
+
+
+def anchor_kinds(announcement: Announcement) -> dict[str, str]:
+    """Return the kind of each communicator of a rank, for anchors: one of all ranks is ``world``."""
+    world = announcement.world_size
+    return {
+        c.id: "world" if len(c.ranks) == world > 1 and c.kind == "unknown" else c.kind
+        for c in announcement.communicators
+    }

@@ -55,7 +55,7 @@ def has_marks(trace: Trace) -> bool:
 
 def job_columns(trace: Trace) -> tuple[dict[str, Array], list[str]]:
     """Join the operators of all ranks; communicators become codes of the whole job, whose kinds come second."""
-    from irregulars.producers.iteration_inference.online import anchor_kinds
+    from irregulars.producers.iteration_inference.operators import anchor_kinds
 
     kinds: dict[str, str] = {}
     for announcement in trace.announcements:

@@ -62,8 +62,8 @@ def test_the_version_is_the_distributions(run: Run) -> None:
     ("arguments", "message"),
     [
         (["no-such-command"], "irregulars: No such command 'no-such-command'. See: irregulars --help"),
-        (["analyze"], "Missing argument 'DIR'. See: irregulars analyze --help"),
-        (["analyze", "/nowhere"], "/nowhere: must be a trace directory; got nothing"),
+        (["analyze"], "Missing argument 'SRC'. See: irregulars analyze --help"),
+        (["analyze", "/nowhere"], "/nowhere: must be a file or a directory of files; got nothing"),
         (["analyze", "--delta", "1", "/nowhere"], "delta must be a number above 1; got 1.0 (flag for delta)"),
         (["--set", "delta", "settings"], "flag --set must be key=value; got 'delta'"),
         (["--set", "detla=2", "settings"], "got 'detla' (flag for detla); did you mean delta?"),

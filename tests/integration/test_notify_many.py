@@ -62,7 +62,7 @@ class Everybody:
 
     def __init__(self, bus: Bus, folder: Path, stack: ExitStack, **settings: Any) -> None:
         self._bus, self._said, key = bus, folder / "said.json", folder / "key"
-        self._events = f"{bus.topics.prefix}events"
+        self._events = f"{bus.topics.prefix}cloud-events"
         admin = AdminClient({"bootstrap.servers": bus.bootstrap})
         for future in admin.create_topics([NewTopic(self._events, 1, 1)]).values():
             future.result(30)

@@ -69,7 +69,7 @@ def hang(job: str, **changes: Any) -> Verdict:
         Verdict(
             f"{job}:0:{ITERATIONS - 1}:0", 1, "open", job, "hang", (ITERATIONS - 1, ITERATIONS), math.nan,
             SILENCE_S, "world", (gpu,), "rank 1 did not arrive", world_size=4, time_ns=NOW_NS - 2 * SILENCE_S * 10**9,
-            event="opened", severity="page",
+            event="opened", severity="page", layer="hardware",
         ),
         **changes,
     )  # fmt: skip
