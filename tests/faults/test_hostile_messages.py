@@ -76,10 +76,9 @@ def long_closing(pipeline: Pipeline) -> None:
     key = rank_key("lockstep", 0)
     announcement = Announcement("lockstep", 1, 0, 2, 2, (), sources=("iterations",))
     pipeline.bus.send("jobs", key, encode_announcement(announcement))
-    for first in range(0, ROWS_OF_A_CLOSING, 10_000):
+    for first in range(0, ROWS_OF_A_CLOSING, 5_000):
         rows = [
-            {"iteration": n, "start_ns": START_NS + n * MS, "elapsed_ns": MS - 1}
-            for n in range(first, first + 10_000)
+            {"iteration": n, "start_ns": START_NS + n * MS, "elapsed_ns": MS - 1} for n in range(first, first + 5_000)
         ]
         batch = iteration_batch(0, rows, rows_before=first)
         batch = replace(batch, header=replace(batch.header, watermark_ns=None))

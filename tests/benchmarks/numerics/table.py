@@ -23,7 +23,7 @@ from irregulars.detectors.plugins.published_rules import RULES
 from irregulars.dtypes import Floats
 from irregulars.infra.runs.analysis import analyze
 from irregulars.messages.judgements import Verdict
-from irregulars.messages.records import PHASE_UNKNOWN
+from irregulars.messages.records import PHASE_UNKNOWN, are_whole
 from irregulars.producers.trace.directory import Trace, read_trace
 
 OURS: Final = ("corruption", "loss_spike")
@@ -56,7 +56,7 @@ def series_of(trace: Trace) -> tuple[list[int], Floats, Floats, Floats]:
     values: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
     for batch in trace.iterations.values():
         own = batch.columns
-        is_step = np.isin(own["phase"], (0, PHASE_UNKNOWN)) & (own["audit_of_rank"] < 0)
+        is_step = np.isin(own["phase"], (0, PHASE_UNKNOWN)) & are_whole(own)
         names = ("loss", "grad_norm", "update_rms")
         for number, *row in zip(own["iteration"][is_step].tolist(), *(own[n][is_step].tolist() for n in names),
                                 strict=True):  # fmt: skip

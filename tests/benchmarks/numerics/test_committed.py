@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from irregulars.messages.records import PHASES, UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN, are_whole
 from irregulars.producers.trace.directory import Trace, read_trace
 from tests.benchmarks.numerics.faults import BEFORE, PLACES
 from tests.conftest import RECORDINGS
@@ -28,7 +28,7 @@ def label_of(directory: Path) -> dict[str, Any]:
 def columns_of(trace: Trace, name: str) -> np.ndarray:
     """A column of iterations, by rank and iteration."""
     rows = [trace.iterations[rank].columns for rank in range(RANKS)]
-    return np.array([own[name][own["audit_of_rank"] == UNKNOWN] for own in rows])
+    return np.array([own[name][are_whole(own)] for own in rows])
 
 
 def odd_votes(trace: Trace) -> dict[int, set[int]]:

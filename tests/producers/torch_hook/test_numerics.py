@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from irregulars.messages.records import PHASES, UNKNOWN
+from irregulars.messages.records import PHASES, UNKNOWN, are_whole
 from irregulars.producers.trace.directory import Trace, read_trace
 
 pytestmark = [
@@ -71,7 +71,7 @@ def figures(job: Job, name: str, first: int, past: int) -> np.ndarray:
     rows = []
     for rank in range(RANKS):
         columns = job.trace.iterations[rank].columns
-        numbers, is_own = columns["iteration"], columns["audit_of_rank"] == UNKNOWN
+        numbers, is_own = columns["iteration"], are_whole(columns)
         rows.append(columns[name][is_own & (numbers >= first) & (numbers < past)])
     return np.array(rows)
 
