@@ -69,7 +69,8 @@ def batch_of(schema: str) -> Batch:
         kind = np.dtype(field.type.to_pandas_dtype())
         is_float = kind.kind == "f" or field.name in ("elapsed_ns", "size_bytes", "tokens", "not_finite")
         columns[field.name] = np.arange(3, dtype=np.float64 if is_float else kind if kind.itemsize < 4 else np.int64)
-    for name, value in {"communicator": 0, "device": 0, "path": 0, "operator": 1, "phase": PHASE_UNKNOWN}.items():
+    names = dict.fromkeys(("communicator", "device", "host", "detail", "path"), 0)  # the header has one
+    for name, value in (names | {"operator": 1, "phase": PHASE_UNKNOWN}).items():
         if name in columns:
             columns[name] = np.full(3, value, columns[name].dtype)
     if "peer" in columns:
