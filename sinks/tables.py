@@ -245,12 +245,8 @@ def table_of_opinions(opinions: Sequence[Opinion]) -> pa.Table:
     return _rows("feedback", rows)
 
 
-SAMPLES: Final = (
-    "bandwidth",
-    "gpu_health",
-    "events",
-)  # topics whose batches become rows of the table of that name as they are
-
+SAMPLES: Final = ("bandwidth", "gpu_health", "events")
+"""Topics whose batches become rows of the table of that name as they are."""
 
 _NAMED: Final = frozenset({"device", "host", "detail"})
 

@@ -18,6 +18,7 @@ from irregulars.messages.bundles import Bundle
 from irregulars.messages.evidence_parts import encode_within_limit
 from irregulars.messages.records import Batch
 from irregulars.messages.threshold_changes import ThresholdChange, values_in_force
+from irregulars.sinks.tables import SAMPLES
 from irregulars.streams.faust_driver.block_fetcher import Record as Message
 from irregulars.streams.health.log_lines import log_over
 from irregulars.streams.health.monitor_faults import BROKEN, hear_start, is_broken
@@ -47,7 +48,6 @@ from irregulars.streams.stages.word_log import ReadWords, WordLog
 
 T = TypeVar("T")
 RANK_TOPICS: Final = ("jobs", "commops", "iterations", "bandwidth", "gpu_health", "events", "heartbeats")
-_SAMPLES: Final = ("bandwidth", "gpu_health", "events")
 _MOST_ROWS: Final = 1 << 17
 """Monitors are drained once so many rows have gone into them: longer rounds were measured to be slower."""
 _MOST_MESSAGES: Final = 512  # or so many messages: those of hosts are small, and a drain has its price for each rank
@@ -396,7 +396,7 @@ class RankStage(Stage[GroupMonitor]):
                 )
                 for batch, at in tracked.monitor.take_unannounced()
             ]  # fmt: skip
-            if topic in _SAMPLES:
+            if topic in SAMPLES:
                 batches = [record] if isinstance(record, Batch) else list(record.batches())
                 self._work(state).samples.append(Sample(topic, offset, batches))
         rows = len(record) if isinstance(record, Batch | Bundle) else 1
