@@ -27,7 +27,8 @@ from irregulars.producers.importers.importing import (
 )
 from irregulars.words import name_ranks
 
-_HANG_KINDS: Final = ("flight-recorder", "watchdog", "nccl-ras")
+_JOINED: Final = ("flight-recorder", "watchdog")  # kinds of which `read_hang` makes one job
+_HANG_KINDS: Final = (*_JOINED, "nccl-ras")
 _NAMED_LEFT_OUT: Final = 3  # files; more are counted
 _NOUNS: Final[Mapping[str, str]] = {
     "flight-recorder": "flight recorder dump", "watchdog": "training log", "nccl-ras": "RAS answer file",
@@ -77,9 +78,7 @@ def _read_all(found: Gathered, name: str) -> tuple[dict[str, ImportedJob], list[
     """Read all kinds; one that can't be read as a whole is left out if another one can."""
     jobs: dict[str, ImportedJob] = {}
     failed: list[LeftOut] = []
-    together: dict[str, list[Path]] = {
-        kind: found.files[kind] for kind in ("flight-recorder", "watchdog") if kind in found.files
-    }
+    together: dict[str, list[Path]] = {kind: found.files[kind] for kind in _JOINED if kind in found.files}
     for kind, files in found.files.items():
         if kind == TRACE or (kind in together and kind != next(iter(together))):
             continue
@@ -107,8 +106,8 @@ def _nothing_usable(source: Path, found: Gathered, left_out: list[LeftOut]) -> s
 def _lines(
     source: Path, found: Gathered, job: ImportedJob | None, chosen: str, others: list[str], left_out: list[LeftOut]
 ) -> tuple[str, ...]:
-    taken = [chosen, *(kind for kind in ("flight-recorder", "watchdog") if chosen in ("flight-recorder", "watchdog")
-                       and kind != chosen and kind in found.files)]  # fmt: skip
+    together = _JOINED if chosen in _JOINED else ()
+    taken = [chosen, *(kind for kind in together if kind != chosen and kind in found.files)]
     parts = [counted(len(found.files[kind]), _NOUNS[kind]) for kind in taken]
     lines = []
     if job is not None:
