@@ -44,7 +44,7 @@ def find_causes(
     `accused`: what a verdict accuses so far. A host or stage stays accused while its ranks are nearly as late.
     """
     unexplained = Unexplained.of(attributions, topology)
-    totals_ns = [sum(path.values()) for path in unexplained.path_excess_ns]
+    totals_ns = [attribution.to_explain_ns for attribution in attributions]
     # Let no iteration count for more than `most_typical` typical ones: what hung once for long does not recur.
     limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0
     weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]

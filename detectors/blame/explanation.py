@@ -55,14 +55,14 @@ class Unexplained:
         """Return which share of the excess, in the iterations where these lanes have any, is theirs."""
         own = self.own_ns(lanes)
         totals = [
-            _to_explain_ns(attribution, ns, sum(path.values()))
+            to_explain_ns(attribution, ns, sum(path.values()))
             for attribution, ns, path in zip(self.attributions, own, self.path_excess_ns, strict=True)
         ]
         total_ns = sum(total for total, ns in zip(totals, own, strict=True) if ns > 0)
         return sum(own) / total_ns if total_ns > 0 else 0.0
 
 
-def _to_explain_ns(attribution: Attribution, own_ns: float, parts_ns: float) -> float:
+def to_explain_ns(attribution: Attribution, own_ns: float, parts_ns: float) -> float:
     """Return the excess that a cause is held against, ns, of which it explains `own_ns`.
 
     The parts of the path may add up to more than the iteration's own excess; the smaller of the two counts. An

@@ -56,8 +56,7 @@ class Observation:
         """Whether a cause was seen in it."""
         if self.attribution is None:
             return False
-        total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
-        return explained_ns(cause, self.attribution) >= BLAME.match_share * total_ns > 0
+        return explained_ns(cause, self.attribution) >= BLAME.match_share * self.attribution.to_explain_ns > 0
 
     def is_mainly(self, cause: Cause) -> bool:
         """Whether a cause explains half of the excess, or more of it than a slow phase of a host costs.
@@ -67,8 +66,8 @@ class Observation:
         """
         if self.attribution is None:
             return False
-        total_ns = sum(ns for ns in self.attribution.path_excess_ns.values() if ns > 0)
-        return explained_ns(cause, self.attribution) >= min(total_ns / 2, BLAME.slow_phase_share * self.reference_ns)
+        half_ns = self.attribution.to_explain_ns / 2
+        return explained_ns(cause, self.attribution) >= min(half_ns, BLAME.slow_phase_share * self.reference_ns)
 
     @property
     def has_late_rank(self) -> bool:

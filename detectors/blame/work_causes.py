@@ -14,7 +14,7 @@ import numpy as np
 
 from irregulars.detectors.arrays.grouped_medians import MEDIAN_ERROR, nan_medians, robust_sigma
 from irregulars.detectors.arrays.row_keys import find_sorted
-from irregulars.detectors.blame.explanation import Explanation, Unexplained
+from irregulars.detectors.blame.explanation import Explanation, Unexplained, to_explain_ns
 from irregulars.detectors.blame.thresholds import BLAME
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane
@@ -30,7 +30,7 @@ def explain_work(lane: Lane, unexplained: Unexplained, accused: Device | None) -
     """
     if lane == EVERYBODY:
         return Explanation(None, (), frozenset([lane]))
-    host = _host_in_turns(lane.first, unexplained)
+    host = _host_in_turns(unexplained)
     if host is not None:
         return _blame(host, unexplained)
     late = _late_as(lane.first, unexplained.attributions, BLAME.late_share)
@@ -57,26 +57,35 @@ def _works(ranks: Sequence[int] | set[int]) -> frozenset[Lane]:
 # --- ranks of one host that are last in turn ------------------------------------------------------------------------
 
 
-def _host_in_turns(rank: int, unexplained: Unexplained) -> Device | None:
-    """Return the rank's host if paths lose their time to its ranks, now to this one and now to that; else None.
+def _host_in_turns(unexplained: Unexplained) -> Device | None:
+    """Return the host to whose ranks paths lose most work, now to this one and now to that; None where there is none.
 
     Where operators overlap, how long a rank works that is not the last is not seen: it waits for the one that is. So
-    the host is not told by ranks that are late together.
+    the host is not told by ranks that are late together, nor need any of its ranks cost most.
     """
-    host = unexplained.topology.host(rank)
+    by_host: dict[Device, float] = {}
+    for path in unexplained.path_excess_ns:
+        for lane, ns in path.items():
+            owner = unexplained.topology.host(lane.first) if lane.kind == "work" and lane != EVERYBODY else None
+            if owner is not None:
+                by_host[owner] = by_host.get(owner, 0.0) + ns
+    host = max(sorted(by_host), key=lambda one: by_host[one], default=None)
     if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
         return None
-    # Whether paths lose nearly all of the time that they lose to work to a host's ranks, and to most of these.
-    works = [
-        {lane.first: ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY}
-        for path in unexplained.path_excess_ns
-    ]
-    works = [work for work in works if work]
-    by_rank = [sum(work.get(rank, 0.0) for work in works) for rank in host.ranks]
-    own_ns, all_ns = sum(by_rank), sum(sum(work.values()) for work in works)
+    # Whether a host's ranks have nearly all of what was lost to work, or of the iterations' excess, and most take part.
+    lanes = _works(host.ranks)
+    paths = [(a, path) for a, path in zip(unexplained.attributions, unexplained.path_excess_ns, strict=True)
+             if any(lane.kind == "work" and lane != EVERYBODY for lane in path)]  # fmt: skip
+    all_ns = 0.0
+    for attribution, path in paths:
+        own = sum(ns for lane, ns in path.items() if lane in lanes)
+        works = sum(ns for lane, ns in path.items() if lane.kind == "work" and lane != EVERYBODY)
+        all_ns += to_explain_ns(attribution, own, works)
+    by_rank = [sum(path.get(Lane("work", one), 0.0) for _, path in paths) for one in host.ranks]
+    own_ns = sum(by_rank)
     taking = sum(ns >= BLAME.turn_share * own_ns for ns in by_rank)
     take_turns = (
-        len(works) >= BLAME.turns_iterations
+        len(paths) >= BLAME.turns_iterations
         and own_ns >= BLAME.turns_share * all_ns > 0
         and max(by_rank) <= BLAME.max_turn_share * own_ns
         and taking >= BLAME.taking_turns_share * len(host.ranks)

@@ -113,7 +113,7 @@ class VerdictTracker:
             opened = self._open_recurring(topology, observation, what_if)
             seen_in += opened
             revisions += [self._revise(verdict, "opened", topology) for verdict in opened]
-            if not seen_in:
+            if not any(_claims(verdict) for verdict in seen_in):
                 self._spikes.add(observation, topology, what_if)
         revisions += self._decide_spikes(observation.iteration, topology)
         revisions += self._close([v for v in self._open if v.quiet >= VERDICTS.close_quiet], "recovered", topology)
@@ -219,7 +219,7 @@ class VerdictTracker:
 
     def _cause_of_spike(self, spike: Observation, topology: Topology) -> Cause | None:
         """Return what made a single iteration long, if that is clear and no verdict has it; else None."""
-        if any(verdict.first <= spike.iteration <= verdict.last for verdict in self._open):
+        if any(_claims(verdict) and verdict.first <= spike.iteration <= verdict.last for verdict in self._open):
             return None
         cause = clear_cause(spike, topology)
         if cause is None or self._is_followed(cause) or not stands_alone(cause, self._suspicions, topology):
@@ -334,3 +334,8 @@ class VerdictTracker:
         tracker._ordinals = dict(state.ordinals)
         tracker._open = [verdict.state() for verdict in state.open]
         return tracker
+
+
+def _claims(verdict: OpenVerdict) -> bool:
+    """Whether an iteration that shows a verdict's cause needs no other: where data are uneven a device may pause too."""
+    return verdict.cause.kind != "imbalance"
