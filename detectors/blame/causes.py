@@ -44,11 +44,11 @@ def find_causes(
     `accused`: what a verdict accuses so far. A host or stage stays accused while its ranks are nearly as late.
     """
     unexplained = Unexplained.of(attributions, topology)
-    totals_ns = [attribution.to_explain_ns for attribution in attributions]
+    totals_ns = [attribution.to_explain_ns(is_work=False) for attribution in attributions]
     # Let no iteration count for more than `most_typical` typical ones: what hung once for long does not recur.
     limit_ns = BLAME.most_typical * median(totals_ns) if totals_ns else 0.0
     weights = [min(1.0, limit_ns / total) if total > 0 else 0.0 for total in totals_ns]
-    weighted_total_ns = _weighted(totals_ns, weights)
+    works_ns = [attribution.to_explain_ns(is_work=True) for attribution in attributions]
     causes = []
     for _ in range(BLAME.max_causes):
         lane = _costliest(unexplained.path_excess_ns, weights)
@@ -56,11 +56,12 @@ def find_causes(
             break
         found = _explain(lane, unexplained, accused)
         own_ns = unexplained.own_ns(found.lanes)
-        if _weighted(own_ns, weights) < BLAME.min_cause_share * weighted_total_ns:
+        held_against_ns = works_ns if lane.kind == "work" else totals_ns
+        if _weighted(own_ns, weights) < BLAME.min_cause_share * _weighted(held_against_ns, weights):
             break
         seen = {
             a.iteration: ns
-            for a, ns, total, weight in zip(attributions, own_ns, totals_ns, weights, strict=True)
+            for a, ns, total, weight in zip(attributions, own_ns, held_against_ns, weights, strict=True)
             if ns >= BLAME.match_share * total * weight > 0
         }
         if seen and found.kind is not None:

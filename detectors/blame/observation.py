@@ -56,7 +56,8 @@ class Observation:
         """Whether a cause was seen in it."""
         if self.attribution is None:
             return False
-        return explained_ns(cause, self.attribution) >= BLAME.match_share * self.attribution.to_explain_ns > 0
+        total_ns = self.attribution.to_explain_ns(is_work=cause.kind == "slow_rank")
+        return explained_ns(cause, self.attribution) >= BLAME.match_share * total_ns > 0
 
     def is_mainly(self, cause: Cause) -> bool:
         """Whether a cause explains half of the excess, or more of it than a slow phase of a host costs.
@@ -66,7 +67,7 @@ class Observation:
         """
         if self.attribution is None:
             return False
-        half_ns = self.attribution.to_explain_ns / 2
+        half_ns = self.attribution.to_explain_ns(is_work=cause.kind == "slow_rank") / 2
         return explained_ns(cause, self.attribution) >= min(half_ns, BLAME.slow_phase_share * self.reference_ns)
 
     @property

@@ -115,15 +115,17 @@ class Attribution(_Derived):
     # Of collectives that were slow: the communicator, by the job's code, and the rank that left first
     left_first: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def to_explain_ns(self) -> float:
-        """What causes are held against, ns: the parts of the path, as far as no regular iteration loses them too.
+    def to_explain_ns(self, *, is_work: bool) -> float:
+        """Return the excess that a cause is held against, ns: the parts of the path; those of work less their chance.
 
-        Somebody is last by chance at each step of each iteration, so that the parts may add up to more than the
-        iteration took longer. Not more than half of them is taken for such chance: the usual time is not exact.
+        At each step of each iteration some rank is last by chance, so that the path of an iteration has parts of work
+        that add up to more than it took longer. Not more than half of all parts is taken for such chance, since the
+        usual time is not exact.
         """
         parts_ns = sum(ns for ns in self.path_excess_ns.values() if ns > 0)
-        return parts_ns if self.excess_ns is None else min(parts_ns, max(self.excess_ns, parts_ns / 2))
+        if self.excess_ns is None or not is_work:
+            return parts_ns
+        return min(parts_ns, max(self.excess_ns, parts_ns / 2))
 
     @property
     def lane_columns(self) -> LaneColumns:
