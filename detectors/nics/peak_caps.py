@@ -127,18 +127,17 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
     """Return the log odds that the lowest peaks give to `device`, against a cause that touches none of these ends.
 
     A capped rate has a cause in the network. If a communicator is slow as such, an end is capped by rare chance
-    alone.
+    alone. How rare that is, the ends themselves tell where there are many: of 256, one that stands out alone.
     """
     if device.kind in _NOT_IN_NETWORK:
         return math.log(NICS.low_by_chance) if any(low.values()) else 0.0
+    by_chance = min(NICS.low_by_chance, (sum(low.values()) + 0.5) / (len(low) + 1))
     # Ends that a device does not touch add nothing; of thousands of NICs each touches its own two.
     ends = [(device, way) for way in (0, 1) if (device, way) in low] if device.kind == "nic" else list(low)
-    told = sum(
-        math.log(_chance(device, end) / NICS.low_by_chance)
-        if low[end]
-        else math.log((1 - _chance(device, end)) / (1 - NICS.low_by_chance))
-        for end in ends
-    )
+    told = 0.0
+    for end in ends:
+        chance = max(_chance(device, end), by_chance)
+        told += math.log(chance / by_chance) if low[end] else math.log((1 - chance) / (1 - by_chance))
     if device.kind != "switch":
         return told
     shows = NICS.switch_shows
@@ -146,11 +145,12 @@ def log_odds(device: Device, low: Mapping[End, bool]) -> float:
 
 
 def _chance(device: Device, end: End) -> float:
+    """Return how likely an end stands out if a device is slow; 0 where that does not touch the end."""
     nic, way = end
-    if device.kind == "nic":
-        return (NICS.low_if_nic_receives if way else NICS.low_if_nic_sends) if nic == device else NICS.low_by_chance
-    if device.kind == "link":
-        return NICS.low_if_link if device.ranks[way] in nic.ranks else NICS.low_by_chance
-    if device.kind == "switch":
-        return NICS.low_if_switch if not set(nic.ranks).isdisjoint(device.ranks) else NICS.low_by_chance
-    return NICS.low_by_chance
+    if device.kind == "nic" and nic == device:
+        return NICS.low_if_nic_receives if way else NICS.low_if_nic_sends
+    if device.kind == "link" and device.ranks[way] in nic.ranks:
+        return NICS.low_if_link
+    if device.kind == "switch" and not set(nic.ranks).isdisjoint(device.ranks):
+        return NICS.low_if_switch
+    return 0.0
