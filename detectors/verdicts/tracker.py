@@ -123,7 +123,7 @@ class VerdictTracker:
         self._recent.append(observation)
         if observation.attribution is None:
             return
-        if observation.is_long or observation.has_late_rank:
+        if observation.is_long or observation.is_shifted or observation.has_late_rank:
             self._suspicions.note(observation.attribution, topology)
 
     def is_quiet(self, late_ns: Mapping[int, float]) -> bool:
