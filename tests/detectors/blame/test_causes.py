@@ -267,6 +267,17 @@ def test_a_cause_is_held_against_the_iteration_s_own_excess_where_that_is_less_t
     assert Unexplained.of([one], APART).share(frozenset([WORK[1]])) == pytest.approx(share)
 
 
+@pytest.mark.parametrize("lane", [Lane("work", 40), pair(40, 41)])
+def test_chance_takes_its_share_of_work_and_not_of_transfers(lane: Lane) -> None:
+    """Each iteration took 45 ms longer; its path lost 45 ms to one lane, and 150 ms to ranks that are last by chance."""
+    chance = [{Lane("work", 3 * n + step): 50.0 for step in range(3)} for n in range(6)]
+    slow = {lane: 45.0} if lane.kind == "pair" else {}
+    some = [replace(seen(n, {**last, lane: 45.0}, slow), excess_ns=45 * MS) for n, last in enumerate(chance)]
+    topology = Topology(64, {rank: Place(f"h{rank}", 0, "eth0") for rank in range(64)}, {0: tuple(range(64))})
+    named = [one.suspects[0][0].ranks for one in find_causes(some, topology) if len(one.explained_ns) == 6]
+    assert named == ([(40,)] if lane.kind == "work" else [])
+
+
 def test_iterations_in_which_lanes_lost_nothing_have_no_say_in_their_share() -> None:
     some = [seen(0, {WORK[1]: 30.0, WORK[2]: 10.0}), seen(1, {WORK[2]: 500.0})]
     assert Unexplained.of(some, APART).share(frozenset([WORK[1]])) == pytest.approx(0.75)

@@ -183,6 +183,17 @@ def test_nearly_all_that_is_lost_to_work_is_the_host_s(others: int, device: str 
     assert turns([*range(8), *range(20, 20 + others)], dict.fromkeys(range(20, 23), 55.0)) == device
 
 
+def test_a_host_in_turns_is_found_where_ranks_that_are_last_by_chance_cost_more() -> None:
+    """Iterations take 60 ms longer; another rank of the host has that each time, and other ones 80 ms by chance."""
+    longer = {rank: 90.0 * (rank < 8) for rank in range(32)}
+    some = [
+        replace(seen(n, {Lane("work", n): 60.0, Lane("work", 8 + 5 * n % 24): 80.0}, {}, longer), excess_ns=60 * MS)
+        for n in range(6)
+    ]
+    assert blamed(some) == "host"
+    assert blamed([replace(one, excess_ns=None) for one in some]) is None
+
+
 @pytest.mark.parametrize(("few_ms", "device"), [(18.0, "host"), (13.5, None)])
 def test_a_rank_takes_part_from_a_twentieth_on(few_ms: float, device: str | None) -> None:
     """Five ranks lose 60 ms each, a sixth as much as is asked: three quarters of the host take part with it."""

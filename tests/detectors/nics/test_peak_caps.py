@@ -219,6 +219,14 @@ def test_how_many_times_likelier_one_lowest_peak_makes_a_device(device: Device, 
     assert math.exp(log_odds(device, {end: True})) == pytest.approx(times)
 
 
+def test_of_many_ends_the_one_that_stands_out_alone_does_so_by_rarer_chance() -> None:
+    ends = {(Device("nic", (rank,)), way): False for rank in range(128) for way in (0, 1)}
+    alone = math.exp(log_odds(NIC[0], ends | {(NIC[0], 0): True}))
+    assert alone > 10 * math.exp(log_odds(NIC[0], {(NIC[0], 0): True, (NIC[0], 1): False}))
+    among_others = ends | {(Device("nic", (rank,)), 0): True for rank in range(40)}
+    assert math.exp(log_odds(NIC[0], among_others)) == pytest.approx(8.0 * 0.4 / 0.9)
+
+
 def test_a_peak_that_is_not_the_lowest_speaks_against_its_nic() -> None:
     assert math.exp(log_odds(NIC[0], {(NIC[0], 0): False})) == pytest.approx(0.2 / 0.9)
 

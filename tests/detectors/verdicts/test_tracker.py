@@ -106,6 +106,25 @@ def test_another_rank_late_in_each_iteration_is_uneven_data_although_none_of_the
     assert "imbalance" not in [one.kind for one in said([2, 2, 1, 2, 2, 2])]
 
 
+def test_another_rank_late_in_each_iteration_of_a_shift_is_uneven_data_although_none_of_them_stands_out() -> None:
+    tracker = VerdictTracker("j", 1)
+    weak = [replace(observation(n, late(rank, 20.0)), is_long=False, is_shifted=True)
+            for n, rank in enumerate([0, 2, 1, 3, 2, 0])]  # fmt: skip
+    (verdict,) = [one for o in weak for one in tracker.observe(o, TOPOLOGY)[0]]
+    assert (verdict.kind, verdict.suspects) == ("imbalance", ())
+
+
+def test_uneven_data_do_not_hide_a_spike() -> None:
+    cause = Cause("imbalance", (), frozenset(), None, {n: 20 * MS for n in range(5)})
+    reviewed = [observation(n, late(n % 4, 20.0)) for n in range(5)]
+    tracker = VerdictTracker("j", 1)
+    tracker.review_standing([cause], reviewed, [], TOPOLOGY)
+    host = {Lane("pair", 1, other): 80.0 for other in (0, 2, 3)}
+    spike = replace(observation(20, host), sigmas=50.0)
+    said = [one for o in (spike, *map(observation, range(21, 30))) for one in tracker.observe(o, TOPOLOGY)[0]]
+    assert [(one.kind, one.iterations) for one in said if one.event == "opened"] == [("slow_nic", (20, 21))]
+
+
 def test_a_heavy_stage_does_not_hide_a_rank_of_it_that_turns_slow() -> None:
     tracker = VerdictTracker("j", 1)
     reviewed = [observation(n, late(1)) for n in range(5)]
