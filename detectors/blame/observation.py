@@ -95,7 +95,7 @@ class Observation:
             return self.attribution is not None
         cost_ns, known = self.attribution.path_excess_ns, self.attribution.lanes
         worst = max(sorted(cause.lanes & known.keys()), key=lambda lane: cost_ns.get(lane, 0.0), default=None)
-        return worst is not None and known[worst].excess_ns > known[worst].most_ns + known[worst].noise_ns
+        return worst is not None and known[worst].is_beyond_noise
 
     def is_slow_group(self, cause: Cause) -> bool:
         """Whether a cause is a slow communicator, nobody's fault, slower than in any iteration that was as always."""

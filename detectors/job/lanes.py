@@ -74,6 +74,11 @@ class LaneExcess(NamedTuple):
     most_ns: float = 0.0  # the largest excess in iterations without a fault
 
     @property
+    def is_beyond_noise(self) -> bool:
+        """Whether they surely took longer than in any iteration without a fault."""
+        return self.excess_ns > self.most_ns + self.noise_ns
+
+    @property
     def is_stray(self) -> bool:
         """Whether one of several transfers has all of the excess: it hung, and what carries the lane is not slow."""
         return self.transfers > 1 and self.slow_transfers < JOB.stray_transfers

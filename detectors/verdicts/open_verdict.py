@@ -13,6 +13,7 @@ from irregulars.detectors.blame.causes import Cause, find_causes, is_sure
 from irregulars.detectors.blame.observation import Observation, explained_ns
 from irregulars.detectors.blame.what_if import WhatIf
 from irregulars.detectors.job.topology import Device, Topology
+from irregulars.detectors.verdicts.opening import carries_lane
 from irregulars.detectors.verdicts.thresholds import VERDICTS
 
 _KEPT: Final = 64  # attributions that a verdict keeps to think over its suspects
@@ -69,6 +70,19 @@ class OpenVerdict:
         if self.standing is not None:
             return self.standing.stands(self.cause, late_ns)
         return observation.shows(self.cause) and (observation.is_long or self._is_alike(observation))
+
+    def take_in_lanes(self, observation: Observation, topology: Topology) -> None:
+        """Let slow lanes on the path that the first suspect carries belong to the cause.
+
+        Each iteration's path passes other lanes of a switch.
+        """
+        if observation.attribution is None or self.standing is not None:
+            return
+        path_ns, known = observation.attribution.path_excess_ns, observation.attribution.lanes
+        slow = [lane for lane in known.keys() & path_ns.keys() - self.cause.lanes if known[lane].is_beyond_noise]
+        own = [lane for lane in slow if not known[lane].is_stray and carries_lane(self.cause, lane, topology)]
+        if own:
+            self.cause = replace(self.cause, lanes=self.cause.lanes.union(own))
 
     def is_unknown(self, late_ns: Mapping[int, float]) -> bool:
         """Whether an iteration can't tell if a standing fault is there: it is neither seen nor quiet."""

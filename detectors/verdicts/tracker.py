@@ -107,6 +107,8 @@ class VerdictTracker:
         verdicts, and the ids of the verdicts whose cause was seen in this iteration.
         """
         self._remember(observation, topology)
+        for verdict in self._open:
+            verdict.take_in_lanes(observation, topology)
         seen_in = [verdict for verdict in self._open if verdict.is_seen(observation, late_ns)]
         revisions = self._follow(observation, seen_in, late_ns, topology, what_if)
         if observation.attribution is not None:
