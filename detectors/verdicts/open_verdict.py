@@ -55,10 +55,12 @@ class OpenVerdict:
     passed_ns: float = 0.0
     lasted_ns: float = 0.0
     has_news: bool = False  # whether a suspect's device reported something since the newest revision
+    late_ns: deque[float] = field(default_factory=deque)  # how late accused ranks were where the cause was seen
 
     def __post_init__(self) -> None:
         self.kept = deque(self.kept, _KEPT)
         self.recovered = deque(self.recovered, _KEPT_RECOVERIES)
+        self.late_ns = deque(self.late_ns, _KEPT_RECOVERIES)
         if self.judged and not self.passed_ns and self.kept:  # of a worker that did not count it
             self.passed_ns = self.judged * median(one.reference_ns for one in self.kept) + self.lost_ns
             self.lasted_ns = self.passed_ns
@@ -104,16 +106,28 @@ class OpenVerdict:
     def _typical_ns(self) -> float:
         return median(explained_ns(self.cause, o.attribution) for o in self.kept if o.attribution is not None)
 
-    def follow(self, observation: Observation, is_seen: bool, topology: Topology) -> None:
-        """Take in the next judged iteration."""
+    def _is_late_as_ever(self, late_ns: float) -> bool:
+        """Whether accused ranks are late though nothing else made their iteration worth a look."""
+        typical_ns = median(self.late_ns) if self.late_ns else math.inf
+        return late_ns >= VERDICTS.same_share * typical_ns > 0
+
+    def follow(
+        self, observation: Observation, is_seen: bool, topology: Topology, late_ns: Mapping[int, float]
+    ) -> None:
+        """Take in the next judged iteration; `late_ns`: by how much ranks work longer than their stage."""
+        own_late_ns = late_ranks_ns(self.cause, late_ns) if self.cause.kind == "slow_rank" else math.nan
         self.pass_by(observation)
         self.tried += observation.attribution is not None and (observation.is_long or is_seen)
         if not is_seen:
-            self.quiet += not observation.is_unread
+            # The fault is over where its ranks are on time in most iterations: chance makes them late in some.
+            step = -1 if observation.attribution is None and self._is_late_as_ever(own_late_ns) else 1
+            self.quiet = max(self.quiet + step * (not observation.is_unread), 0)
         elif self.standing is not None:
             self._extend(observation, self.standing.costs_ns)
         else:
             self.add(observation)
+            if not math.isnan(own_late_ns):
+                self.late_ns.append(own_late_ns)
             # Look for the cause again in all kept iterations; take over what that says of this verdict's lanes.
             attributions = [o.attribution for o in self.kept if o.attribution is not None]
             found = find_causes(attributions, topology, self.first_device)

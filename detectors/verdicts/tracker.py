@@ -265,7 +265,7 @@ class VerdictTracker:
                 verdict.pass_by(observation)
                 continue
             is_seen = verdict in seen_in
-            verdict.follow(observation, is_seen, topology)
+            verdict.follow(observation, is_seen, topology, late_ns)
             event = self._event_of(verdict, topology) if is_seen else None
             if event is not None:
                 verdict.note_recovery(observation, what_if)

@@ -72,15 +72,21 @@ def test_quiet_iterations() -> None:
     verdict = recurring()
     for number, step in ((8, None), (9, late(2)), (10, None)):
         one = observation(number, step)
-        verdict.follow(one, verdict.is_seen(one, {}), TOPOLOGY)
+        verdict.follow(one, verdict.is_seen(one, {}), TOPOLOGY, {})
     assert (verdict.quiet, verdict.last, verdict.tried) == (3, 7, 4)
-    verdict.follow(observation(11, late(1)), True, TOPOLOGY)
+    verdict.follow(observation(11, late(1)), True, TOPOLOGY, {})
     assert (verdict.quiet, verdict.last, verdict.seen) == (0, 11, 4)
     # Suspect iterations that nobody looked into are not quiet
     verdict = recurring()
     unread = replace(observation(8), is_unread=True)
-    verdict.follow(unread, verdict.is_seen(unread, {}), TOPOLOGY)
+    verdict.follow(unread, verdict.is_seen(unread, {}), TOPOLOGY, {})
     assert (verdict.quiet, verdict.last) == (0, 7)
+    # Regular ones count backwards in which the accused rank is as late as ever: most must show that it is over
+    verdict = recurring()
+    verdict.follow(observation(8, late(1)), True, TOPOLOGY, {1: 20 * MS})
+    for number, late_ms, quiet in ((9, 0.0, 1), (10, 9.0, 2), (11, 12.0, 1), (12, 30.0, 0), (13, 30.0, 0)):
+        verdict.follow(observation(number), False, TOPOLOGY, {1: late_ms * MS})
+        assert (verdict.quiet, verdict.last) == (quiet, 8)
     # A little of the same in an iteration that is not long is no part of it
     verdict = recurring()
     for ms, is_seen in ((22.0, False), (28.0, True)):
@@ -122,7 +128,7 @@ def test_what_a_verdict_accuses_and_costs() -> None:
     regular = observation(10)
     assert verdict.is_seen(regular, {1: 30 * MS})
     assert not verdict.is_seen(regular, {1: 10 * MS})
-    verdict.follow(regular, True, TOPOLOGY)
+    verdict.follow(regular, True, TOPOLOGY, {})
     assert (verdict.last, verdict.lost_ns) == (10, 6 * 50 * MS)
 
 

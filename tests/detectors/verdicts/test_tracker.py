@@ -15,7 +15,7 @@ from irregulars.detectors.blame.observation import Observation
 from irregulars.detectors.irregular.late_rank import Latest
 from irregulars.detectors.irregular.thresholds import IRREGULAR
 from irregulars.detectors.job.lanes import EVERYBODY, Lane, LaneExcess
-from irregulars.detectors.job.topology import Device, Place
+from irregulars.detectors.job.topology import Device, Place, Topology
 from irregulars.detectors.nics.steadiness import Swing
 from irregulars.detectors.path.critical_path import Attribution, Piece
 from irregulars.detectors.verdicts.open_verdict import History
@@ -240,6 +240,33 @@ def test_when_a_verdict_closes() -> None:
         "j:1:0:0": "slow_rank",
         "j:1:0:1": "slow_link",
     }
+
+
+def test_a_verdict_on_a_switch_goes_on_where_the_path_passes_another_of_its_groups() -> None:
+    topology = Topology(
+        8,
+        {rank: Place(f"h{rank}", 0, "eth0", f"leaf-{rank // 4}") for rank in range(8)},
+        {code: (code, 4 + code) for code in range(4)},
+        ("a", "b", "c", "d"),
+    )
+    groups = [Lane("collective", code) for code in range(4)]
+
+    def slow(number: int, of_path: Lane) -> Observation:
+        one = observation(number, {of_path: 80.0})
+        assert one.attribution is not None
+        pairs = {Lane("pair", 0, 1): 80.0, Lane("pair", 2, 3): 80.0, Lane("pair", 5, 6): 0.0, Lane("pair", 7, 6): 0.0}
+        lanes = {lane: LaneExcess(ms * MS, 10 * MS, 1000.0, 1e6)
+                 for lane, ms in (dict.fromkeys(groups, 80.0) | pairs).items()}  # fmt: skip
+        return replace(one, attribution=replace(one.attribution, lanes=lanes))
+
+    tracker = VerdictTracker("j", 1)
+    path = [groups[0]] * 6 + [groups[1], groups[2], groups[3]] * 8
+    said = [one for n, lane in enumerate(path) for one in tracker.observe(slow(n, lane), topology)[0]]
+    said += tracker.close("ended", topology)
+    assert [(one.suspects[0].device, one.iterations) for one in said if one.event == "closed"] == [
+        ("switch", (0, 30))
+    ]
+    assert said[-1].lost_s == pytest.approx(30 * 0.08)
 
 
 def test_what_revisions_hold() -> None:
