@@ -72,7 +72,7 @@ def _host_in_turns(unexplained: Unexplained) -> Device | None:
     host = max(sorted(by_host), key=lambda one: by_host[one], default=None)
     if host is None or not 1 < len(host.ranks) < unexplained.topology.world_size:
         return None
-    # Whether a host's ranks have nearly all of what was lost to work, or of the iterations' excess, and most take part.
+    # Whether its ranks have nearly all of what was lost to work, or of the iterations' excess, and most take part.
     lanes = _works(host.ranks)
     paths = [(a, path) for a, path in zip(unexplained.attributions, unexplained.path_excess_ns, strict=True)
              if any(lane.kind == "work" and lane != EVERYBODY for lane in path)]  # fmt: skip

@@ -339,5 +339,5 @@ class VerdictTracker:
 
 
 def _claims(verdict: OpenVerdict) -> bool:
-    """Whether an iteration that shows a verdict's cause needs no other: where data are uneven a device may pause too."""
+    """Whether an iteration that shows a verdict's cause needs no other: where data are uneven a device may pause."""
     return verdict.cause.kind != "imbalance"
