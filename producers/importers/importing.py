@@ -19,7 +19,7 @@ from irregulars.errors import InputError
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.fabric import Fabric
 from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, load_plain, read_dump
-from irregulars.producers.importers.gathering import Gathered, gather
+from irregulars.producers.importers.gathering import gather
 from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
@@ -69,7 +69,8 @@ def import_trace(
             found = gather(source, Path(scratch))
             files = found.files.get(kind) or list_files(source)
             imported = KINDS[kind](files, job or name_of_job(source))
-        imported = with_left_out(imported, found, Path(scratch))
+        left_out = [replace_names(one, Path(scratch)) for one in (*found.left_out, *imported.left_out)]
+        imported = replace(imported, left_out=tuple(left_out))
     if directory.resolve() == source.resolve():
         raise InputError(f"{directory}: must be another directory than the source; got the same")
     write_imported(with_hosts(imported, hosts or {}), directory, fabric)
@@ -81,13 +82,6 @@ def with_hosts(imported: ImportedJob, hosts: Mapping[int, str]) -> ImportedJob:
     known = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
     places = {rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()}
     return replace(imported, places=places)
-
-
-def with_left_out(imported: ImportedJob, found: Gathered, scratch: Path) -> ImportedJob:
-    """Add the files that were left out when they were gathered, under the names that people know."""
-    both = (*found.left_out, *imported.left_out)
-    named = [replace_names(one, scratch) for one in both]
-    return replace(imported, left_out=tuple(named))
 
 
 def replace_names(one: LeftOut, scratch: Path) -> LeftOut:
@@ -139,16 +133,6 @@ def naming(path: Path) -> Iterator[None]:
 # --- flight recorder ------------------------------------------------------------------------------------------------
 
 
-def read_flight_recorder(files: list[Path], job: str) -> ImportedJob:
-    """Read dumps, pickles or JSON; ranks as `identity.identify` tells them."""
-    return read_hang({"flight-recorder": files}, job)
-
-
-def read_watchdog(files: list[Path], job: str) -> ImportedJob:
-    """Read the watchdogs' lines in logs of training jobs."""
-    return read_hang({"watchdog": files}, job)
-
-
 def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     """Join dumps and lines of watchdogs, each a list of files by its kind; a rank with a dump needs no lines."""
     log = WatchdogLog()
@@ -159,29 +143,23 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
 
     of_dumps = files.get("flight-recorder", [])
     read, broken = read_each(of_dumps, read_dump_file) if of_dumps else ([], [])
-    dumps, left_out, notes = ranked_dumps(read)
+    who = identify([Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read])
+    dumps = [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()]
     of_logs = files.get("watchdog", [])
     broken += read_each(of_logs, read_log_file)[1] if of_logs else []
     known = {group for dump in dumps for group in dump.groups.values()}
     with_dump = {dump.rank for dump in dumps}
     told = [one for one in log.dumps(known) if one.rank not in with_dump]
-    if not dumps and not told and left_out:
-        raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
+    if not dumps and not told and who.left_out:
+        raise InputError(f"{who.left_out[0].name}: {who.left_out[0].reason}")
     if not dumps and not told:
         raise InputError(f"{(of_logs or of_dumps)[0]}: must hold a line of a watchdog that names a rank; got none")
     imported = job_of_dumps([*dumps, *told], job)
     sizes = (NOTE_ELEMENTS,) if told else ()
     return replace(
-        imported, left_out=(*broken, *left_out), notes=(*notes, *imported.notes, *sizes),
+        imported, left_out=(*broken, *who.left_out), notes=(*who.notes, *imported.notes, *sizes),
         skipped={**imported.skipped, **log.skipped},
     )  # fmt: skip
-
-
-def ranked_dumps(read: Sequence[tuple[Path, Dump]]) -> tuple[list[Dump], Sequence[LeftOut], Sequence[str]]:
-    """Give each dump its rank; also return those left out, and how ranks were told where that is not plain."""
-    claims = [Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read]
-    who = identify(claims)
-    return [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()], who.left_out, who.notes
 
 
 def read_dump_file(path: Path) -> Dump:
@@ -189,17 +167,13 @@ def read_dump_file(path: Path) -> Dump:
     with naming(path):
         value = read_bounded(path, MAX_PICKLE_BYTES)
         is_json = value.lstrip()[:1] == b"{"
-        found = read_dump(_load_json(value) if is_json else load_plain(value), rank_of_name(path))
-        return replace(found, digest=blake2b(value, digest_size=16).digest())
-
-
-def _load_json(value: bytes) -> object:
-    if len(value) > MAX_JSON_BYTES:
-        raise InputError(f"must be at most {MAX_JSON_BYTES} bytes as JSON; got {len(value)}")
-    try:
-        return orjson.loads(value)
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"must be complete JSON; got: {' '.join(str(error).split())[:160]}") from None
+        if is_json and len(value) > MAX_JSON_BYTES:
+            raise InputError(f"must be at most {MAX_JSON_BYTES} bytes as JSON; got {len(value)}")
+        try:
+            told = orjson.loads(value) if is_json else load_plain(value)
+        except (orjson.JSONDecodeError, RecursionError) as error:
+            raise InputError(f"must be complete JSON; got: {' '.join(str(error).split())[:160]}") from None
+        return replace(read_dump(told, rank_of_name(path)), digest=blake2b(value, digest_size=16).digest())
 
 
 # --- Kineto ---------------------------------------------------------------------------------------------------------
@@ -330,9 +304,9 @@ _TRACE_NAME: Final = re.compile(r"\.json(\.gz)?$|\.trace\b", re.IGNORECASE)
 # Kinds of files, each with the function that reads them.
 KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "kineto": read_kineto,
-    "flight-recorder": read_flight_recorder,
+    "flight-recorder": lambda files, job: read_hang({"flight-recorder": files}, job),
     "nccl-inspector": read_nccl_inspector,
     "clog": read_clog,
     "nccl-ras": read_nccl_ras,
-    "watchdog": read_watchdog,
+    "watchdog": lambda files, job: read_hang({"watchdog": files}, job),
 }

@@ -111,12 +111,8 @@ class RasCommunicator:
     @property
     def is_settled(self) -> bool:
         """Whether all have joined and none leaves: only then a rank waits where counts differ."""
-        is_whole = len(self.answered) + len(self.missing) == self.size
-        return (
-            is_whole
-            and all(one.is_running for one in self.answered.values())
-            and all(one.is_gone for one in self.missing.values())
-        )
+        states = [one.is_running for one in self.answered.values()] + [one.is_gone for one in self.missing.values()]
+        return len(states) == self.size and all(states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +129,9 @@ class Answer:
     @property
     def has_dead(self) -> bool:
         """Whether it calls a process dead or in error, so that one answer is enough."""
-        of_ranks = (
-            any(missing.is_dead for missing in one.missing.values())
-            or any(answered.has_failed for answered in one.answered.values())
-            for one in self.communicators
-        )
-        return bool(self.dead) or any(of_ranks)
+        missing = (one.is_dead for group in self.communicators for one in group.missing.values())
+        failed = (one.has_failed for group in self.communicators for one in group.answered.values())
+        return bool(self.dead) or any(missing) or any(failed)
 
 
 def read_answer(value: bytes) -> Answer:
@@ -307,9 +300,9 @@ class _Conversation:
                 f"{self._where}: RAS must answer in JSON, as NCCL does since 2.28.7; got {accepted[:60]!r} "
                 "(an older NCCL answers in text alone)"
             )
-        self._send("STATUS")
+        self._in_time().sendall(b"STATUS\n")
         parts, size = [self._rest], len(self._rest)
-        while chunk := self._receive():
+        while chunk := self._in_time().recv(_CHUNK_BYTES):
             parts.append(chunk)
             size += len(chunk)
             if size > MAX_ANSWER_BYTES:
@@ -317,27 +310,21 @@ class _Conversation:
         return b"".join(parts)
 
     def _command(self, command: str) -> bytes:
-        self._send(command)
+        self._in_time().sendall(f"{command}\n".encode())
         while b"\n" not in self._rest:
             if len(self._rest) > _MOST_LINE_BYTES:
                 raise InputError(f"{self._where} must answer in lines; got {self._rest[:60]!r}")
-            chunk = self._receive()
+            chunk = self._in_time().recv(_CHUNK_BYTES)
             if not chunk:
                 raise ConnectionResetError("it closed the connection before it answered")
             self._rest += chunk
         line, _, self._rest = self._rest.partition(b"\n")
         return line.strip()
 
-    def _send(self, command: str) -> None:
-        self._set_timeout()
-        self._connection.sendall(f"{command}\n".encode())
-
-    def _receive(self) -> bytes:
-        self._set_timeout()
-        return self._connection.recv(_CHUNK_BYTES)
-
-    def _set_timeout(self) -> None:
+    def _in_time(self) -> socket.socket:
+        """Return the connection, which waits as long as is left."""
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("its answer took too long")
         self._connection.settimeout(left_s)
+        return self._connection

@@ -260,15 +260,14 @@ class RasSource:
             with self._lock:
                 self._records.extend(records)
                 self._position = state
-            if self._state_path is None:
-                return
-            try:
-                make_private_directory(self._state_path.parent)
-                fresh = self._state_path.with_name(f"{self._state_path.name}.new")
-                write_private_file(fresh, state.encode())
-                fresh.replace(self._state_path)
-            except OSError as error:
-                _LOG.warning("event=ras_state_not_written reason='%s: %s'", self._state_path, error.strerror)
+            if self._state_path is not None:
+                try:
+                    make_private_directory(self._state_path.parent)
+                    fresh = self._state_path.with_name(f"{self._state_path.name}.new")
+                    write_private_file(fresh, state.encode())
+                    fresh.replace(self._state_path)
+                except OSError as error:
+                    _LOG.warning("event=ras_state_not_written reason='%s: %s'", self._state_path, error.strerror)
 
     def _note_failure(self, text: str, level: int = logging.INFO) -> None:
         """Log why there is no answer, once."""

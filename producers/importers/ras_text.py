@@ -8,7 +8,6 @@ one, and of one that it does not name all ranks are alike. Its sentences are tho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from irregulars.errors import InputError
@@ -63,7 +62,14 @@ def read_text(text: str) -> Answer:
     for mark, past in zip(marks, pasts, strict=False):  # without marks there is one end too many
         size = sizes.get(mark[1], int(job[1]))
         sections.setdefault(mark[2], (size, []))[1].extend([mark[3], *text[mark.end() : past].splitlines()])
-    dead = tuple(_dead(text))
+    begin = text.find("\nDEAD\n")
+    listed = text[begin : text.find("\n\n", begin + 1)] if begin >= 0 else ""
+    dead = tuple(
+        Worker(process[2], int(process[1]), int(gpu))
+        for process in _PROCESS.finditer(listed)
+        for gpu in process[3].split(",")
+        if gpu
+    )
     usable = ((name, size, lines) for name, (size, lines) in sections.items() if size <= MOST_MEMBERS)
     made = [_communicator(name, size, lines, dead) for name, size, lines in usable]
     version = text[len(_BEGIN) :].split(maxsplit=1)
@@ -71,15 +77,6 @@ def read_text(text: str) -> Answer:
         version=version[0][:40] if version else "unknown", told="", communicators=tuple(made), unusable=0,
         world_size=int(job[1]), dead=dead,
     )  # fmt: skip
-
-
-def _dead(text: str) -> Iterator[Worker]:
-    """Yield the processes that the service calls dead."""
-    begin = text.find("\nDEAD\n")
-    for process in _PROCESS.finditer(text[begin : text.find("\n\n", begin + 1)] if begin >= 0 else ""):
-        for gpu in process[3].split(","):
-            if gpu:
-                yield Worker(process[2], int(process[1]), int(gpu))
 
 
 def _communicator(name: str, size: int, lines: list[str], dead: tuple[Worker, ...]) -> RasCommunicator:
@@ -104,7 +101,9 @@ def _communicator(name: str, size: int, lines: list[str], dead: tuple[Worker, ..
             if int(found[1]) > most:
                 most, usual[operator] = int(found[1]), value
         elif found := _MISSING.search(line):
-            missing |= set(_numbers(found[1], size))
+            for part in re.findall(r"\d+(?:-\d+)?", found[1]):
+                first, _, last = part.partition("-")
+                missing.update(range(int(first), min(int(last or first), size - 1) + 1))
         elif found := _RANK.match(line):
             rank = int(found[1])
             if rank >= size:
@@ -133,9 +132,3 @@ def _communicator(name: str, size: int, lines: list[str], dead: tuple[Worker, ..
         for rank in missing
     }
     return RasCommunicator(name, size, answered, gone)
-
-
-def _numbers(text: str, size: int) -> Iterator[int]:
-    for part in re.findall(r"\d+(?:-\d+)?", text):
-        first, _, last = part.partition("-")
-        yield from range(int(first), min(int(last or first), size - 1) + 1)
