@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from irregulars.messages.bounds import Bound
 from irregulars.messages.device_events import MOST_TEXT, DeviceEvent, batch_of
 from irregulars.messages.records import EVENT_KINDS, UNKNOWN, Batch, Header
 from irregulars.producers.trace.columns import TableFile
@@ -20,46 +19,26 @@ def read_events(job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Ba
     """
     found: defaultdict[int, set[DeviceEvent]] = defaultdict(set)
     rejected = Rejected()
-    users = _users(job)
+    users: dict[tuple[str, str], int] = {}  # the lowest rank of each host and device; an empty one is the host itself
+    for rank, place in sorted(job.places.items()):
+        for device in ("", place.nic, None if place.gpu is None else f"gpu{place.gpu}"):
+            if place.host is not None and device is not None:
+                users.setdefault((place.host, device), rank)
     for table in tables:
-        events, left_out = _checked(table, job, users)
-        rejected += left_out
-        for event in events:
-            found[event.rank].add(event)
+        check = Check(table)
+        times, kinds = check.integers("time_ns"), check.codes("kind", EVENT_KINDS)
+        ranks, codes = check.ranks(job), check.integers("code")
+        hosts, devices, details = (check.words(name) for name in ("host", "device", "detail"))
+        for row in (ranks == UNKNOWN).nonzero()[0].tolist():
+            ranks[row] = users.get((hosts[row], devices[row]), users.get((hosts[row], ""), UNKNOWN))
+        check.reject(ranks == UNKNOWN, "host", "one of job.json's ranks, where no rank is given")
+        rejected += check.rejected()
+        for row in check.is_good.nonzero()[0].tolist():
+            code = None if codes[row] == UNKNOWN else int(codes[row])
+            kind, detail = EVENT_KINDS[kinds[row]], details[row][:MOST_TEXT]
+            rank = int(ranks[row])
+            found[rank].add(DeviceEvent(int(times[row]), rank, kind, hosts[row], devices[row], code, detail))
     return {
         rank: batch_of(sorted(own), Header("events", job.job, job.attempt, rank))
         for rank, own in sorted(found.items())
     }, rejected
-
-
-def _users(job: JobFile) -> dict[tuple[str, str], int]:
-    """Return the lowest rank of each host and device; an empty device is the host itself."""
-    users: dict[tuple[str, str], int] = {}
-    for rank, place in sorted(job.places.items()):
-        if place.host is not None:
-            for device in ("", place.nic, None if place.gpu is None else f"gpu{place.gpu}"):
-                if device is not None:
-                    users.setdefault((place.host, device), rank)
-    return users
-
-
-def _checked(
-    table: TableFile, job: JobFile, users: Mapping[tuple[str, str], int]
-) -> tuple[list[DeviceEvent], Rejected]:
-    check = Check(table)
-    times = check.integers("time_ns")
-    kinds = check.codes("kind", EVENT_KINDS)
-    ranks, codes = check.integers("rank", Bound(0, job.world_size - 1)), check.integers("code")
-    host, device, detail = (check.words(name) for name in ("host", "device", "detail"))
-    for row in (ranks == UNKNOWN).nonzero()[0].tolist():
-        ranks[row] = users.get((host[row], device[row]), users.get((host[row], ""), UNKNOWN))
-    check.reject(ranks == UNKNOWN, "host", "one of job.json's ranks, where no rank is given")
-    rejected = check.rejected()
-    rows = check.is_good.nonzero()[0].tolist()
-    return [
-        DeviceEvent(
-            int(times[row]), int(ranks[row]), EVENT_KINDS[kinds[row]], host[row], device[row],
-            None if codes[row] == UNKNOWN else int(codes[row]), detail[row][:MOST_TEXT],
-        )
-        for row in rows
-    ], rejected  # fmt: skip

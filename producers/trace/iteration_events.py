@@ -21,28 +21,25 @@ FILE_COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
 """Names of the files, and of their columns by those of the rows of ``iterations``."""
 
 
-def check_audits(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
-    """Check rows of ``audits`` against the job; they come as rows of ``iterations`` whose times are unknown."""
-    check = Check(table)
-    ranks = Bound(0, job.world_size - 1)
-    return _rows(check, job, check.integers("iteration", ANY_INTEGER), {
-        "audit_of_rank": check.integers("of_rank", ranks),
-        "audit_checksum": check.integers("checksum", ANY_INTEGER),
-    })  # fmt: skip
+def check_events(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
+    """Check rows of ``audits`` or ``pauses`` against the job; they come as rows of ``iterations``, times unknown.
 
-
-def check_pauses(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
-    """Do the same for rows of ``pauses``, of which some may not name their iteration."""
+    A pause need not name its iteration.
+    """
     check, bounds = Check(table), BOUNDS["iterations"]
-    return _rows(check, job, check.integers("iteration", ANY_INTEGER), {
-        "pause_cause": check.codes("cause", PAUSES),
-        "pause_start_ns": check.integers("start_ns", bounds["pause_start_ns"]),
-        "pause_elapsed_ns": check.integers("elapsed_ns", bounds["pause_elapsed_ns"]),
-    })  # fmt: skip
-
-
-def _rows(check: Check, job: JobFile, iteration: np.ndarray, own: dict[str, np.ndarray]) -> tuple[Rows, Rejected]:
-    rank = check.integers("rank", Bound(0, job.world_size - 1))
+    iteration = check.integers("iteration", ANY_INTEGER)
+    if table.schema == "audits":
+        own = {
+            "audit_of_rank": check.integers("of_rank", Bound(0, job.world_size - 1)),
+            "audit_checksum": check.integers("checksum", ANY_INTEGER),
+        }
+    else:
+        own = {
+            "pause_cause": check.codes("cause", PAUSES),
+            "pause_start_ns": check.integers("start_ns", bounds["pause_start_ns"]),
+            "pause_elapsed_ns": check.integers("elapsed_ns", bounds["pause_elapsed_ns"]),
+        }
+    rank = check.ranks(job)
     columns = no_numerics(len(rank)) | {
         "iteration": iteration,
         "start_ns": np.full(len(rank), UNKNOWN),
