@@ -283,7 +283,12 @@ class LogParser:
             is_batch = fields[2] == BATCH
             self._signatures[fields[0]] = signature._replace(communicator=BATCH) if is_batch else signature
             return None
-        at_ms = self._time(fields[-1])
+        at_ms = None
+        if (found := _TIME.fullmatch(fields[-1])) is not None:
+            after_ms = int(found[2]) * 1000 + int(found[3])
+            at_ms = (self.base_ms or 0) + (-after_ms if found[1] else after_ms)
+            self.backwards += at_ms < self.newest_ms - _BACKWARDS_MS
+            self.newest_ms = at_ms
         if at_ms is None or kind not in ("Q", "S", "E", "W") or len(fields) > (4 if kind == "Q" else 3):
             self.skipped[BAD] += 1
             if kind == "E":  # it ended at an unknown time: the next end is that of the next call
@@ -301,16 +306,6 @@ class LogParser:
         elif kind == "E":
             return self._end(fields[0], at_ms)
         return None  # a wait of the host (W) says nothing of the operator
-
-    def _time(self, text: str) -> int | None:
-        found = _TIME.fullmatch(text)
-        if found is None or self.base_ms is None:
-            return None
-        after_ms = int(found[2]) * 1000 + int(found[3])
-        at_ms = self.base_ms + (-after_ms if found[1] else after_ms)
-        self.backwards += at_ms < self.newest_ms - _BACKWARDS_MS
-        self.newest_ms = at_ms
-        return at_ms
 
     def _take_communicator(self, fields: list[str]) -> bool:
         named = dict(field.partition("=")[::2] for field in fields[1:])

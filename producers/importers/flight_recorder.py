@@ -43,7 +43,7 @@ class Dump:
 
     rank: int  # -1: not known
     groups: Mapping[str, ProcessGroup]
-    entries: Sequence[Entry]
+    entries: Sequence[Entry] | PackedEntries
     completed: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
     own_rank: int | None = None  # by its own sends and recvs, which name both ends; None: it has none, or they differ
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     size_bytes: float
 
 
-class PackedEntries(Sequence[Entry]):
+class PackedEntries:
     """Entries in 64 bytes each: of a thousand dumps of thousands of entries all are in memory at once."""
 
     _ROW: Final = Struct("=6q2d")
@@ -85,22 +85,10 @@ class PackedEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._rows) // self._ROW.size
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(len(self)))]
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        return self._entry(tuple(self._names), self._ROW.unpack_from(self._rows, at % len(self) * self._ROW.size))
-
     def __iter__(self) -> Iterator[Entry]:
         names = tuple(self._names)
-        return (self._entry(names, row) for row in self._ROW.iter_unpack(self._rows))
-
-    @staticmethod
-    def _entry(names: Sequence[str], row: tuple[Any, ...]) -> Entry:
-        name, operator, sequence, source, destination, *times, size_bytes = row
-        ends = None if source < 0 else (source, destination)
-        return Entry(names[name], operator, sequence, ends, times[0], times[1], size_bytes)
+        for name, operator, sequence, source, destination, *values in self._ROW.iter_unpack(self._rows):
+            yield Entry(names[name], operator, sequence, None if source < 0 else (source, destination), *values)
 
 
 def read_dump(value: Any, rank: int | None) -> Dump:
@@ -376,8 +364,9 @@ def _rows(
     own = {name for name, group in dump.groups.items() if dump.rank in group.ranks}
     seen: set[tuple[str, int]] = set()
     # Sends and recvs count from the first of their pair that never ended.
-    pairs = _counted(dump.entries, (e.ends and (e.group, e.ends) for e in dump.entries))
-    for at, entry in enumerate(dump.entries):
+    entries = list(dump.entries)
+    pairs = _counted(entries, (e.ends and (e.group, e.ends) for e in entries))
+    for at, entry in enumerate(entries):
         number = pairs.get(at, entry.sequence)
         if entry.group not in own:
             rows.unusable += 1

@@ -435,16 +435,14 @@ class LogReader:
         unseen = ((name, offset) for name, offset in known.items() if name not in offsets)
         offsets |= dict(islice(unseen, _MOST_UNSEEN))
         job = live.job()
-        self._log_left_out(live.skipped(), job)
-        return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state(offsets)}, job
-
-    def _log_left_out(self, skipped: Mapping[str, int], job: ImportedJob | None) -> None:
-        """Log how many lines were unusable: at the first, tenth, hundredth … of each kind."""
         unusable = 0 if job is None else sum(rows.unusable for rows in job.ranks.values())
-        for reason, count in [*skipped.items(), ("rows with impossible values", unusable)]:
-            before, self._left_out[reason] = self._left_out[reason], self._left_out[reason] + count
-            if len(str(before)) < len(str(self._left_out[reason])) or (count and not before):
-                _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, before + count, reason)
+        for reason, count in [*live.skipped().items(), ("rows with impossible values", unusable)]:
+            # At the first, tenth, hundredth … of each kind
+            before_count, self._left_out[reason] = self._left_out[reason], self._left_out[reason] + count
+            if len(str(before_count)) < len(str(self._left_out[reason])) or (count and not before_count):
+                told = before_count + count
+                _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, told, reason)
+        return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state(offsets)}, job
 
     def _named_files(self) -> list[tuple[str, Path]]:
         """Return the files keyed by inode and first line: both survive renaming, and an inode alone may be reused."""

@@ -319,7 +319,11 @@ class LiveLog:
 
     def state(self, files: Container[str]) -> dict[str, Any]:
         """Return the state for the next reading, of these files alone, as JSON values."""
-        over = self._over()
+        # Processes of earlier starts: a later process has their rank, and nothing of them was read just now.
+        newest: dict[int, Process] = {}
+        for process, rank in sorted(self._ranks.items(), key=lambda one: (self._written_us.get(one[0], 0), one[0])):
+            newest[rank] = process
+        over = self._ranks.keys() - {one.process for one in self._operations} - set(newest.values())
         kept = {process: rank for process, rank in self._ranks.items() if process not in over}
         members = {at: rank for at, rank in self._members.items() if self._process_of.get(at) not in over}
         return {
@@ -332,11 +336,3 @@ class LiveLog:
                 if file in files and parser.process not in {None, *over}  # else each line tells its process itself
             },
         }
-
-    def _over(self) -> set[Process]:
-        """Processes of earlier starts: a later process has their rank, and nothing of them was read just now."""
-        newest: dict[int, Process] = {}
-        for process, rank in sorted(self._ranks.items(), key=lambda one: (self._written_us.get(one[0], 0), one[0])):
-            newest[rank] = process
-        heard = {one.process for one in self._operations}
-        return self._ranks.keys() - heard - set(newest.values())

@@ -31,6 +31,7 @@ _MOST_PARTS: Final = 4 * MOST_MEMBERS
 # takes thirty times its bytes when it is read.
 _MOST_VALUES: Final = 16 * MOST_MEMBERS
 _MOST_KINDS: Final = 64
+_MOST_GPUS: Final = 1 << 20  # of a host
 _MOST_COUNT: Final = (1 << 32) - 2  # a sequence is a uint32, and the next operator has one too
 _LONGEST_TEXT: Final = 256
 # NCCL 2.28.9 forgets the comma before the status of a missing rank.
@@ -49,6 +50,11 @@ class Worker(NamedTuple):
     def is_known(self) -> bool:
         """Whether the service knew its process."""
         return self.host != "" and self.pid >= 0
+
+    @property
+    def local_gpu(self) -> int | None:
+        """Index of its GPU on its host; None where it is not known, or impossible."""
+        return self.gpu if 0 <= self.gpu < _MOST_GPUS else None
 
 
 def unknown_worker(rank: int) -> Worker:

@@ -69,7 +69,7 @@ class JobRun:
             yield Announcement(
                 job=self.job, attempt=self.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
                 communicators=tuple(one for one in communicators if rank in one.ranks), sources=SOURCES,
-                clock="shared", host=worker.host or None, gpu=worker.gpu if worker.gpu >= 0 else None, lost_rows=0,
+                clock="shared", host=worker.host or None, gpu=worker.local_gpu, lost_rows=0,
             )  # fmt: skip
 
     def observe(self, now_ns: int) -> Iterator[Record]:
@@ -167,11 +167,11 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
         ranks[rank].add(name, operator, total, elapsed_ns=ENDED_NS, iteration=ITERATION)
     unusable = sum(answer.unusable for answer in ordered)
     members, notes, places = watch.members, [], {}
-    for rank, (host, pid, gpu) in sorted(workers.items()):
-        is_told = host != UNKNOWN_HOST
-        places[rank] = RankLocation(host if is_told else None, gpu if gpu >= 0 else None, lost_rows=0)
+    for rank, worker in sorted(workers.items()):
+        is_told = worker.host != UNKNOWN_HOST
+        places[rank] = RankLocation(worker.host if is_told else None, worker.local_gpu, lost_rows=0)
         if rank in watch.dead:
-            where = f", GPU {gpu} of process {pid} on {host}," if is_told else ""
+            where = f", GPU {worker.gpu} of process {worker.pid} on {worker.host}," if is_told else ""
             notes.append(f"rank {rank}{where} is out of reach, dead or in error by RAS's own words")
     return ImportedJob(
         job=job,

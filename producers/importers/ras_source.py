@@ -138,10 +138,8 @@ class RasWatch:
             yield from run.leave(ended)
         yield from run.observe(now_ns)
         found = watch.find_open() if watch.still_ns >= self._settings.standing_s * 1e9 else []
-        if found:
-            yield from self._enter(run, watch, found, now_ns)
-
-    def _enter(self, run: JobRun, watch: StandstillWatch, found: list[Open], now_ns: int) -> Iterator[Record]:
+        if not found:
+            return
         if any(one.communicator not in run.members for one in found):
             # Judgement holds to the communicators that a run announced first, and these were made later.
             yield from run.end("restarted")

@@ -168,23 +168,22 @@ class WatchdogLog:
         is_plausible = self._world_size <= 64 * (1 + max(self._heard, default=0))
         world_size = max(1 + max(ranks, default=0), self._world_size if is_plausible else 0)
         names = dict.fromkeys(group for _, group in self._of) or (_DEFAULT,)
-        groups = {name: by_name.get(name) or self._group(name, world_size) for name in names}
+        groups = {}
+        for name in names:
+            if name == _DEFAULT:
+                group = ProcessGroup(name, "default_pg", tuple(range(world_size)))
+            elif name == _BARRIERS:
+                group = ProcessGroup(name, name, tuple(sorted(rank for rank, of in self._of if of == name)))
+            else:
+                group = ProcessGroup(name, self._described.get(name, ""), _members(self._in_group[name]))
+            groups[name] = by_name.get(name, group)
         dumps = []
         for rank in sorted(self._heard):
-            own = {group: process for (one, group), process in self._of.items() if one == rank}
-            entries = [entry for group, process in own.items() for entry in _entries(rank, groups[group], process)]
-            completed = {
-                group: last for group, one in own.items() if (last := one.completed) is not None and last >= 0
-            }
+            own = {name: process for (one, name), process in self._of.items() if one == rank}
+            entries = [entry for name, process in own.items() for entry in _entries(rank, groups[name], process)]
+            completed = {name: at for name, one in own.items() if (at := one.completed) is not None and at >= 0}
             dumps.append(Dump(rank, groups, entries, completed))
         return dumps
-
-    def _group(self, name: str, world_size: int) -> ProcessGroup:
-        if name == _DEFAULT:
-            return ProcessGroup(name, "default_pg", tuple(range(world_size)))
-        if name == _BARRIERS:
-            return ProcessGroup(name, name, tuple(sorted(rank for rank, group in self._of if group == name)))
-        return ProcessGroup(name, self._described.get(name, ""), _members(self._in_group.get(name, {})))
 
 
 _BARRIERS: Final = "monitored_barrier"

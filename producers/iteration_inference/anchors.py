@@ -245,7 +245,14 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
             continue
         if all(_is_whole(side, period, runs) for side in sides):
             first, past = max(runs, key=lambda run: (run[1] - run[0], -run[0]))
-            return Template(_majority(classes[first:past], period), first, past)
+            # Class of each place of the template: the most frequent of the known ones
+            own, place = classes[first:past], np.arange(past - first) % period
+            is_known = own != HOLE
+            shape = period, int(own.max()) + 1
+            votes = np.zeros(shape, dtype=np.int64)
+            np.add.at(votes, (place[is_known], own[is_known]), 1)
+            majority = np.where(votes.any(axis=1), votes.argmax(axis=1), HOLE) if shape[1] else np.full(period, HOLE)
+            return Template(majority, first, past)
     return None
 
 
@@ -305,17 +312,6 @@ def _alike(blocks: Array, lag: int) -> float:
     """How much the numbers of one period are those of the period `lag` later: 1 is equal."""
     early, late = blocks[:-lag], blocks[lag:]
     return float(np.minimum(early, late).sum() / max(np.maximum(early, late).sum(), 1.0))
-
-
-def _majority(classes: Array, period: int) -> Array:
-    """Class of each place of the template: the most frequent of the known ones."""
-    place = np.arange(len(classes)) % period
-    is_known = classes != HOLE
-    if not is_known.any():
-        return np.full(period, HOLE)
-    width = int(classes.max()) + 1
-    votes = np.bincount(place[is_known] * width + classes[is_known], minlength=period * width).reshape(period, width)
-    return np.where(votes.any(axis=1), votes.argmax(axis=1), HOLE)
 
 
 _BURST: Final = 1.5
@@ -425,7 +421,9 @@ class _Search:
         while True:
             own = self._classes[at:end] if step > 0 else self._classes[end:at][::-1]
             period = len(classes)
-            past = at + step * _whole_periods(own, classes[::step]) * period
+            count = len(own) // period
+            is_whole = _is_equal(own[: count * period].reshape(count, period), classes[::step]).all(axis=1)
+            past = at + step * (count if is_whole.all() else int(is_whole.argmin())) * period
             self.cuts.update(range(at, past + step, step * period))
             skipped = _next_match(own[abs(past - at) :], classes[::step])
             if skipped is None:
@@ -464,13 +462,6 @@ class _Search:
 
 def _is_equal(found: Array, wanted: Array) -> Array:
     return (found == wanted) | (found == HOLE) | (wanted == HOLE)
-
-
-def _whole_periods(classes: Array, template: Array) -> int:
-    """How many exact periods the classes begin with."""
-    count = len(classes) // len(template)
-    is_whole = _is_equal(classes[: count * len(template)].reshape(count, len(template)), template).all(axis=1)
-    return count if is_whole.all() else int(is_whole.argmin())
 
 
 def _next_match(classes: Array, template: Array) -> int | None:

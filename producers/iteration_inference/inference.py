@@ -291,7 +291,13 @@ def assign_iterations(operators: Operators, anchors: Sequence[Anchor]) -> Array:
     for _ in range(_PASSES):  # to ranks without an anchor, from lane to lane
         if not (is_open := iteration == UNKNOWN).any():
             break
-        carried = _by_lane(operators, np.where(is_open, _carried(operators, iteration), iteration))
+        # The newest iteration that the same rank had reached before each operator
+        lowest = int(iteration[~is_open].min(initial=0))
+        value = np.where(~is_open & (operators.start_ns != UNKNOWN), iteration - lowest + 1, 0)
+        lift = int(value.max(initial=0)) + 1
+        reached = np.maximum.accumulate(value + operators.rank * lift) - operators.rank * lift
+        reached = np.where(reached > 0, reached + lowest - 1, UNKNOWN)
+        carried = _by_lane(operators, np.where(is_open, reached, iteration))
         if np.array_equal(carried, iteration):
             break
         iteration = carried
@@ -406,13 +412,3 @@ def _medians(values: Array, group: Array) -> Array:
     spread = np.empty(len(group))
     spread[order] = np.repeat(np.where(known > 0, middle, 0.0), sizes)
     return spread
-
-
-def _carried(operators: Operators, iteration: Array) -> Array:
-    """The newest iteration that the same rank had reached before each operator."""
-    lowest = int(iteration[iteration != UNKNOWN].min(initial=0))
-    is_timed = (iteration != UNKNOWN) & (operators.start_ns != UNKNOWN)
-    value = np.where(is_timed, iteration - lowest + 1, 0)
-    lift = int(value.max(initial=0)) + 1
-    reached = np.maximum.accumulate(value + operators.rank * lift) - operators.rank * lift
-    return np.where(reached > 0, reached + lowest - 1, UNKNOWN)

@@ -107,20 +107,15 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
             )
         return ()
 
-    return _assemble(read_job(directory), read_tables)
+    return assemble_trace(read_job(directory), read_tables)
 
 
-def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) -> Trace:
+def assemble_trace(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
     """Make a trace of a job and its unchecked tables, whose rows may be in any order, with copies.
 
-    `table_of`: returns the table of a schema, or `None` where there is none. Called once for each, and one table is
-    in memory at a time.
+    `tables_of`: returns the table of a schema, in parts; none where there is none (of ``bandwidth`` at most one).
+    Called once for each, and one part is in memory at a time.
     """
-    return _assemble(job, lambda schema: [table for table in (table_of(schema),) if table is not None])
-
-
-def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
-    """Make a trace of a job and the parts of its tables, of which one is in memory at a time."""
     rejected: dict[str, Rejected] = {}
     beside: dict[str, Rows] = {}
     batches: dict[str, dict[int, Batch]] = {}

@@ -152,20 +152,18 @@ class Directory:
         if self._has_failed:
             _LOG.info("event=directory_back directory=%s", self._path)
         self._has_failed = False
-        return [(at, path) for path in paths if (at := self._changed_ns(path)) is not None]
-
-    def _changed_ns(self, path: Path) -> int | None:
-        """Return when a file changed; None if it is no file, is hidden, or was just removed."""
-        try:
-            found = path.stat()
-        except PermissionError as error:
-            if not self._is_denied:
-                _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
-            self._is_denied = True
-            return None
-        except OSError:
-            return None
-        return found.st_ctime_ns if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None
+        changes = []
+        for path in paths:
+            try:
+                found = path.stat()
+            except OSError as error:
+                if isinstance(error, PermissionError) and not self._is_denied:
+                    _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
+                    self._is_denied = True
+                continue  # else it was just removed
+            if stat.S_ISREG(found.st_mode) and not path.name.startswith("."):
+                changes.append((found.st_ctime_ns, path))
+        return changes
 
 
 _FILES_LOOKED_AT: Final = 8

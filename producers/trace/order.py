@@ -102,7 +102,14 @@ def arrange(rows: Rows) -> np.ndarray:
     found = []
     for first, past in _blocks(rows.rank):
         at: Any = slice(first, past) if by_rank is None else by_rank[first:past]
-        order = _arrange(take(rows.rank, at), _Taken(rows, at), rows)
+        columns = _Taken(rows, at)
+        known_ns, identity = rows.keys(columns)
+        event_ns = np.where(known_ns == UNKNOWN, np.iinfo(np.int64).max, known_ns)
+        rank = take(rows.rank, at).astype(np.int64)
+        order = _order(rank, event_ns)
+        names = sorted(rows.columns, key=lambda name: name != "start_ns")  # which comes first, where there is one
+        _order_ties(order, [rank, event_ns], columns, names)
+        order = order[~_are_copies([rank, *identity], order)]
         found.append(order + first if by_rank is None else at[order])
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
@@ -116,16 +123,6 @@ def _blocks(rank: np.ndarray) -> Iterator[tuple[int, int]]:
         past = int(pasts[at]) if at >= 0 and pasts[at] > first else int(pasts[at + 1])
         yield first, past
         first = past
-
-
-def _arrange(rank: np.ndarray, columns: Mapping[str, np.ndarray], rows: Rows) -> np.ndarray:
-    known_ns, identity = rows.keys(columns)
-    event_ns = np.where(known_ns == UNKNOWN, np.iinfo(np.int64).max, known_ns)
-    rank = rank.astype(np.int64)
-    order = _order(rank, event_ns)
-    names = [name for name in rows.columns if name != "start_ns"]
-    _order_ties(order, [rank, event_ns], columns, ["start_ns", *names] if "start_ns" in rows.columns else names)
-    return order[~_are_copies([rank, *identity], order)]
 
 
 def _order(rank: np.ndarray, event_ns: np.ndarray) -> np.ndarray:

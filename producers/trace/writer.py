@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from irregulars.producers.trace.iteration_events import FILE_COLUMNS
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _GROUP_ROWS: Final = 1 << 20
+_NAMES: Final = {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES, "cause": PAUSES}
 _PLACE_KEYS: Final = ("host", "gpu", "nic", "switch", "lost_rows")
 
 
@@ -107,7 +108,15 @@ class _TableWriter:
         path.unlink(missing_ok=True)
 
     def add(self, batch: Batch) -> None:
-        columns = _contract_columns(batch)
+        names = _NAMES | dict.fromkeys(CODED, batch.header.names)
+        columns = {"rank": pa.array(np.full(len(batch), batch.header.rank, dtype=np.int64))}
+        for name, column in batch.columns.items():
+            if name in names:
+                codes = pa.array(column.astype(np.int32), mask=column == PHASE_UNKNOWN if name == "phase" else None)
+                columns[name] = pa.DictionaryArray.from_arrays(codes, pa.array(names[name], type=pa.string()))
+            else:
+                is_unknown = np.isnan(column) if column.dtype.kind == "f" else column == UNKNOWN
+                columns[name] = pa.array(column, mask=is_unknown)
         arrays = [
             columns[field.name].cast(field.type) if field.name in columns else pa.nulls(len(batch), field.type)
             for field in self._arrow
@@ -128,18 +137,3 @@ class _TableWriter:
             self._file = pa.parquet.ParquetWriter(self._path, self._arrow, compression="zstd")
         self._file.write_table(pa.Table.from_batches(self._waiting, schema=self._arrow), row_group_size=_GROUP_ROWS)
         self._waiting, self._waiting_rows = [], 0
-
-
-_NAMES: Final = {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES, "cause": PAUSES}
-
-
-def _contract_columns(batch: Batch) -> Mapping[str, pa.Array]:
-    names = _NAMES | dict.fromkeys(CODED, batch.header.names)
-    columns = {"rank": pa.array(np.full(len(batch), batch.header.rank, dtype=np.int64))}
-    for name, column in batch.columns.items():
-        if name in names:
-            codes = pa.array(column.astype(np.int32), mask=column == PHASE_UNKNOWN if name == "phase" else None)
-            columns[name] = pa.DictionaryArray.from_arrays(codes, pa.array(names[name], type=pa.string()))
-        else:
-            columns[name] = pa.array(column, mask=np.isnan(column) if column.dtype.kind == "f" else column == UNKNOWN)
-    return columns
