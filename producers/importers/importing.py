@@ -237,23 +237,23 @@ def read_capture(path: Path) -> Capture:
 
 def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
     """Read logs of processes."""
-    table, left_out = OperationTable(), list[LeftOut]()
+    table = OperationTable()
     skipped, dropped, waited_us = Counter[str](), Counter[Process](), dict[Connection, Sequence[int]]()
-    for path in files:
+
+    def read(path: Path) -> None:
         parser, before = LogParser(), len(table)
         try:
             with naming(path), open_plain(path) as stream:
                 for operation in filter(None, map(parser.parse, bounded_lines(stream))):
                     table.add(operation)
-        except InputError as error:
+        except InputError:
             table.cut(before)
-            left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: ")))
-            continue
+            raise
         skipped.update(parser.skipped)
         dropped.update(parser.dropped)
-        waited_us |= parser.waited_us
-    if not len(table) and left_out:
-        raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
+        waited_us.update(parser.waited_us)
+
+    _, left_out = read_each(files, read)
     with naming(files[0].parent if len(files) > 1 else files[0]):
         imported = job_of_operations(table, dropped, skipped, job, waited_us)
     return replace(imported, left_out=left_out)

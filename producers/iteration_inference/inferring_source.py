@@ -78,13 +78,9 @@ class _Job:
         if (batch.columns["iteration"] != UNKNOWN).any():
             self.is_marked = True  # its ranks mark their iterations from here on, and these marks are never changed
             return [*self.inference.withdraw(), batch]
-        return [*self._follow(batch), *self.inference.push(batch, may_learn=may_learn)]
-
-    def _follow(self, batch: Batch) -> list[Batch]:
-        """Check that the batch continues its rank's earlier ones; if the source began anew, learn it anew."""
         rank, first, left = batch.header.rank, batch.header.rows_before, []
         known = self.rows.get(rank, first)
-        if first < known:
+        if first < known:  # the source began anew: learn it anew
             left = self.inference.withdraw()
             before, self.rows = self.inference, {}
             self.inference = OnlineInference(before.limits, is_counted_apart=before.is_counted_apart)
@@ -93,7 +89,7 @@ class _Job:
         elif first > known:
             self.inference.skip_rows(rank)
         self.rows[rank] = first + len(batch)
-        return left
+        return [*left, *self.inference.push(batch, may_learn=may_learn)]
 
     def state(self, job: str, attempt: int, *, is_brief: bool) -> JobState:
         announcements = tuple(map(encode_announcement, self.announcements.values()))

@@ -53,7 +53,13 @@ class JobFile:
     @cached_property
     def membership(self) -> Membership:
         """Ranks of each communicator, as arrays."""
-        return Membership.of(self.communicators, self.world_size)
+        sizes = [len(c.ranks) for c in self.communicators]
+        ordinals = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+        ranks = np.fromiter((r for c in self.communicators for r in c.ranks), dtype=np.int64, count=sum(sizes))
+        order = np.lexsort((ordinals, ranks))
+        ordinals, ranks = ordinals[order], ranks[order]
+        first_of_rank = np.searchsorted(ranks, np.arange(self.world_size + 1))
+        return Membership(ordinals * self.world_size + ranks, ordinals, first_of_rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +70,6 @@ class Membership:
     ordinals: np.ndarray  # the communicator of each pair
     # Where the pairs of a rank begin; one more than ranks, so that a slice's end is the next one's begin
     first_of_rank: np.ndarray
-
-    @classmethod
-    def of(cls, communicators: tuple[Communicator, ...], world_size: int) -> Membership:
-        """Order the pairs of `communicators`."""
-        sizes = [len(c.ranks) for c in communicators]
-        ordinals = np.repeat(np.arange(len(communicators), dtype=np.int64), sizes)
-        ranks = np.fromiter((r for c in communicators for r in c.ranks), dtype=np.int64, count=sum(sizes))
-        order = np.lexsort((ordinals, ranks))
-        ordinals, ranks = ordinals[order], ranks[order]
-        return cls(ordinals * world_size + ranks, ordinals, np.searchsorted(ranks, np.arange(world_size + 1)))
 
     def of_rank(self, rank: int) -> list[int]:
         """Return the ordinals of the communicators that `rank` is in."""
