@@ -1,4 +1,9 @@
-"""Import files of another tool as a trace directory: one reader for each kind, around its parser."""
+"""Import files of other tools as a trace directory: one reader for each kind, around its parser.
+
+`take_anything` takes whatever people have of one job: kinds are told by content, and what was taken is said. Evidence
+of a hang (dumps, watchdog lines, answers of RAS) is joined. Where it shows operators that never ended it is judged;
+else the recording that times operators and covers most ranks is.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,19 +21,19 @@ from typing import IO, Final
 import orjson
 
 from irregulars.errors import InputError
+from irregulars.printing import counted
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.fabric import Fabric
 from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, load_plain, read_dump
-from irregulars.producers.importers.gathering import gather
+from irregulars.producers.importers.gathering import TRACE, Gathered, gather
 from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
-from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES
+from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers
-from irregulars.producers.importers.ras_text import split_answers
 from irregulars.producers.importers.watchdog import NOTE_ELEMENTS, WatchdogLog
 from irregulars.producers.trace.directory import write_trace
 from irregulars.producers.trace.foreign_files import (
@@ -43,6 +48,7 @@ from irregulars.producers.trace.foreign_files import (
 )
 from irregulars.producers.trace.job_file import RankLocation
 from irregulars.validation import nearest
+from irregulars.words import name_ranks
 
 MAX_PICKLE_BYTES: Final = 64 << 20
 MAX_JSON_BYTES: Final = 16 << 20  # of one dump. A byte of JSON may become 25 of memory; 20,000 entries take 12 MB.
@@ -310,3 +316,109 @@ KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "nccl-ras": read_nccl_ras,
     "watchdog": lambda files, job: read_hang({"watchdog": files}, job),
 }
+
+
+# --- anything that people have --------------------------------------------------------------------------------------
+
+_JOINED: Final = ("flight-recorder", "watchdog")  # kinds of which `read_hang` makes one job
+_HANG_KINDS: Final = (*_JOINED, "nccl-ras")
+_NAMED_LEFT_OUT: Final = 3  # files; more are counted
+_NOUNS: Final[Mapping[str, str]] = {
+    "flight-recorder": "flight recorder dump", "watchdog": "training log", "nccl-ras": "RAS answer file",
+    "kineto": "Kineto trace", "nccl-inspector": "NCCL Inspector log", "clog": "clog log", TRACE: "trace directory",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A trace directory to judge, and what it was made of."""
+
+    directory: Path
+    lines: tuple[str, ...] = ()  # at most six, for people
+
+
+def take_anything(source: Path, scratch: Path, hosts: Mapping[int, str] | None = None) -> Taken:
+    """Make a trace directory of a source: a file, a folder with sub-folders or an archive, of one kind or several.
+
+    `scratch`: an empty folder; the caller removes it when the trace was read. `hosts`: hosts that people named.
+    Raises InputError if nothing in it can be judged.
+    """
+    unpacked, made = scratch / "unpacked", scratch / "made"
+    unpacked.mkdir()
+    with naming_members(unpacked):
+        found = gather(source, unpacked)
+        jobs, left_out = _read_all(found, name_of_job(source))
+    left_out = [replace_names(one, unpacked) for one in (*found.left_out, *left_out)]
+    traces = found.files.get(TRACE, [])
+    if len(traces) > 1:
+        names = ", ".join(str(path.relative_to(source)) if path != source else "." for path in traces[:4])
+        raise InputError(f"{source}: must hold one trace directory; got {len(traces)} ({names}): name one of them")
+    if not traces and not jobs:
+        raise InputError(_nothing_usable(source, found, left_out))
+    hung = [kind for kind, job in jobs.items() if kind in _HANG_KINDS and job.has_open]
+    timed = sorted((kind for kind in jobs if kind not in _HANG_KINDS), key=lambda kind: -len(jobs[kind].ranks))
+    order = [*hung, *([TRACE] if traces else []), *timed, *jobs]
+    chosen, others = order[0], [kind for kind in dict.fromkeys(order[1:]) if kind != order[0]]
+    if chosen == TRACE:
+        return Taken(traces[0], _lines(source, found, None, TRACE, others, left_out))
+    job = jobs[chosen]
+    left_out += [replace_names(one, unpacked) for one in job.left_out]
+    write_imported(with_hosts(job, hosts or {}), made)
+    return Taken(made, _lines(source, found, job, chosen, others, left_out))
+
+
+def _read_all(found: Gathered, name: str) -> tuple[dict[str, ImportedJob], list[LeftOut]]:
+    """Read all kinds; one that can't be read as a whole is left out if another one can."""
+    jobs: dict[str, ImportedJob] = {}
+    failed: list[LeftOut] = []
+    together: dict[str, list[Path]] = {kind: found.files[kind] for kind in _JOINED if kind in found.files}
+    for kind, files in found.files.items():
+        if kind == TRACE or (kind in together and kind != next(iter(together))):
+            continue
+        try:
+            jobs[kind] = read_hang(together, name) if kind in together else KINDS[kind](files, name)
+        except InputError as error:
+            failed.append(LeftOut(f"{counted(len(files), _NOUNS[kind])}", str(error)))
+    return jobs, failed
+
+
+def _nothing_usable(source: Path, found: Gathered, left_out: list[LeftOut]) -> str:
+    kinds = "a trace directory, or files of " + ", ".join(KINDS)
+    if left_out:
+        first = left_out[0]
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+        reason = first.reason if str(source) in first.reason else f"{first.name}: {first.reason}"
+        return reason + more if reason.startswith(str(source)) else f"{source}: {reason}{more}"
+    headless = next((one for one in found.unknown if one.name.startswith("commops.")), None)
+    if headless is not None:
+        return f"{headless.parent / 'job.json'}: must be there, it describes the job of {headless.name}; got none"
+    got = f"{counted(len(found.unknown), 'file')} of no kind that is known" if found.unknown else "no file"
+    return f"{source}: must hold {kinds}; got {got}"
+
+
+def _lines(
+    source: Path, found: Gathered, job: ImportedJob | None, chosen: str, others: list[str], left_out: list[LeftOut]
+) -> tuple[str, ...]:
+    together = _JOINED if chosen in _JOINED else ()
+    taken = [chosen, *(kind for kind in together if kind != chosen and kind in found.files)]
+    parts = [counted(len(found.files[kind]), _NOUNS[kind]) for kind in taken]
+    lines = []
+    if job is not None:
+        of = f" of {job.world_size}" if job.world_size else ""
+        silent = sorted(set(range(job.world_size)) - job.ranks.keys())
+        lacking = f"; nothing of {name_ranks(silent)}" if silent else ""
+        lines.append(f"took {' and '.join(parts)}: {counted(len(job.ranks), 'rank')}{of}{lacking}")
+    rest = [kind for kind in others if kind not in taken]
+    if rest or found.unknown:
+        aside = [counted(len(found.files[kind]), _NOUNS[kind]) for kind in rest]
+        aside += [f"{counted(len(found.unknown), 'file')} of other kinds"] if found.unknown else []
+        lines.append(f"left aside: {', '.join(aside)}")
+    for one in left_out[:_NAMED_LEFT_OUT]:
+        lines.append(f"left out {one.name}: {one.reason}".replace(f"{source}/", ""))
+    if len(left_out) > _NAMED_LEFT_OUT:
+        lines[-1] += f" (and {counted(len(left_out) - _NAMED_LEFT_OUT, 'more file')})"
+    if job is not None and job.skipped:
+        skipped = ", ".join(f"{count} × {reason}" for reason, count in list(job.skipped.items())[:2])
+        lines.append(f"not used: {skipped}")
+    lines += [f"note: {note}" for note in (job.notes if job is not None else ())]
+    return tuple(lines[:6])

@@ -22,10 +22,9 @@ from irregulars.messages.announcements import Announcement, above
 from irregulars.messages.records import SCHEMAS, TRACE_SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.trace.columns import TableFile
-from irregulars.producers.trace.events import read_events
 from irregulars.producers.trace.files import find_file, read_file, read_parts
 from irregulars.producers.trace.foreign_files import how_to_import
-from irregulars.producers.trace.iteration_events import FILE_COLUMNS, check_events, with_events
+from irregulars.producers.trace.iteration_events import FILE_COLUMNS, check_events, read_events, with_events
 from irregulars.producers.trace.job_file import JobFile, RankLocation, read_job
 from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
 from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations
