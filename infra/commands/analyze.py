@@ -107,7 +107,7 @@ def _read_anything(source: Path, without: Collection[str]) -> Trace:
 
     if source.is_dir() and any((source / name).exists() for name in ("job.json", "parts")):
         return read_trace(source, without=without)
-    from irregulars.producers.importers.anything import take_anything
+    from irregulars.producers.importers.importing import take_anything
 
     with TemporaryDirectory(prefix="irregulars-analyze-") as scratch:
         taken = take_anything(source, Path(scratch))

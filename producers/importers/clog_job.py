@@ -34,6 +34,7 @@ from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.trace.job_file import RankLocation
 
 UNTOLD: Final = "calls on communicators whose members nothing tells"
+UNTIMED: Final = "calls of which nobody knows how long they took: a watchdog looks at the GPU"
 SHARED_NAME: Final = "calls on communicators that share a name with others of the same rank"
 
 
@@ -215,26 +216,6 @@ class Log:
             yield Call(names[code], *values, *(None if one == UNKNOWN else one for one in (start, end)))
 
 
-@dataclass(slots=True)
-class Opened:
-    """Calls of a log, those without an end that means anything last; counts these."""
-
-    log: Log
-    standing: Set[Collective]  # collectives whose end means nothing
-    is_kept: bool  # whether calls without an end are given
-    count: int = 0
-
-    def __iter__(self) -> Iterator[Call]:
-        for call in self.log:
-            is_given_up = call.operator not in _MAY_END_ALONE and (call.communicator, call.number) in self.standing
-            if call.end_ms is not None and not is_given_up:
-                yield call
-                continue
-            self.count += 1
-            if self.is_kept:
-                yield call._replace(end_ms=None)
-
-
 def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
     """Read a whole log; calls that have not ended come last.
 
@@ -248,7 +229,7 @@ def read_log(lines: Iterable[bytes], calls_before: int = 0) -> Log:
             raise InputError(f"calls of all ranks together must be at most {MOST_CALLS}; got more")
         if call is not None:
             log.add(call)
-    if log.parser.first_line_missing:
+    if log.parser.base_ms is None:
         raise InputError("must begin with V|1|base_timestamp=…, as clog does; got no line")
     for call in log.parser.open_calls():
         log.add(call)
@@ -279,11 +260,23 @@ def job_of_logs(
     newest_ms = max(parser.newest_ms for parser in parsers.values())
     is_going_on = now_ms is not None and abs(now_ms - newest_ms) <= RUNNING_MS
     open_calls = 0
+
+    def opened(log: Log, standing: Set[Collective]) -> Iterator[Call]:
+        """Yield calls, those of which the end means nothing without it; of a job that goes on these are left out."""
+        nonlocal open_calls
+        for call in log:
+            is_given_up = call.operator not in _MAY_END_ALONE and (call.communicator, call.number) in standing
+            if call.end_ms is not None and not is_given_up:
+                yield call
+                continue
+            open_calls += 1
+            if not is_going_on:
+                yield call._replace(end_ms=None)
+
     for name, log in logs.items():
         rows[ranks.of[name]] = made = RankRows()
-        calls = Opened(log, standing.get(name, frozenset()), is_kept=not is_going_on)
+        calls = opened(log, standing.get(name, frozenset()))
         add_calls(made, calls, trusted, groups[name], communicators, skipped)
-        open_calls += calls.count
     for parser in parsers.values():
         skipped.update(parser.skipped)
     return ImportedJob(
@@ -311,7 +304,6 @@ def groups_of_job(parsers: Mapping[str, LogParser], ranks: Ranks) -> dict[str, d
     return {
         name: groups_of_log(parser.members, parser.splits, ranks.of[name], ranks.world_size, whole)
         for name, parser in parsers.items()
-        if name in ranks.of
     }
 
 
@@ -323,10 +315,7 @@ def add_calls(
     communicators: Mapping[ProcessGroup, Communicator],
     skipped: Counter[str],
 ) -> None:
-    """Add the calls of one log as rows.
-
-    `trusted`: from when an operator counts: as `producers.importers.clog_lines.TimeCounts.trusted` returns it.
-    """
+    """Add the calls of one log as rows; `trusted` as `TimeCounts.trusted` returns it."""
     for call in calls:
         group = groups.get(call.communicator)
         if group is None:
@@ -361,9 +350,6 @@ def _notes(
         (NOTE_RUNNING if is_going_on else NOTE_OPEN).format(count=open_calls): open_calls,
     }  # fmt: skip
     return [note for note, is_so in notes.items() if is_so]
-
-
-State = dict[str, Any]
 
 
 class LiveClog:
@@ -407,14 +393,10 @@ class LiveClog:
         made = {group for own in groups.values() for group in own.values() if group is not None}
         communicators = communicators_of(made, ranks.world_size, is_whole=False)
         rows: dict[int, RankRows] = {}
-        # A log without a start or an end (LIFECYCLE is missing) looks as if no call ever blocked.
-        looks = [parser.times for parser in self._parsers.values() if parser.events]
-        trusted = TimeCounts.of_all([self._times_of_earlier, *looks]).trusted()
+        trusted = self._counts(self._parsers).trusted()
         for file, calls in self._calls.items():
             if trusted == UNCLEAR:
-                self._left_out["calls of which nobody knows how long they took: a watchdog looks at the GPU"] += len(
-                    calls
-                )
+                self._left_out[UNTIMED] += len(calls)
             elif file in ranks.of:
                 own = rows.setdefault(ranks.of[file], RankRows())
                 add_calls(own, calls, trusted, groups[file], communicators, self._left_out)
@@ -433,20 +415,24 @@ class LiveClog:
         skipped.update({"calls whose lines are missing": lost} if lost else {})
         return skipped
 
-    def state(self, files: Container[str]) -> State:
+    def state(self, files: Container[str]) -> dict[str, Any]:
         """Return the state for the next reading, of these files alone, as JSON values.
 
         Of two logs of one rank the earlier one is not read any more; its counts, which show the backend, stay.
         """
         newest, size = self._ranks().of, self._size()
         earlier = {file for file, one in self._parsers.items() if file not in newest and _told(one, size) is not None}
-        looks = [self._parsers[file].times for file in earlier if self._parsers[file].events]
         kept = {file: one for file, one in self._parsers.items() if file in files and file not in earlier}
         return {
             "parsers": {file: parser.state() for file, parser in sorted(kept.items())},
             "earlier": sorted(file for file in self._earlier | earlier if file in files),
-            "looks": asdict(TimeCounts.of_all([self._times_of_earlier, *looks])),
+            "looks": asdict(self._counts(earlier)),
         }
+
+    def _counts(self, files: Iterable[str]) -> TimeCounts:
+        # A log without a start or an end (LIFECYCLE is missing) looks as if no call ever blocked.
+        looks = (self._parsers[file].times for file in files if self._parsers[file].events)
+        return TimeCounts.of_all([self._times_of_earlier, *looks])
 
     def _ranks(self) -> Ranks:
         """Return the global ranks that are known; of two logs of one rank the one that was begun last counts."""
@@ -465,7 +451,7 @@ class LiveClog:
 
     def _in_order(self) -> list[tuple[str, LogParser]]:
         """Return the logs in the order in which they were begun."""
-        return sorted(self._parsers.items(), key=lambda one: (one[1].begun_ms, one[0]))
+        return sorted(self._parsers.items(), key=lambda one: (one[1].base_ms or 0, one[0]))
 
 
 def _told(parser: LogParser, size: int | None) -> Membership | None:

@@ -37,7 +37,6 @@ _BYTES: Final = {
 _WORD: Final = re.compile(r"[^\w.:#-]")
 _COUNT: Final = re.compile(r"\d{1,15}", re.ASCII)
 _MOST_NAME: Final = 100
-_MOST_RANK: Final = 1 << 20
 
 
 class Signature(NamedTuple):
@@ -62,13 +61,18 @@ def read_signature(fields: list[str]) -> Signature | None:
         return None
     known = _OPERATORS.get(listed[0]) if listed else None
     operator = None if known is None else OPERATOR_CODES[known]
-    peer = UNKNOWN
-    if operator in P2P:
-        peer = _count(named.get("peer", ""))
-        if not 0 <= peer < _MOST_RANK:
-            return None
+    peer = _count(named.get("peer", "")) if operator in P2P else UNKNOWN
+    if operator in P2P and not 0 <= peer < _MOST_RANKS:
+        return None
+    # The payload is the rank's input, or its output where it only receives.
+    given = "out" if operator == RECV else "in"
+    counts = named.get(f"{given}_count") or named.get(f"{given}_counts") or named.get("out_count", "")
+    elements = [_count(one) for one in counts.split(",")]
+    size_bytes = (
+        math.nan if min(elements) < 0 else float(sum(elements)) * _BYTES.get(named.get("dtype", ""), math.nan)
+    )
     is_async = named.get("async_op") == "t"
-    return Signature(name_of(communicator[len("comm=") :]), operator, peer, _size(named, operator), is_async)
+    return Signature(name_of(communicator[len("comm=") :]), operator, peer, size_bytes, is_async)
 
 
 def name_of(text: str) -> str:
@@ -78,20 +82,6 @@ def name_of(text: str) -> str:
     'tp_0'
     """
     return _WORD.sub("_", text[:_MOST_NAME])
-
-
-def _size(named: dict[str, str], operator: int | None) -> float:
-    """Return the payload of this rank in bytes: its input, or its output where it only receives."""
-    element = _BYTES.get(named.get("dtype", ""), math.nan)
-    given = "out" if operator == RECV else "in"
-    counts = named.get(f"{given}_count") or named.get(f"{given}_counts") or named.get("out_count", "")
-    total = 0
-    for one in counts.split(","):
-        count = _count(one)
-        if count < 0:
-            return math.nan
-        total += count
-    return float(total) * element
 
 
 def _count(text: str) -> int:
@@ -170,7 +160,7 @@ class LogParser:
         self._skips_foreign = skips_foreign
         self._is_foreign = False
         self._line = 0
-        self._base_ms: int | None = None
+        self.base_ms: int | None = None  # when the log was begun, ms since the epoch; None before its first line
         self.newest_ms = self._newest_call_ms = 0  # time of the newest line and call, ms since the epoch
         self._newest_call = ""
         self._is_after_sync = False
@@ -192,26 +182,26 @@ class LogParser:
         if self._is_foreign:
             self.skipped[FOREIGN] += 1
             return None
-        if self._base_ms is None:
+        if self.base_ms is None:
             self._begin(text)
             return None
         if text.startswith("V|"):
             raise self._error("be within one log", text, "each rank needs a file of its own as output=")
-        return self._take(text.split("|")) if text else None
-
-    @property
-    def begun_ms(self) -> int:
-        """When the log was begun, ms since the epoch; 0 where its first line has not come."""
-        return self._base_ms or 0
+        fields = text.split("|")
+        if fields[0] == "WARN":
+            self.skipped[WARNINGS] += 1
+        elif _GRAPH.fullmatch(fields[0]) and len(fields) > 2:
+            self._count_work(fields)
+            self.skipped[GRAPHS] += 1
+        elif _ID.fullmatch(fields[0]) and len(fields) > 2:
+            return self._take_event(fields)
+        elif text and not self._take_communicator(fields):
+            self.skipped[BAD] += 1
+        return None
 
     def collectives(self, communicator: str) -> int:
         """Return the number of collectives that were called on a communicator."""
         return self._numbers.get((communicator, UNKNOWN, UNKNOWN), 0)
-
-    @property
-    def first_line_missing(self) -> bool:
-        """Whether not even the first line has come."""
-        return self._base_ms is None and not self._is_foreign
 
     def open_calls(self) -> Iterator[Call]:
         """Yield the calls that have not ended, in the order of each signature."""
@@ -232,7 +222,7 @@ class LogParser:
     def state(self) -> dict[str, Any]:
         """Return the state for the next lines, as JSON values."""
         return {
-            "foreign": self._is_foreign, "line": self._line, "base_ms": self._base_ms,
+            "foreign": self._is_foreign, "line": self._line, "base_ms": self.base_ms,
             "newest": [self.newest_ms, self._newest_call_ms, self._newest_call],
             "last": [self._last_work, self._is_after_sync], "members": self.members, "splits": self.splits,
             "looks": asdict(self.times), "counts": [self.calls, self.events],
@@ -246,7 +236,7 @@ class LogParser:
     def of_state(cls, state: Mapping[str, Any], *, skips_foreign: bool = False) -> LogParser:
         """Return the parser that gave a state."""
         parser = cls(skips_foreign=skips_foreign)
-        parser._is_foreign, parser._line, parser._base_ms = state["foreign"], state["line"], state["base_ms"]
+        parser._is_foreign, parser._line, parser.base_ms = state["foreign"], state["line"], state["base_ms"]
         parser.newest_ms, parser._newest_call_ms, parser._newest_call = state["newest"]
         parser._last_work, parser._is_after_sync = state["last"]
         parser.members = [Membership(*one) for one in state["members"]]
@@ -268,7 +258,7 @@ class LogParser:
     def _begin(self, text: str) -> None:
         found = _HEADER.fullmatch(text)
         if found is not None and int(found[1]) == VERSION:
-            self._base_ms = self.newest_ms = int(found[2]) * 1000 + int(found[3])
+            self.base_ms = self.newest_ms = int(found[2]) * 1000 + int(found[3])
             return
         if found is None and self._skips_foreign:
             self._is_foreign = True
@@ -280,25 +270,25 @@ class LogParser:
     def _error(self, rule: str, text: str, advice: str = "") -> InputError:
         return InputError(f"line {self._line} must {rule}; got {text[:40]!r}{advice and ': ' + advice}")
 
-    def _take(self, fields: list[str]) -> Call | None:
-        kind = fields[0]
-        if kind == "WARN":
-            self.skipped[WARNINGS] += 1
-        elif _GRAPH.fullmatch(kind) and len(fields) > 2:
-            self._count_work(fields)
-            self.skipped[GRAPHS] += 1
-        elif _ID.fullmatch(kind) and len(fields) > 2:
-            return self._take_event(fields)
-        elif not self._take_communicator(fields):
-            self.skipped[BAD] += 1
-        return None
-
     def _take_event(self, fields: list[str]) -> Call | None:
         kind = fields[1]
         if kind == "sig":
-            self._sign(fields)
+            signature = read_signature(fields[2:]) if len(fields) > 3 else None
+            if signature is None:
+                self.skipped[BAD] += 1
+                return None
+            if len(self._signatures) >= MOST_SIGNATURES:
+                raise self._error(f"be among the first {MOST_SIGNATURES} signatures", fields[0],
+                                  "leave verbose= empty")  # fmt: skip
+            is_batch = fields[2] == BATCH
+            self._signatures[fields[0]] = signature._replace(communicator=BATCH) if is_batch else signature
             return None
-        at_ms = self._time(fields[-1])
+        at_ms = None
+        if (found := _TIME.fullmatch(fields[-1])) is not None:
+            after_ms = int(found[2]) * 1000 + int(found[3])
+            at_ms = (self.base_ms or 0) + (-after_ms if found[1] else after_ms)
+            self.backwards += at_ms < self.newest_ms - _BACKWARDS_MS
+            self.newest_ms = at_ms
         if at_ms is None or kind not in ("Q", "S", "E", "W") or len(fields) > (4 if kind == "Q" else 3):
             self.skipped[BAD] += 1
             if kind == "E":  # it ended at an unknown time: the next end is that of the next call
@@ -316,26 +306,6 @@ class LogParser:
         elif kind == "E":
             return self._end(fields[0], at_ms)
         return None  # a wait of the host (W) says nothing of the operator
-
-    def _time(self, text: str) -> int | None:
-        found = _TIME.fullmatch(text)
-        if found is None or self._base_ms is None:
-            return None
-        after_ms = int(found[2]) * 1000 + int(found[3])
-        at_ms = self._base_ms + (-after_ms if found[1] else after_ms)
-        self.backwards += at_ms < self.newest_ms - _BACKWARDS_MS
-        self.newest_ms = at_ms
-        return at_ms
-
-    def _sign(self, fields: list[str]) -> None:
-        signature = read_signature(fields[2:]) if len(fields) > 3 else None
-        if signature is None:
-            self.skipped[BAD] += 1
-            return
-        if len(self._signatures) >= MOST_SIGNATURES:
-            raise self._error(f"be among the first {MOST_SIGNATURES} signatures", fields[0], "leave verbose= empty")
-        is_batch = fields[2] == BATCH
-        self._signatures[fields[0]] = signature._replace(communicator=BATCH) if is_batch else signature
 
     def _take_communicator(self, fields: list[str]) -> bool:
         named = dict(field.partition("=")[::2] for field in fields[1:])
@@ -391,7 +361,8 @@ class LogParser:
         call = Call(signature.communicator, signature.operator, self._numbers[key], *signature[2:], at_ms)
         self._numbers[key] += 1
         self.calls += 1
-        self.times.add_call(is_after_sync=self._is_after_sync, is_open=self._open_sync > 0)
+        self.times.followed += self._is_after_sync
+        self.times.overlapped += self._open_sync > 0
         self._is_after_sync = not call.is_async
         self._open += 1
         if not call.is_async:
@@ -434,11 +405,9 @@ class LogParser:
         call = calls.popleft()
         self._open -= 1
         self._open_sync -= not call.is_async
-        is_newest = (
-            identity == self._newest_call and not self._running.get(identity) and not self._called.get(identity)
-        )
-        other_ms = None if is_newest else self._newest_call_ms
-        self.times.add_end(call.called_ms, call.start_ms, at_ms, other_ms, is_async=call.is_async)
+        is_last = not self._running.get(identity) and not self._called.get(identity)
+        other_ms = None if is_last and identity == self._newest_call else self._newest_call_ms
+        self.times.add_end(call, at_ms, other_ms)
         return call._replace(end_ms=at_ms)
 
     def _is_ours(self, identity: str) -> bool:
@@ -448,7 +417,7 @@ class LogParser:
 
 
 def _packed(one: Signature | Call) -> list[Any]:
-    """As JSON values: an unknown size becomes text that no name of a communicator is."""
+    # As JSON values: an unknown size becomes text that no name of a communicator is.
     return ["?" if value != value else value for value in one]
 
 
@@ -493,20 +462,13 @@ class TimeCounts:
     # Of both, those whose end was written right after the call of another one, at which the watchdog looked
     at_calls: int = 0
 
-    def add_call(self, *, is_after_sync: bool, is_open: bool) -> None:
-        """Count a call; `is_open`: one that should block has not ended."""
-        self.followed += is_after_sync
-        self.overlapped += is_open
-
-    def add_end(
-        self, called_ms: int, start_ms: int | None, end_ms: int, other_call_ms: int | None, *, is_async: bool
-    ) -> None:
+    def add_end(self, call: Call, end_ms: int, other_call_ms: int | None) -> None:
         """Count an end; `other_call_ms`: when the newest call was made, if that was another one."""
-        if end_ms - called_ms < LONG_MS:
+        if end_ms - call.called_ms < LONG_MS:
             return
-        is_hollow = start_ms is None or end_ms - start_ms <= _SAME_MS
+        is_hollow = call.start_ms is None or end_ms - call.start_ms <= _SAME_MS
         self.at_calls += other_call_ms is not None and 0 <= end_ms - other_call_ms <= _SAME_MS
-        if is_async:
+        if call.is_async:
             self.ended_apart += 1
             self.hollow_apart += is_hollow
         else:

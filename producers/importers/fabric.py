@@ -69,12 +69,11 @@ def read_fabric(path: Path) -> Fabric:
 
 
 def _of_cables(cables: Iterable[tuple[str, str]], skipped: Counter[str]) -> Fabric:
-    """Return a fabric by pairs of what is below and what is above: a switch is whatever is above something."""
-    pairs = list(dict.fromkeys(cables))
-    switches = {upper for _, upper in pairs}
+    """Return a fabric by pairs of names, below and above: a switch is above something."""
     uppers: dict[str, list[str]] = {}
-    for lower, upper in pairs:
+    for lower, upper in dict.fromkeys(cables):
         uppers.setdefault(lower, []).append(upper)
+    switches = {one for own in uppers.values() for one in own}
     leaf_of = {}
     for lower in uppers.keys() - switches:
         host, _, nic = lower.partition("/")
@@ -177,9 +176,20 @@ def _of_ibnetdiscover(path: Path, lines: list[tuple[int, str]]) -> Fabric:
             beside.setdefault(port[1], {})[node] = None
         elif re.match(r"\[\d+\]|(?:Switch|Ca)\s", line):
             skipped["line of another form"] += 1
-    names = _names_of_switches({node: descriptions[node] for node, kind in kinds.items() if kind == "Switch"})
+    # Switches are named as people do; those whose name is not their own by their GUID
+    found = {node: _OF_SWITCH.match(descriptions[node]) for node, kind in kinds.items() if kind == "Switch"}
+    short = {node: own[1].strip() for node, own in found.items() if own is not None}
+    counts = Counter(short.values())
+    names = {node: short[node] if counts[short.get(node, "")] == 1 else node for node in found}
     adapters = [node for node, kind in kinds.items() if kind == "Ca"]
-    level = _levels({leaf for node in adapters for leaf in beside.get(node, ()) if leaf in names}, beside, names)
+    # How far each switch is from the nearest leaf
+    level = dict.fromkeys(sorted({one for node in adapters for one in beside.get(node, ()) if one in names}), 0)
+    waiting = list(level)
+    for one in waiting:  # grows as it goes
+        for other in beside[one]:
+            if other in names and other not in level:
+                level[other] = level[one] + 1
+                waiting.append(other)
     uppers = {
         names[one]: tuple(sorted(names[other] for other in beside.get(one, ()) if level.get(other, 0) == own + 1))
         for one, own in level.items()
@@ -203,23 +213,3 @@ def _of_ibnetdiscover(path: Path, lines: list[tuple[int, str]]) -> Fabric:
     }
     leaf_of |= {(host, nic): leaf for host, nic, leaf in cables if nic is not None}
     return Fabric(leaf_of, {one: ups for one, ups in uppers.items() if ups}, dict(skipped))
-
-
-def _names_of_switches(descriptions: Mapping[str, str]) -> dict[str, str]:
-    """Name switches as people do; those whose name is not their own by their GUID."""
-    found = {node: _OF_SWITCH.match(text) for node, text in descriptions.items()}
-    short = {node: own[1].strip() for node, own in found.items() if own is not None}
-    counts = Counter(short.values())
-    return {node: short[node] if counts[short.get(node, "")] == 1 else node for node in descriptions}
-
-
-def _levels(leafs: set[str], beside: Mapping[str, Mapping[str, None]], switches: Mapping[str, str]) -> dict[str, int]:
-    """Return how far each switch is from the nearest leaf."""
-    level = dict.fromkeys(sorted(leafs), 0)
-    waiting = list(level)
-    for one in waiting:  # grows as it goes
-        for other in beside[one]:
-            if other in switches and other not in level:
-                level[other] = level[one] + 1
-                waiting.append(other)
-    return level

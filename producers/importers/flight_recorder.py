@@ -11,7 +11,7 @@ import io
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from struct import Struct
@@ -43,7 +43,7 @@ class Dump:
 
     rank: int  # -1: not known
     groups: Mapping[str, ProcessGroup]
-    entries: Sequence[Entry]
+    entries: Sequence[Entry] | PackedEntries
     completed: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
     own_rank: int | None = None  # by its own sends and recvs, which name both ends; None: it has none, or they differ
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     size_bytes: float
 
 
-class PackedEntries(Sequence[Entry]):
+class PackedEntries:
     """Entries in 64 bytes each: of a thousand dumps of thousands of entries all are in memory at once."""
 
     _ROW: Final = Struct("=6q2d")
@@ -85,22 +85,10 @@ class PackedEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._rows) // self._ROW.size
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(len(self)))]
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        return self._entry(tuple(self._names), self._ROW.unpack_from(self._rows, at % len(self) * self._ROW.size))
-
     def __iter__(self) -> Iterator[Entry]:
         names = tuple(self._names)
-        return (self._entry(names, row) for row in self._ROW.iter_unpack(self._rows))
-
-    @staticmethod
-    def _entry(names: Sequence[str], row: tuple[Any, ...]) -> Entry:
-        name, operator, sequence, source, destination, *times, size_bytes = row
-        ends = None if source < 0 else (source, destination)
-        return Entry(names[name], operator, sequence, ends, times[0], times[1], size_bytes)
+        for name, operator, sequence, source, destination, *values in self._ROW.iter_unpack(self._rows):
+            yield Entry(names[name], operator, sequence, None if source < 0 else (source, destination), *values)
 
 
 def read_dump(value: Any, rank: int | None) -> Dump:
@@ -120,41 +108,42 @@ def read_dump(value: Any, rank: int | None) -> Dump:
     rows = [one for one in listed if isinstance(one, dict)]
     has_states = any(one.get("state") == "completed" for one in rows)
     whole = [(one, _entry(one, groups, has_states=has_states)) for one in _with_coalesced(rows)]
-    good = _in_order([entry for _, entry in whole if entry is not None])
-    if not has_states and not value.get("pg_status"):
-        good = _without_states(good)
+    status = value.get("pg_status")
+    good = _with_ends([entry for _, entry in whole if entry is not None], has_states=has_states or bool(status))
     if _is_numbered_through(rows):
-        good = _numbered_by_group(good, is_whole=_is_from_the_start(rows))
+        first = 1 if rows and rows[0].get("record_id") == 0 else None  # the dump begins with the rank's first call
+        names = (entry.group if entry.ends is None else None for entry in good)
+        for at, number in _counted(good, names, first).items():
+            good[at] = good[at]._replace(sequence=number)
     skipped = len(listed) - len(good)
-    good += _standing(value.get("pg_status"), rows, groups)
+    completed, enqueued = _by_status(status if isinstance(status, dict) else {}, rows, groups)
+    with_entries = {_name_of_group(one) for one in rows}
+    for name, last in enqueued.items():  # by the status alone the rank stands in a collective of a group
+        number = completed.get(name, 0) + 1
+        if name not in with_entries and last >= number:
+            good.append(Entry(name, UNKNOWN_OPERATOR, number, None, UNKNOWN, np.nan, np.nan))
     own = {entry.ends[entry.operator != SEND] for entry in good if entry.ends is not None}
     return Dump(
-        -1 if rank is None else rank, groups, PackedEntries(good), _completed(value.get("pg_status"), rows, groups),
+        -1 if rank is None else rank, groups, PackedEntries(good), completed,
         skipped=skipped, own_rank=own.pop() if len(own) == 1 else None,
     )  # fmt: skip
 
 
-def _in_order(entries: Sequence[Entry]) -> list[Entry]:
-    """Let all collectives of a group before its last completed one have ended: they run in order."""
-    last: dict[str, int] = {}
-    for at, entry in enumerate(entries):
-        if entry.ends is None and not np.isnan(entry.elapsed_ns):
-            last[entry.group] = at
-    return [
-        entry._replace(elapsed_ns=ENDED_NS) if entry.ends is None and at < last.get(entry.group, -1)
-        and np.isnan(entry.elapsed_ns) else entry
-        for at, entry in enumerate(entries)
-    ]  # fmt: skip
+def _with_ends(entries: Sequence[Entry], *, has_states: bool) -> list[Entry]:
+    """Let all collectives of a group before its last completed one have ended: they run in order.
 
-
-def _without_states(entries: Sequence[Entry]) -> list[Entry]:
-    """Let the last collective of each group be the only one that is open, where states were never kept.
-
-    TorchComms keeps none on devices without events: all its entries stay ``scheduled``.
+    Where states were never kept the last of each group is the only one that is open: TorchComms keeps none on devices
+    without events, and all its entries stay ``scheduled``.
     """
-    last = {entry.group: at for at, entry in enumerate(entries)}
+    last = {
+        entry.group: at
+        for at, entry in enumerate(entries)
+        if not has_states or (entry.ends is None and not np.isnan(entry.elapsed_ns))
+    }
     return [
-        entry if last[entry.group] == at or not np.isnan(entry.elapsed_ns) else entry._replace(elapsed_ns=ENDED_NS)
+        entry._replace(elapsed_ns=ENDED_NS)
+        if at < last.get(entry.group, -1) and np.isnan(entry.elapsed_ns) and (entry.ends is None or not has_states)
+        else entry
         for at, entry in enumerate(entries)
     ]
 
@@ -166,32 +155,25 @@ def _is_numbered_through(rows: Sequence[Mapping[str, Any]]) -> bool:
     """
     numbers = [number for one in rows if type(number := one.get("collective_seq_id")) is int]
     groups = {_name_of_group(one) for one in rows}
-    if len(groups) < 2 or len(numbers) < len(rows):
-        return False
-    return all(later - one == 1 for one, later in pairwise(numbers))
+    is_told = len(groups) > 1 and len(numbers) == len(rows)
+    return is_told and all(later - one == 1 for one, later in pairwise(numbers))
 
 
-def _is_from_the_start(rows: Sequence[Mapping[str, Any]]) -> bool:
-    return bool(rows) and rows[0].get("record_id") == 0
+def _counted(entries: Sequence[Entry], keys: Iterable[Any], first: int | None = None) -> dict[int, int]:
+    """Number the entries of each key by themselves; by place. None as key: not numbered.
 
-
-def _numbered_by_group(entries: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
-    """Number the collectives of each group by themselves.
-
-    `is_whole`: whether the dump begins with the rank's first call: then from 1. Else the first one that never ended
-    has the same number on all ranks, as with sends and recvs.
+    `first`: number of the first one. None: the first one that never ended has the same number on all ranks.
     """
-    places: dict[str, list[int]] = {}
-    for at, entry in enumerate(entries):
-        if entry.ends is None:
-            places.setdefault(entry.group, []).append(at)
-    numbered = list(entries)
+    places: dict[Any, list[int]] = {}
+    for at, key in enumerate(keys):
+        if key is not None:
+            places.setdefault(key, []).append(at)
+    numbers: dict[int, int] = {}
     for own in places.values():
-        first_open = next((n for n, at in enumerate(own) if np.isnan(entries[at].elapsed_ns)), len(own))
-        first = 1 if is_whole else _FIRST_OPEN - first_open
-        for n, at in enumerate(own):
-            numbered[at] = entries[at]._replace(sequence=first + n)
-    return numbered
+        ended = next((n for n, at in enumerate(own) if np.isnan(entries[at].elapsed_ns)), len(own))
+        begin = _FIRST_OPEN - ended if first is None else first
+        numbers.update((at, begin + n) for n, at in enumerate(own))
+    return numbers
 
 
 def _kind(value: object) -> str:
@@ -217,7 +199,12 @@ def _groups(config: Any) -> dict[str, ProcessGroup]:
 
 def _with_coalesced(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Copy the state of a coalesced entry to the operators that it stands for, and drop the entry itself."""
-    for _, grouped in groupby(rows, _run_key):
+
+    def key(one: Mapping[str, Any]) -> tuple[Any, ...]:
+        is_pair = one.get("is_p2p") is True
+        return _name_of_group(one), is_pair, one.get("p2p_seq_id" if is_pair else "collective_seq_id")
+
+    for _, grouped in groupby(rows, key):
         run = list(grouped)
         if len(run) < 2:
             yield from run
@@ -225,11 +212,6 @@ def _with_coalesced(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, 
             state = {name: run[-1].get(name) for name in ("state", "retired", "time_discovered_completed_ns")}
             yield from ({**one, **state} for one in run[:-1])
         # Else they are parts of an operator that has ended: they have no state of their own, and its entry is gone.
-
-
-def _run_key(one: Mapping[str, Any]) -> tuple[Any, ...]:
-    is_pair = one.get("is_p2p") is True
-    return _name_of_group(one), is_pair, one.get("p2p_seq_id" if is_pair else "collective_seq_id")
 
 
 def _entry(one: Mapping[str, Any], groups: Mapping[str, ProcessGroup], *, has_states: bool) -> Entry | None:
@@ -273,41 +255,28 @@ def _elapsed(one: Mapping[str, Any], start_ns: int, has_states: bool) -> float:
     return float(end_ns - start_ns) if UNKNOWN not in (end_ns, start_ns) and end_ns >= start_ns else ENDED_NS
 
 
-def _standing(status: Any, rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]) -> Iterator[Entry]:
-    """Yield the collectives in which a rank stands by the status alone: of groups without entries."""
-    completed = _completed(status, rows, groups)
-    with_entries = {_name_of_group(one) for one in rows}
-    enqueued = _completed(status, rows, groups, "last_enqueued_collective")
-    for name, last in enqueued.items():
-        if name not in with_entries and last > completed.get(name, 0):
-            yield Entry(name, UNKNOWN_OPERATOR, completed.get(name, 0) + 1, None, UNKNOWN, np.nan, np.nan)
-
-
 _NAMELESS: Final = OPERATOR_CODES["barrier"]
+_LAST: Final = ("last_completed_collective", "last_enqueued_collective")
 
 
-def _completed(
-    status: Any,
-    rows: Sequence[Mapping[str, Any]],
-    groups: Mapping[str, ProcessGroup],
-    what: str = "last_completed_collective",
-) -> dict[str, int]:
-    """Return for each group the last collective that completed, or of which the status says `what`.
+def _by_status(
+    status: Mapping[Any, Any], rows: Sequence[Mapping[str, Any]], groups: Mapping[str, ProcessGroup]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return for each group the last collective that completed, and the last that was enqueued.
 
     The status goes by numbers that count a rank's groups as they were made; entries pair them with names, and where a
     rank has none, names that are numbers stand in the same order. Groups with p2p are left out: there the status
     counts sends and recvs too.
     """
-    if not isinstance(status, dict):
-        return {}
     names = _names_of_ids(status, rows, groups)
     pairs = {_name_of_group(one) for one in rows if one.get("is_p2p") is True}
-    found = {}
+    found: tuple[dict[str, int], dict[str, int]] = {}, {}
     for number, one in status.items():
-        last = _integer(one.get(what)) if isinstance(one, dict) else None
         name = names.get(str(number))
-        if last is not None and 0 <= last < 1 << 32 and name is not None and name not in pairs:
-            found[name] = last
+        for told, key in zip(found, _LAST, strict=True):
+            last = _integer(one.get(key)) if isinstance(one, dict) else None
+            if last is not None and 0 <= last < 1 << 32 and name is not None and name not in pairs:
+                told[name] = last
     return found
 
 
@@ -394,7 +363,11 @@ def _rows(
     rows = RankRows()
     own = {name for name, group in dump.groups.items() if dump.rank in group.ranks}
     seen: set[tuple[str, int]] = set()
-    for entry, number in zip(dump.entries, _pair_numbers(dump.entries), strict=True):
+    # Sends and recvs count from the first of their pair that never ended.
+    entries = list(dump.entries)
+    pairs = _counted(entries, (e.ends and (e.group, e.ends) for e in entries))
+    for at, entry in enumerate(entries):
+        number = pairs.get(at, entry.sequence)
         if entry.group not in own:
             rows.unusable += 1
             continue
@@ -411,61 +384,43 @@ def _rows(
     return rows
 
 
-def _pair_numbers(entries: Sequence[Entry]) -> list[int]:
-    """Return the sequence of each entry. Sends and recvs count from the first of their pair that never ended."""
-    pairs: dict[tuple[str, tuple[int, int]], list[int]] = {}
-    for at, entry in enumerate(entries):
-        if entry.ends is not None:
-            pairs.setdefault((entry.group, entry.ends), []).append(at)
-    numbers = [entry.sequence for entry in entries]
-    for places in pairs.values():
-        ended = next((n for n, at in enumerate(places) if np.isnan(entries[at].elapsed_ns)), len(places))
-        for n, at in enumerate(places):
-            numbers[at] = _FIRST_OPEN + n - ended
-    return numbers
-
-
 MAX_INTEGER_BITS: Final = 64
 MAX_INSTRUCTIONS: Final = 3_000_000  # a dump of 2,000 entries with their stacks has some hundred thousand
-_MARK: Final = object()
-_PUSHED: Final = frozenset(
-    {"BINFLOAT", "BINUNICODE", "BINUNICODE8", "SHORT_BINUNICODE", "UNICODE", "BINBYTES", "BINBYTES8",
-     "SHORT_BINBYTES", "BINSTRING", "SHORT_BINSTRING", "STRING", "FLOAT"}
-)  # fmt: skip
-_INTEGERS: Final = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "LONG4", "LONG", "INT"})
-_IGNORED: Final = frozenset({"PROTO", "FRAME"})
-_CONSTANTS: Final[dict[str, Callable[[], Any]]] = {
-    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
-    "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple,
-}  # fmt: skip
-_TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_INTEGERS: Final = ("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "LONG", "INT")
+_PUTS: Final = ("BINPUT", "LONG_BINPUT", "PUT")
+# Opcodes that build None, booleans, numbers, texts, bytes, lists, tuples and dictionaries
+_BUILDING: Final = frozenset((
+    *_INTEGERS, *_PUTS, "BINFLOAT", "FLOAT", "BINUNICODE", "BINUNICODE8", "SHORT_BINUNICODE", "UNICODE", "BINBYTES",
+    "BINBYTES8", "SHORT_BINBYTES", "BINSTRING", "SHORT_BINSTRING", "STRING", "NONE", "NEWTRUE", "NEWFALSE",
+    "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "DICT", "APPEND",
+    "APPENDS", "SETITEM", "SETITEMS", "MARK", "BINGET", "LONG_BINGET", "GET", "MEMOIZE", "PROTO", "FRAME", "STOP",
+))  # fmt: skip
 
 
 def load_plain(value: bytes) -> Any:
-    """Read one pickle of plain data without running anything; the format is that of the library's `pickletools`.
+    """Read one pickle of plain data without running anything.
 
-    Python's own unpickler calls any function that the file names. This one knows only the opcodes that build None,
-    booleans, numbers, texts, bytes, lists, tuples and dictionaries; any other opcode, and so every name of a class or
-    function, is refused. Nothing that it builds can be called. Pickles of none but these opcodes, as PyTorch writes
-    them, are left to Python's own, which is 20 times as fast.
+    Python's own unpickler calls any function that the file names. So opcodes are looked at first: any but those that
+    build plain data, and so every name of a class or function, is refused. A regular expression looks at those that
+    PyTorch writes, 20 times as fast as `pickletools`.
 
     Raises InputError if it is truncated or broken, names a class or a function, or builds anything but plain data.
     """
-    machine = _Machine()
     try:
-        if _is_plain(value):
-            return _Plain(io.BytesIO(value)).load()
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(value)):
-            if count > MAX_INSTRUCTIONS:
-                raise ValueError(f"more than {MAX_INSTRUCTIONS} instructions")
-            if opcode.name == "STOP":
-                return machine.result()
-            machine.run(opcode.name, argument)
+        if not _is_plain(value):
+            for count, (opcode, argument, _) in enumerate(pickletools.genops(value)):
+                number = argument if isinstance(argument, int) else 0
+                if count > MAX_INSTRUCTIONS or (opcode.name in _PUTS and number > MAX_INSTRUCTIONS):
+                    raise ValueError(f"more than {MAX_INSTRUCTIONS} instructions")
+                if opcode.name not in _BUILDING:
+                    raise ValueError(f"the instruction {opcode.name}, which builds more than plain data")
+                if opcode.name in _INTEGERS and number.bit_length() > MAX_INTEGER_BITS:
+                    raise ValueError(f"an integer of more than {MAX_INTEGER_BITS} bits")
+        return _Plain(io.BytesIO(value)).load()
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, UnicodeError,
             EOFError, pickle.UnpicklingError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise InputError(f"must be a complete pickle of plain data; got: {reason}") from None
-    raise InputError("must be a complete pickle of plain data; got no end")
 
 
 def _sized(opcode: bytes, head: bytes, lengths: range) -> bytes:
@@ -474,7 +429,7 @@ def _sized(opcode: bytes, head: bytes, lengths: range) -> bytes:
     return opcode + b"(?:" + b"|".join(each) + b")"
 
 
-# Opcodes of `_Machine` in a row, with texts of less than 256 bytes, integers of at most 64 bits, and places in the
+# Opcodes of `_BUILDING` in a row, with texts of less than 256 bytes, integers of at most 64 bits, and places in the
 # memory below 3 million: Python's own makes room for all places up to the largest.
 _PLAIN: Final = re.compile(
     rb"(?:\x80[\x02-\x05]|\x95.{8}|[N\x88\x89\]})(t\x85-\x87ldaesu\x94]|[Khq].|M..|[Jj].{4}|G.{8}|r..[\x00-\x2d]\x00|"
@@ -505,85 +460,3 @@ class _Plain(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"the name {module}.{name}, which is more than plain data")
-
-
-class _Machine:
-    """The stack and the memory of a pickle."""
-
-    def __init__(self) -> None:
-        self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-
-    def result(self) -> Any:
-        if len(self._stack) != 1 or self._stack[0] is _MARK:
-            raise ValueError(f"{len(self._stack)} values at its end")
-        return self._stack[0]
-
-    def run(self, name: str, argument: Any) -> None:
-        if name in _PUSHED:
-            self._stack.append(argument)
-        elif name in _INTEGERS:
-            if not isinstance(argument, int) or argument.bit_length() > MAX_INTEGER_BITS:
-                raise ValueError(f"an integer of more than {MAX_INTEGER_BITS} bits")
-            self._stack.append(argument)
-        elif name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name]())
-        elif name in ("BINGET", "LONG_BINGET", "GET"):
-            self._stack.append(self._memo[int(argument)])
-        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            self._memo[int(argument)] = self._top()
-        elif name == "MEMOIZE":
-            self._memo[len(self._memo)] = self._top()
-        elif name not in _IGNORED:
-            if name == "MARK":
-                self._stack.append(_MARK)
-            elif name in _TUPLES:
-                values = [self._pop() for _ in range(_TUPLES[name])]
-                self._stack.append(tuple(reversed(values)))
-            elif name in ("TUPLE", "LIST", "DICT"):
-                values = self._after_mark()
-                self._stack.append(tuple(values) if name == "TUPLE" else values if name == "LIST" else _pairs(values))
-            elif name in ("APPEND", "APPENDS"):
-                values = self._after_mark() if name == "APPENDS" else [self._pop()]
-                self._of(list).extend(values)
-            elif name in ("SETITEM", "SETITEMS"):
-                values = self._after_mark() if name == "SETITEMS" else [self._pop(), self._pop()][::-1]
-                self._of(dict).update(_pairs(values))
-            else:
-                raise ValueError(f"the instruction {name}, which builds more than plain data")
-
-    def _pop(self) -> Any:
-        value = self._stack.pop()
-        if value is _MARK:
-            raise ValueError("a mark where a value must stand")
-        return value
-
-    def _top(self) -> Any:
-        if self._stack[-1] is _MARK:
-            raise ValueError("a mark where a value must stand")
-        return self._stack[-1]
-
-    def _of(self, wanted: type) -> Any:
-        if type(self._top()) is not wanted:
-            raise ValueError(f"{type(self._top()).__name__} where a {wanted.__name__} must stand")
-        return self._top()
-
-    def _after_mark(self) -> list[Any]:
-        at = len(self._stack) - 1
-        while self._stack[at] is not _MARK:
-            at -= 1
-            if at < 0:
-                raise ValueError("no mark")
-        values = self._stack[at + 1 :]
-        del self._stack[at:]
-        return values
-
-
-def _pairs(values: list[Any]) -> dict[Any, Any]:
-    if len(values) % 2:
-        raise ValueError("a key without a value")
-    keys = values[::2]
-    for key in keys:
-        if not isinstance(key, (str, int)):
-            raise ValueError(f"a key that is a {type(key).__name__}")
-    return dict(zip(keys, values[1::2], strict=True))

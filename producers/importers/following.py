@@ -209,8 +209,7 @@ class FollowingSource:
         self._waiting = [one for one in fresh if self._fits(one)]
         sources = {**known, **{str(a.rank): list(a.sources) for a in self._waiting}}
         batches = [b for b in ready_batches if b.header.schema in sources.get(str(b.header.rank), ())]
-        parts = (_cut(batch) for batch in self._in_order(batches))
-        self._batches = heapq.merge(*parts, key=published_ns)
+        self._batches = heapq.merge(*map(self._cut, batches), key=published_ns)
         self._next = next(self._batches, None)
         while skipped > 0 and self._next is not None:
             skipped -= len(self._take_rows(skipped))
@@ -229,18 +228,20 @@ class FollowingSource:
             _LOG.warning("event=rank_refused job=%s rank=%d reason=%r", announcement.job, announcement.rank, rule)
         return False
 
-    def _in_order(self, batches: Sequence[Batch]) -> Iterator[Batch]:
-        """Append each batch to its rank's earlier ones; leave out rows that are older than the rank's watermark."""
-        for batch in batches:
-            rows, watermark_ns = self._total(batch)
-            if self._has_watermarks and watermark_ns is not None:
-                event_ns = event_times_ns(batch)
-                is_late = (event_ns != UNKNOWN) & (event_ns <= watermark_ns)
-                if is_late.any():
-                    _LOG.warning("event=late_rows_left_out rank=%d rows=%d", batch.header.rank, int(is_late.sum()))
-                    batch = Batch(batch.header, {n: c[~is_late] for n, c in batch.columns.items()})
-            if len(batch):
-                yield Batch(replace(batch.header, rows_before=rows), batch.columns)
+    def _cut(self, batch: Batch) -> Iterator[Batch]:
+        """Cut a batch behind its rank's earlier ones; rows that are older than the rank's watermark are left out."""
+        rows, watermark_ns = self._total(batch)
+        if self._has_watermarks and watermark_ns is not None:
+            event_ns = event_times_ns(batch)
+            is_late = (event_ns != UNKNOWN) & (event_ns <= watermark_ns)
+            if is_late.any():
+                _LOG.warning("event=late_rows_left_out rank=%d rows=%d", batch.header.rank, int(is_late.sum()))
+                batch = Batch(batch.header, {n: c[~is_late] for n, c in batch.columns.items()})
+        whole = Batch(replace(batch.header, rows_before=rows), batch.columns)
+        for part in cut_in_order(whole, BATCH_ROWS, BATCH_SPAN_S):
+            is_last = part.header.rows_before + len(part) == rows + len(batch)
+            until_ns = batch.header.watermark_ns if is_last else part.header.watermark_ns  # later than its newest row
+            yield Batch(replace(part.header, watermark_ns=until_ns), part.columns)
 
     def _total(self, batch: Batch) -> tuple[int, int | None]:
         rows, watermark_ns = self._totals.get(_key(batch), [0, None])
@@ -260,14 +261,6 @@ class FollowingSource:
         self._totals[_key(taken)] = [taken.header.rows_before + len(taken), taken.header.watermark_ns]
         self._progress.rows += len(taken)
         return taken
-
-
-def _cut(batch: Batch) -> Iterator[Batch]:
-    """Cut a batch. The last part keeps the batch's watermark, which may be later than its newest row."""
-    for part in cut_in_order(batch, BATCH_ROWS, BATCH_SPAN_S):
-        is_last = part.header.rows_before + len(part) == batch.header.rows_before + len(batch)
-        until_ns = batch.header.watermark_ns if is_last else part.header.watermark_ns
-        yield Batch(replace(part.header, watermark_ns=until_ns), part.columns)
 
 
 def _key(batch: Batch) -> str:
@@ -442,16 +435,14 @@ class LogReader:
         unseen = ((name, offset) for name, offset in known.items() if name not in offsets)
         offsets |= dict(islice(unseen, _MOST_UNSEEN))
         job = live.job()
-        self._log_left_out(live.skipped(), job)
-        return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state(offsets)}, job
-
-    def _log_left_out(self, skipped: Mapping[str, int], job: ImportedJob | None) -> None:
-        """Log how many lines were unusable: at the first, tenth, hundredth … of each kind."""
         unusable = 0 if job is None else sum(rows.unusable for rows in job.ranks.values())
-        for reason, count in [*skipped.items(), ("rows with impossible values", unusable)]:
-            before, self._left_out[reason] = self._left_out[reason], self._left_out[reason] + count
-            if len(str(before)) < len(str(self._left_out[reason])) or (count and not before):
-                _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, before + count, reason)
+        for reason, count in [*live.skipped().items(), ("rows with impossible values", unusable)]:
+            # At the first, tenth, hundredth … of each kind
+            before_count, self._left_out[reason] = self._left_out[reason], self._left_out[reason] + count
+            if len(str(before_count)) < len(str(self._left_out[reason])) or (count and not before_count):
+                told = before_count + count
+                _LOG.warning("event=records_left_out job=%s records=%d reason=%r", self._job, told, reason)
+        return {"offsets": offsets, "refused": sorted(refused & offsets.keys()), "live": live.state(offsets)}, job
 
     def _named_files(self) -> list[tuple[str, Path]]:
         """Return the files keyed by inode and first line: both survive renaming, and an inode alone may be reused."""

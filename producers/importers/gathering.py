@@ -12,14 +12,14 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from irregulars.errors import InputError
 from irregulars.producers.importers.identity import LeftOut
-from irregulars.producers.trace.foreign_files import kind_of_file, rank_of_name
+from irregulars.producers.trace.foreign_files import kind_of_file, rank_of_name, require_files
 
 MOST_FILES: Final = 100_000  # of a source, archives included: a rank of the largest jobs known writes one or two
 MOST_BYTES: Final = 16 << 30  # that all archives of a source unpack to; a full disk stops more than this program
@@ -39,9 +39,9 @@ class Gathered:
     seen: int = 0
     unpacked_bytes: int = 0
 
-    def add(self, kind: str, path: Path) -> None:
-        """Take in a file, or the folder of a trace directory."""
-        self.files.setdefault(kind, []).append(path)
+    def leave_out(self, path: Path, reason: str) -> None:
+        """Leave out a file, whose name may tell its rank."""
+        self.left_out.append(LeftOut(str(path), reason.removeprefix(f"{path}: "), rank_of_name(path)))
 
 
 def gather(source: Path, scratch: Path) -> Gathered:
@@ -50,28 +50,16 @@ def gather(source: Path, scratch: Path) -> Gathered:
     `scratch`: an empty folder for the members of archives; the caller removes it. Raises InputError if the source is
     none, or holds more than the bounds above.
     """
+    require_files(source)
     found = Gathered()
-    try:
-        mode = source.stat().st_mode
-    except FileNotFoundError:
-        raise InputError(f"{source}: must be a file or a directory of files; got nothing") from None
-    except OSError as error:
-        raise InputError(f"{source}: must be a file or a directory of files; got: {error.strerror}") from None
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise InputError(f"{source}: must be a file or a directory of files; got a pipe, socket or device")
     _take(source, scratch, found, 0)
     # A cut file may lack all signs of its kind, and has the name of its siblings' kind
-    names = {_pattern_of(path) for files in found.files.values() for path in files}
-    for path in [path for path in found.unknown if _pattern_of(path) in names and rank_of_name(path) is not None]:
-        found.unknown.remove(path)
-        reason = "must be of the kind that its name says; got none"
-        found.left_out.append(LeftOut(str(path), reason, rank_of_name(path)))
+    names = {_NUMBERS.sub("N", path.name) for files in found.files.values() for path in files}
+    for path in list(found.unknown):
+        if _NUMBERS.sub("N", path.name) in names and rank_of_name(path) is not None:
+            found.unknown.remove(path)
+            found.leave_out(path, "must be of the kind that its name says; got none")
     return found
-
-
-def _pattern_of(path: Path) -> str:
-    """Return a file's name without its numbers."""
-    return _NUMBERS.sub("N", path.name)
 
 
 def _take(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
@@ -90,7 +78,7 @@ def _take_folder(folder: Path, scratch: Path, found: Gathered, depth: int) -> No
         found.left_out.append(LeftOut(str(folder), str(error.strerror)))
         return
     if any(path.name == "job.json" for path in inside):
-        found.add(TRACE, folder)
+        found.files.setdefault(TRACE, []).append(folder)
         return
     for path in inside:
         if path.is_symlink() and path.is_dir():  # it may lead back up
@@ -107,27 +95,25 @@ def _take_file(path: Path, scratch: Path, found: Gathered, depth: int) -> None:
         if not stat.S_ISREG(path.stat().st_mode):
             return
         if path.stat().st_size == 0:
-            found.left_out.append(LeftOut(str(path), "empty", rank_of_name(path)))
+            found.leave_out(path, "empty")
             return
         members = _members(path)
+        kind = kind_of_file(path) if members is None else None
     except OSError as error:
-        found.left_out.append(LeftOut(str(path), str(error.strerror), rank_of_name(path)))
+        found.leave_out(path, str(error.strerror))
+        return
+    except InputError as error:
+        found.leave_out(path, str(error))
         return
     if members is not None:
         folder = scratch / f"{len(found.files)}-{found.seen}" / path.name
         _unpack(path, folder, found, members)
         if folder.is_dir():
             _take_folder(folder, scratch, found, depth + 1)
-        return
-    try:
-        kind = kind_of_file(path)
-    except InputError as error:
-        found.left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: "), rank_of_name(path)))
-        return
-    if kind is None:
+    elif kind is None:
         found.unknown.append(path)
     else:
-        found.add(kind, path)
+        found.files.setdefault(kind, []).append(path)
 
 
 # --- archives -------------------------------------------------------------------------------------------------------
@@ -137,29 +123,28 @@ _Member = tuple[str, IO[bytes]]
 
 def _members(path: Path) -> Iterator[_Member] | None:
     """Return the plain files of an archive, each with its name and content; None where it is no archive."""
+
+    def of_zip() -> Iterator[_Member]:
+        with zipfile.ZipFile(path) as archive:
+            for one in archive.infolist():
+                is_plain = stat.S_IFMT(one.external_attr >> 16) in (0, stat.S_IFREG)
+                if not one.is_dir() and is_plain:
+                    with archive.open(one) as stream:
+                        yield one.filename, stream
+
+    def of_tar() -> Iterator[_Member]:
+        with tarfile.open(path, "r:*") as archive:
+            for one in archive:
+                stream = archive.extractfile(one) if one.isreg() else None
+                if stream is not None:
+                    yield one.name, stream
+
     if zipfile.is_zipfile(path):
-        return _of_zip(path)
+        return of_zip()
     try:
-        return _of_tar(path) if tarfile.is_tarfile(path) else None
+        return of_tar() if tarfile.is_tarfile(path) else None
     except (tarfile.TarError, EOFError, zlib.error):
         return None
-
-
-def _of_zip(path: Path) -> Iterator[_Member]:
-    with zipfile.ZipFile(path) as archive:
-        for one in archive.infolist():
-            is_plain = stat.S_IFMT(one.external_attr >> 16) in (0, stat.S_IFREG)
-            if not one.is_dir() and is_plain:
-                with archive.open(one) as stream:
-                    yield one.filename, stream
-
-
-def _of_tar(path: Path) -> Iterator[_Member]:
-    with tarfile.open(path, "r:*") as archive:
-        for one in archive:
-            stream = archive.extractfile(one) if one.isreg() else None
-            if stream is not None:
-                yield one.name, stream
 
 
 def _unpack(path: Path, folder: Path, found: Gathered, members: Iterator[_Member]) -> None:
@@ -168,7 +153,10 @@ def _unpack(path: Path, folder: Path, found: Gathered, members: Iterator[_Member
         for count, (name, stream) in enumerate(members):
             if found.seen + count > MOST_FILES:
                 raise InputError(f"{path}: must hold at most {MOST_FILES} files; got more")
-            target = folder.joinpath(*_safe_parts(name))
+            # Parts of the member's path that can only lie below the folder, and fit into its names
+            parts = [part[-200:].replace("\0", "") for part in PurePosixPath(name.replace("\\", "/")).parts]
+            safe = [part for part in parts if part not in ("", "/", ".", "..")][-MOST_DEPTH:]
+            target = folder.joinpath(*(safe or ["member"]))
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as out:
                 while chunk := stream.read(_CHUNK_BYTES):
@@ -181,9 +169,3 @@ def _unpack(path: Path, folder: Path, found: Gathered, members: Iterator[_Member
             NotImplementedError, ValueError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         found.left_out.append(LeftOut(str(path), f"must be a complete archive; got: {reason}"))
-
-
-def _safe_parts(name: str) -> Sequence[str]:
-    """Return the parts of a member's path that can only lie below a folder, and fit into its names."""
-    parts = [part[-200:].replace("\0", "") for part in PurePosixPath(name.replace("\\", "/")).parts]
-    return [part for part in parts if part not in ("", "/", ".", "..")][-MOST_DEPTH:] or ["member"]

@@ -74,18 +74,14 @@ def bytes_of_tensors(shapes: Any, types: Any) -> float:
         return math.nan
     if not 0 < len(shapes) <= min(_MOST_TENSORS, len(types)):
         return math.nan
-    return sum(_elements(shape) * bytes_of_type(one) for shape, one in zip(shapes, types, strict=False))
-
-
-def _elements(shape: Any) -> float:
-    if not isinstance(shape, (list, tuple)) or len(shape) > _MOST_DIMENSIONS:
-        return math.nan
-    product = 1.0
-    for length in shape:
-        if type(length) is not int or length < 0:
+    total = 0.0
+    for shape, kind in zip(shapes, types, strict=False):
+        if not isinstance(shape, (list, tuple)) or len(shape) > _MOST_DIMENSIONS:
             return math.nan
-        product *= float(min(length, 1 << 60))
-    return product
+        if any(type(length) is not int or length < 0 for length in shape):
+            return math.nan
+        total += math.prod(float(min(length, 1 << 60)) for length in shape) * bytes_of_type(kind)
+    return total
 
 
 MAX_RANKS: Final = 1 << 20

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -121,12 +120,18 @@ def _local_ranks(claims: Sequence[Claim], ranks: Sequence[int | None]) -> list[i
 
     ``node-1/rank_0, node-1/rank_1, node-2/rank_0, node-2/rank_1`` are the ranks 0 to 3.
     """
-    hosts = [_before_rank(claim.path, rank) for claim, rank in zip(claims, ranks, strict=True)]
+    hosts = []  # folder and name of each file without its rank
+    for claim, rank in zip(claims, ranks, strict=True):
+        head, _, tail = stem_of(claim.path).rpartition(str(rank))
+        hosts.append(f"{claim.path.parent}/{head}*{tail}")
+
+    def natural(host: str) -> list[tuple[int, str]]:  # node-2 comes before node-10
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(host)]
+
     of_host = {
-        host: sorted(rank for _, rank in own if rank is not None)
-        for host, own in groupby(sorted(zip(hosts, ranks, strict=True), key=lambda one: _natural(one[0])),
-                                 key=lambda one: one[0])
-    }  # fmt: skip
+        host: sorted(rank for one, rank in zip(hosts, ranks, strict=True) if one == host and rank is not None)
+        for host in sorted(set(hosts), key=natural)
+    }
     size = len(next(iter(of_host.values()), ()))
     sizes = [claim.world_size for claim in claims if claim.world_size is not None]
     is_alike = all(own == list(range(size)) for own in of_host.values()) and len(of_host) > 1
@@ -146,14 +151,3 @@ def _may_differ(claims: Sequence[Claim], ranks: Sequence[int | None]) -> bool:
     for claim, rank in zip(claims, ranks, strict=True):
         by_rank.setdefault(rank, []).append(claim)
     return all(_are_at_once(own[0], one) for own in by_rank.values() for one in own[1:])
-
-
-def _before_rank(path: Path, rank: int | None) -> str:
-    """Return folder and name of a file without its rank: that of a host, where the rank is a local one."""
-    head, _, tail = stem_of(path).rpartition(str(rank))
-    return f"{path.parent}/{head}*{tail}"
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Return a key by which node-2 comes before node-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(text)]

@@ -110,13 +110,10 @@ class RankRows:
         rows = sorted(self._iterations.items(), key=lambda row: (sum(row[1]), row[0]))
         start_ns = np.array([start for _, (start, _) in rows], np.int64)
         elapsed_ns = np.array([elapsed for _, (_, elapsed) in rows], np.float64)
-        columns: dict[str, Array] = {
-            "iteration": np.array([number for number, _ in rows], np.int64),
-            "start_ns": start_ns,
-            "elapsed_ns": elapsed_ns,
-            "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
-        }
-        columns |= no_numerics(len(rows))
+        columns = no_numerics(len(rows)) | {
+            "iteration": np.array([number for number, _ in rows], np.int64), "start_ns": start_ns,
+            "elapsed_ns": elapsed_ns, "phase": np.full(len(rows), PHASE_UNKNOWN, np.uint8),
+        }  # fmt: skip
         return _batch(header, columns, ends_ns(start_ns, elapsed_ns), ())
 
 

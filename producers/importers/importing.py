@@ -1,4 +1,9 @@
-"""Import files of another tool as a trace directory: one reader for each kind, around its parser."""
+"""Import files of other tools as a trace directory: one reader for each kind, around its parser.
+
+`take_anything` takes whatever people have of one job: kinds are told by content, and what was taken is said. Evidence
+of a hang (dumps, watchdog lines, answers of RAS) is joined. Where it shows operators that never ended it is judged;
+else the recording that times operators and covers most ranks is.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,19 +21,19 @@ from typing import IO, Final
 import orjson
 
 from irregulars.errors import InputError
+from irregulars.printing import counted
 from irregulars.producers.importers.clog_job import Log, job_of_logs, read_log
 from irregulars.producers.importers.fabric import Fabric
 from irregulars.producers.importers.flight_recorder import Dump, job_of_dumps, load_plain, read_dump
-from irregulars.producers.importers.gathering import Gathered, gather
+from irregulars.producers.importers.gathering import TRACE, Gathered, gather
 from irregulars.producers.importers.identity import SECOND, Claim, LeftOut, identify, read_each
 from irregulars.producers.importers.imported import ImportedJob
 from irregulars.producers.importers.inspector_job import OperationTable, job_of_operations
 from irregulars.producers.importers.inspector_lines import MAX_LINE_BYTES, Connection, LogParser, Process
 from irregulars.producers.importers.kineto_job import job_of_captures, none_usable
 from irregulars.producers.importers.kineto_trace import LAUNCHES, WANTED, Capture, EventReader, TraceParser
-from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES
+from irregulars.producers.importers.ras_answers import MAX_ANSWER_BYTES, split_answers
 from irregulars.producers.importers.ras_records import job_of_answers
-from irregulars.producers.importers.ras_text import split_answers
 from irregulars.producers.importers.watchdog import NOTE_ELEMENTS, WatchdogLog
 from irregulars.producers.trace.directory import write_trace
 from irregulars.producers.trace.foreign_files import (
@@ -43,6 +48,7 @@ from irregulars.producers.trace.foreign_files import (
 )
 from irregulars.producers.trace.job_file import RankLocation
 from irregulars.validation import nearest
+from irregulars.words import name_ranks
 
 MAX_PICKLE_BYTES: Final = 64 << 20
 MAX_JSON_BYTES: Final = 16 << 20  # of one dump. A byte of JSON may become 25 of memory; 20,000 entries take 12 MB.
@@ -69,7 +75,8 @@ def import_trace(
             found = gather(source, Path(scratch))
             files = found.files.get(kind) or list_files(source)
             imported = KINDS[kind](files, job or name_of_job(source))
-        imported = with_left_out(imported, found, Path(scratch))
+        left_out = [replace_names(one, Path(scratch)) for one in (*found.left_out, *imported.left_out)]
+        imported = replace(imported, left_out=tuple(left_out))
     if directory.resolve() == source.resolve():
         raise InputError(f"{directory}: must be another directory than the source; got the same")
     write_imported(with_hosts(imported, hosts or {}), directory, fabric)
@@ -81,13 +88,6 @@ def with_hosts(imported: ImportedJob, hosts: Mapping[int, str]) -> ImportedJob:
     known = {rank: imported.places.get(rank, RankLocation()) for rank in imported.ranks}
     places = {rank: replace(one, host=hosts.get(rank, one.host)) for rank, one in known.items()}
     return replace(imported, places=places)
-
-
-def with_left_out(imported: ImportedJob, found: Gathered, scratch: Path) -> ImportedJob:
-    """Add the files that were left out when they were gathered, under the names that people know."""
-    both = (*found.left_out, *imported.left_out)
-    named = [replace_names(one, scratch) for one in both]
-    return replace(imported, left_out=tuple(named))
 
 
 def replace_names(one: LeftOut, scratch: Path) -> LeftOut:
@@ -139,16 +139,6 @@ def naming(path: Path) -> Iterator[None]:
 # --- flight recorder ------------------------------------------------------------------------------------------------
 
 
-def read_flight_recorder(files: list[Path], job: str) -> ImportedJob:
-    """Read dumps, pickles or JSON; ranks as `identity.identify` tells them."""
-    return read_hang({"flight-recorder": files}, job)
-
-
-def read_watchdog(files: list[Path], job: str) -> ImportedJob:
-    """Read the watchdogs' lines in logs of training jobs."""
-    return read_hang({"watchdog": files}, job)
-
-
 def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
     """Join dumps and lines of watchdogs, each a list of files by its kind; a rank with a dump needs no lines."""
     log = WatchdogLog()
@@ -159,29 +149,23 @@ def read_hang(files: Mapping[str, list[Path]], job: str) -> ImportedJob:
 
     of_dumps = files.get("flight-recorder", [])
     read, broken = read_each(of_dumps, read_dump_file) if of_dumps else ([], [])
-    dumps, left_out, notes = ranked_dumps(read)
+    who = identify([Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read])
+    dumps = [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()]
     of_logs = files.get("watchdog", [])
     broken += read_each(of_logs, read_log_file)[1] if of_logs else []
     known = {group for dump in dumps for group in dump.groups.values()}
     with_dump = {dump.rank for dump in dumps}
     told = [one for one in log.dumps(known) if one.rank not in with_dump]
-    if not dumps and not told and left_out:
-        raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
+    if not dumps and not told and who.left_out:
+        raise InputError(f"{who.left_out[0].name}: {who.left_out[0].reason}")
     if not dumps and not told:
         raise InputError(f"{(of_logs or of_dumps)[0]}: must hold a line of a watchdog that names a rank; got none")
     imported = job_of_dumps([*dumps, *told], job)
     sizes = (NOTE_ELEMENTS,) if told else ()
     return replace(
-        imported, left_out=(*broken, *left_out), notes=(*notes, *imported.notes, *sizes),
+        imported, left_out=(*broken, *who.left_out), notes=(*who.notes, *imported.notes, *sizes),
         skipped={**imported.skipped, **log.skipped},
     )  # fmt: skip
-
-
-def ranked_dumps(read: Sequence[tuple[Path, Dump]]) -> tuple[list[Dump], Sequence[LeftOut], Sequence[str]]:
-    """Give each dump its rank; also return those left out, and how ranks were told where that is not plain."""
-    claims = [Claim(path, dump.own_rank, dump.digest, dump.world_size) for path, dump in read]
-    who = identify(claims)
-    return [replace(read[at][1], rank=rank) for rank, at in who.ranks.items()], who.left_out, who.notes
 
 
 def read_dump_file(path: Path) -> Dump:
@@ -189,17 +173,13 @@ def read_dump_file(path: Path) -> Dump:
     with naming(path):
         value = read_bounded(path, MAX_PICKLE_BYTES)
         is_json = value.lstrip()[:1] == b"{"
-        found = read_dump(_load_json(value) if is_json else load_plain(value), rank_of_name(path))
-        return replace(found, digest=blake2b(value, digest_size=16).digest())
-
-
-def _load_json(value: bytes) -> object:
-    if len(value) > MAX_JSON_BYTES:
-        raise InputError(f"must be at most {MAX_JSON_BYTES} bytes as JSON; got {len(value)}")
-    try:
-        return orjson.loads(value)
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"must be complete JSON; got: {' '.join(str(error).split())[:160]}") from None
+        if is_json and len(value) > MAX_JSON_BYTES:
+            raise InputError(f"must be at most {MAX_JSON_BYTES} bytes as JSON; got {len(value)}")
+        try:
+            told = orjson.loads(value) if is_json else load_plain(value)
+        except (orjson.JSONDecodeError, RecursionError) as error:
+            raise InputError(f"must be complete JSON; got: {' '.join(str(error).split())[:160]}") from None
+        return replace(read_dump(told, rank_of_name(path)), digest=blake2b(value, digest_size=16).digest())
 
 
 # --- Kineto ---------------------------------------------------------------------------------------------------------
@@ -263,23 +243,23 @@ def read_capture(path: Path) -> Capture:
 
 def read_nccl_inspector(files: list[Path], job: str) -> ImportedJob:
     """Read logs of processes."""
-    table, left_out = OperationTable(), list[LeftOut]()
+    table = OperationTable()
     skipped, dropped, waited_us = Counter[str](), Counter[Process](), dict[Connection, Sequence[int]]()
-    for path in files:
+
+    def read(path: Path) -> None:
         parser, before = LogParser(), len(table)
         try:
             with naming(path), open_plain(path) as stream:
                 for operation in filter(None, map(parser.parse, bounded_lines(stream))):
                     table.add(operation)
-        except InputError as error:
+        except InputError:
             table.cut(before)
-            left_out.append(LeftOut(str(path), str(error).removeprefix(f"{path}: ")))
-            continue
+            raise
         skipped.update(parser.skipped)
         dropped.update(parser.dropped)
-        waited_us |= parser.waited_us
-    if not len(table) and left_out:
-        raise InputError(f"{left_out[0].name}: {left_out[0].reason}")
+        waited_us.update(parser.waited_us)
+
+    _, left_out = read_each(files, read)
     with naming(files[0].parent if len(files) > 1 else files[0]):
         imported = job_of_operations(table, dropped, skipped, job, waited_us)
     return replace(imported, left_out=left_out)
@@ -330,9 +310,115 @@ _TRACE_NAME: Final = re.compile(r"\.json(\.gz)?$|\.trace\b", re.IGNORECASE)
 # Kinds of files, each with the function that reads them.
 KINDS: Final[Mapping[str, Callable[[list[Path], str], ImportedJob]]] = {
     "kineto": read_kineto,
-    "flight-recorder": read_flight_recorder,
+    "flight-recorder": lambda files, job: read_hang({"flight-recorder": files}, job),
     "nccl-inspector": read_nccl_inspector,
     "clog": read_clog,
     "nccl-ras": read_nccl_ras,
-    "watchdog": read_watchdog,
+    "watchdog": lambda files, job: read_hang({"watchdog": files}, job),
 }
+
+
+# --- anything that people have --------------------------------------------------------------------------------------
+
+_JOINED: Final = ("flight-recorder", "watchdog")  # kinds of which `read_hang` makes one job
+_HANG_KINDS: Final = (*_JOINED, "nccl-ras")
+_NAMED_LEFT_OUT: Final = 3  # files; more are counted
+_NOUNS: Final[Mapping[str, str]] = {
+    "flight-recorder": "flight recorder dump", "watchdog": "training log", "nccl-ras": "RAS answer file",
+    "kineto": "Kineto trace", "nccl-inspector": "NCCL Inspector log", "clog": "clog log", TRACE: "trace directory",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A trace directory to judge, and what it was made of."""
+
+    directory: Path
+    lines: tuple[str, ...] = ()  # at most six, for people
+
+
+def take_anything(source: Path, scratch: Path, hosts: Mapping[int, str] | None = None) -> Taken:
+    """Make a trace directory of a source: a file, a folder with sub-folders or an archive, of one kind or several.
+
+    `scratch`: an empty folder; the caller removes it when the trace was read. `hosts`: hosts that people named.
+    Raises InputError if nothing in it can be judged.
+    """
+    unpacked, made = scratch / "unpacked", scratch / "made"
+    unpacked.mkdir()
+    with naming_members(unpacked):
+        found = gather(source, unpacked)
+        jobs, left_out = _read_all(found, name_of_job(source))
+    left_out = [replace_names(one, unpacked) for one in (*found.left_out, *left_out)]
+    traces = found.files.get(TRACE, [])
+    if len(traces) > 1:
+        names = ", ".join(str(path.relative_to(source)) if path != source else "." for path in traces[:4])
+        raise InputError(f"{source}: must hold one trace directory; got {len(traces)} ({names}): name one of them")
+    if not traces and not jobs:
+        raise InputError(_nothing_usable(source, found, left_out))
+    hung = [kind for kind, job in jobs.items() if kind in _HANG_KINDS and job.has_open]
+    timed = sorted((kind for kind in jobs if kind not in _HANG_KINDS), key=lambda kind: -len(jobs[kind].ranks))
+    order = [*hung, *([TRACE] if traces else []), *timed, *jobs]
+    chosen, others = order[0], [kind for kind in dict.fromkeys(order[1:]) if kind != order[0]]
+    if chosen == TRACE:
+        return Taken(traces[0], _lines(source, found, None, TRACE, others, left_out))
+    job = jobs[chosen]
+    left_out += [replace_names(one, unpacked) for one in job.left_out]
+    write_imported(with_hosts(job, hosts or {}), made)
+    return Taken(made, _lines(source, found, job, chosen, others, left_out))
+
+
+def _read_all(found: Gathered, name: str) -> tuple[dict[str, ImportedJob], list[LeftOut]]:
+    """Read all kinds; one that can't be read as a whole is left out if another one can."""
+    jobs: dict[str, ImportedJob] = {}
+    failed: list[LeftOut] = []
+    together: dict[str, list[Path]] = {kind: found.files[kind] for kind in _JOINED if kind in found.files}
+    for kind, files in found.files.items():
+        if kind == TRACE or (kind in together and kind != next(iter(together))):
+            continue
+        try:
+            jobs[kind] = read_hang(together, name) if kind in together else KINDS[kind](files, name)
+        except InputError as error:
+            failed.append(LeftOut(f"{counted(len(files), _NOUNS[kind])}", str(error)))
+    return jobs, failed
+
+
+def _nothing_usable(source: Path, found: Gathered, left_out: list[LeftOut]) -> str:
+    kinds = "a trace directory, or files of " + ", ".join(KINDS)
+    if left_out:
+        first = left_out[0]
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+        reason = first.reason if str(source) in first.reason else f"{first.name}: {first.reason}"
+        return reason + more if reason.startswith(str(source)) else f"{source}: {reason}{more}"
+    headless = next((one for one in found.unknown if one.name.startswith("commops.")), None)
+    if headless is not None:
+        return f"{headless.parent / 'job.json'}: must be there, it describes the job of {headless.name}; got none"
+    got = f"{counted(len(found.unknown), 'file')} of no kind that is known" if found.unknown else "no file"
+    return f"{source}: must hold {kinds}; got {got}"
+
+
+def _lines(
+    source: Path, found: Gathered, job: ImportedJob | None, chosen: str, others: list[str], left_out: list[LeftOut]
+) -> tuple[str, ...]:
+    together = _JOINED if chosen in _JOINED else ()
+    taken = [chosen, *(kind for kind in together if kind != chosen and kind in found.files)]
+    parts = [counted(len(found.files[kind]), _NOUNS[kind]) for kind in taken]
+    lines = []
+    if job is not None:
+        of = f" of {job.world_size}" if job.world_size else ""
+        silent = sorted(set(range(job.world_size)) - job.ranks.keys())
+        lacking = f"; nothing of {name_ranks(silent)}" if silent else ""
+        lines.append(f"took {' and '.join(parts)}: {counted(len(job.ranks), 'rank')}{of}{lacking}")
+    rest = [kind for kind in others if kind not in taken]
+    if rest or found.unknown:
+        aside = [counted(len(found.files[kind]), _NOUNS[kind]) for kind in rest]
+        aside += [f"{counted(len(found.unknown), 'file')} of other kinds"] if found.unknown else []
+        lines.append(f"left aside: {', '.join(aside)}")
+    for one in left_out[:_NAMED_LEFT_OUT]:
+        lines.append(f"left out {one.name}: {one.reason}".replace(f"{source}/", ""))
+    if len(left_out) > _NAMED_LEFT_OUT:
+        lines[-1] += f" (and {counted(len(left_out) - _NAMED_LEFT_OUT, 'more file')})"
+    if job is not None and job.skipped:
+        skipped = ", ".join(f"{count} × {reason}" for reason, count in list(job.skipped.items())[:2])
+        lines.append(f"not used: {skipped}")
+    lines += [f"note: {note}" for note in (job.notes if job is not None else ())]
+    return tuple(lines[:6])

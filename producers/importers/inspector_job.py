@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -79,9 +79,8 @@ class OperationTable:
         place, operator, number = rows[~np.isin(rows[:, 1], sorted(P2P)), :3].T
         codes: dict[str, int] = {}
         of_place = np.array([codes.setdefault(member.communicator, len(codes)) for _, member in self._places])
-        shares = np.stack([of_place[place], operator, number, place])[
-            :, np.lexsort((place, number, operator, of_place[place]))
-        ]
+        in_order = np.lexsort((place, number, operator, of_place[place]))
+        shares = np.stack([of_place[place], operator, number, place])[:, in_order]
         is_new = np.diff(shares, axis=1, prepend=-1) != 0
         own = Counter(zip(*shares[[3, 1]][:, is_new.any(axis=0)].tolist(), strict=True))
         logged = Counter(zip(*shares[:2, is_new[:3].any(axis=0)].tolist(), strict=True))
@@ -137,7 +136,7 @@ def job_of_operations(
         notes.append(NOTE_NO_STARTS.format(count=startless, all=len(whole)))
     if not ranks.is_known:
         notes.append(NOTE_RANKS)
-    if any(len(found) < size for found, size in _sizes(members)):
+    if any(len(found) < _size(found) for found in members.values()):
         notes.append(NOTE_PARTS)
     lacking = whole.lacking()
     if lacking:
@@ -180,17 +179,17 @@ def _note_waits(
     return f"by the proxies' clocks chunks waited most {', and '.join(parts)}" if parts else NOTE_NO_WAITS
 
 
-def _sizes(members: Members) -> Iterable[tuple[Mapping[Process, Membership], int]]:
-    return [(found, next(iter(found.values())).size) for found in members.values()]
+def _size(found: Mapping[Process, Membership]) -> int:
+    return next(iter(found.values())).size
 
 
 def ranks_of_processes(members: Members) -> ProcessRanks:
     """Return global ranks: those in the largest communicator that holds all processes, each with its own rank."""
     processes = {process for found in members.values() for process in found}
-    for found, size in sorted(_sizes(members), key=lambda one: -one[1]):
+    for found in sorted(members.values(), key=_size, reverse=True):
         own = {process: member.comm_rank for process, member in found.items()}
         if own.keys() == processes and len(set(own.values())) == len(own):
-            return ProcessRanks(own, size, True)
+            return ProcessRanks(own, _size(found), True)
     in_order = {process: at for at, process in enumerate(sorted(processes))}
     return ProcessRanks(in_order, len(in_order), False)
 
@@ -199,12 +198,10 @@ def _communicators(members: Members, ranks: ProcessRanks) -> dict[str, Communica
     groups = {}
     for identity, found in members.items():
         in_order = sorted((member.comm_rank, ranks.of[process]) for process, member in found.items())
-        name = next(iter(found.values())).name
         own = tuple(dict.fromkeys(rank for _, rank in in_order))
-        size = next(iter(found.values())).size
-        if ranks.is_known and size == ranks.world_size:
-            own = tuple(range(size))
-        groups[identity] = ProcessGroup(identity, name, own)
+        if ranks.is_known and _size(found) == ranks.world_size:
+            own = tuple(range(ranks.world_size))
+        groups[identity] = ProcessGroup(identity, next(iter(found.values())).name, own)
     made = communicators_of(groups.values(), ranks.world_size)
     return {identity: made[group] for identity, group in groups.items()}
 
@@ -322,7 +319,11 @@ class LiveLog:
 
     def state(self, files: Container[str]) -> dict[str, Any]:
         """Return the state for the next reading, of these files alone, as JSON values."""
-        over = self._over()
+        # Processes of earlier starts: a later process has their rank, and nothing of them was read just now.
+        newest: dict[int, Process] = {}
+        for process, rank in sorted(self._ranks.items(), key=lambda one: (self._written_us.get(one[0], 0), one[0])):
+            newest[rank] = process
+        over = self._ranks.keys() - {one.process for one in self._operations} - set(newest.values())
         kept = {process: rank for process, rank in self._ranks.items() if process not in over}
         members = {at: rank for at, rank in self._members.items() if self._process_of.get(at) not in over}
         return {
@@ -335,11 +336,3 @@ class LiveLog:
                 if file in files and parser.process not in {None, *over}  # else each line tells its process itself
             },
         }
-
-    def _over(self) -> set[Process]:
-        """Processes of earlier starts: a later process has their rank, and nothing of them was read just now."""
-        newest: dict[int, Process] = {}
-        for process, rank in sorted(self._ranks.items(), key=lambda one: (self._written_us.get(one[0], 0), one[0])):
-            newest[rank] = process
-        heard = {one.process for one in self._operations}
-        return self._ranks.keys() - heard - set(newest.values())

@@ -18,11 +18,10 @@ import orjson
 
 from irregulars.errors import InputError
 from irregulars.messages.records import P2P, UNKNOWN
-from irregulars.producers.importers.groups import operator_of
+from irregulars.producers.importers.groups import MAX_RANKS, operator_of
 
 VERSIONS: Final = ("v4.0", "v4.1", "v4.2", "v4.3", "v4.4")
 MAX_LINE_BYTES: Final = 1 << 20
-_MOST_RANKS: Final = 1 << 20
 _MOST_US: Final = 1 << 53
 _WORD: Final = re.compile(r"[^\w.:#-]")
 
@@ -79,7 +78,7 @@ class LogParser:
     # Of each connection the sums of the `WAITS` of its sends, µs
     waited_us: dict[Connection, list[int]] = field(default_factory=dict)
     written_us: int = 0  # when the newest line that says so was written, us since the epoch
-    _process: Process | None = None
+    process: Process | None = None  # that the next lines belong to, as far as a marker line names it
     _member: Membership | None = None
     _left: dict[str, int] = field(default_factory=dict)
 
@@ -113,7 +112,7 @@ class LogParser:
     def state(self) -> dict[str, Any]:
         """Return the communicator that the next lines belong to, as JSON values."""
         member = None if self._member is None else list(self._member)
-        process = self._process and list(self._process)
+        process = self.process and list(self.process)
         return {"process": process, "member": member, "left": dict(self._left), "written_us": self.written_us}
 
     @classmethod
@@ -121,34 +120,26 @@ class LogParser:
         """Return the parser that gave a state."""
         parser = cls()
         if state["process"] is not None and state["member"] is not None:
-            parser._process, parser._member = Process(*state["process"]), Membership(*state["member"])
+            parser.process, parser._member = Process(*state["process"]), Membership(*state["member"])
         parser._left = dict(state["left"])
         parser.written_us = state.get("written_us", 0)
         return parser
 
-    @property
-    def process(self) -> Process | None:
-        """The process that the next lines belong to, as far as a marker line names it."""
-        return self._process
-
     def _begin(self, value: Mapping[str, Any]) -> None:
-        """Take in a marker line.
-
-        It names the communicator of the next lines, and counts the rows that its ring lost.
-        """
-        self._process, self._member = self._read_context(value)
+        """Take in a marker line: the communicator of the next lines, and how many rows its ring lost."""
+        self.process, self._member = self._read_context(value)
         stats = value["dump_stats"] if isinstance(value["dump_stats"], dict) else {}
         self._left = {kind: _count(stats.get(f"{kind}_records")) for kind in ("coll", "p2p", "proxy")}
-        if self._process is not None:
+        if self.process is not None:
             lost = sum(_count(stats.get(f"{kind}_dropped_since_last_dump")) for kind in ("coll", "p2p"))
-            self.dropped[self._process] += lost
+            self.dropped[self.process] += lost
 
     def _writer(self, value: Mapping[str, Any], kind: str) -> tuple[Process | None, Membership | None]:
         """Return process and communicator of a record: by itself, else by the marker, for as many as that counted."""
         if "header" in value:
             return self._read_context(value)
         self._left[kind] = self._left.get(kind, 0) - 1
-        return (self._process, self._member) if self._left[kind] >= 0 else (None, None)
+        return (self.process, self._member) if self._left[kind] >= 0 else (None, None)
 
     def _take_proxy(self, value: Mapping[str, Any]) -> bool:
         """Add up the waits of a proxy's record, of one step or with all steps of one operator; False: not usable."""
@@ -173,49 +164,35 @@ class LogParser:
         process, member = self._writer(value, kind)
         operator = operator_of(str(told.get(kind, "")))
         elapsed_us = told.get(f"{kind}_exec_time_us")
-        if process is None or member is None or operator is None or not _is_time(elapsed_us):
-            return None
-        if (operator in P2P) != (kind == "p2p"):
+        number = _count(told.get(f"{kind}_sn"), -1)
+        if process is None or member is None or operator is None or not _is_time(elapsed_us) or number < 0:
             return None
         peer = _count(told.get("p2p_peer", -1), -1) if kind == "p2p" else -1
-        if kind == "p2p" and not 0 <= peer < member.size:
+        if (operator in P2P) != (kind == "p2p") or (kind == "p2p" and not 0 <= peer < member.size):
             return None
-        start_ns, elapsed_ns = _times(told, elapsed_us)
         size = told.get(f"{kind}_msg_size_bytes")
-        number = _count(told.get(f"{kind}_sn"), -1)
-        if number < 0:
-            return None
-        return Operation(process, member, operator, number, peer, start_ns, elapsed_ns, float(size) if _is_time(size)
-                         else math.nan)  # fmt: skip
+        size_bytes = float(size) if _is_time(size) else math.nan
+        return Operation(process, member, operator, number, peer, *_times(told, elapsed_us), size_bytes)
 
     def _read_context(self, value: Mapping[str, Any]) -> tuple[Process | None, Membership | None]:
         """Read process and communicator of a line; None twice where one of them is missing or impossible."""
-        found = _context(value)
-        if found[0] is not None:
-            self.written_us = max(self.written_us, _count(value["metadata"].get("dump_timestamp_us")))
-        return found
-
-
-def _context(value: Mapping[str, Any]) -> tuple[Process | None, Membership | None]:
-    header, metadata = value.get("header"), value.get("metadata")
-    if not isinstance(header, dict) or not isinstance(metadata, dict):
-        return None, None
-    version = metadata.get("inspector_output_format_version")
-    if version not in VERSIONS:
-        shown = repr(version)[:40] if isinstance(version, (str, int, float)) else type(version).__name__
-        raise InputError(f"inspector_output_format_version must be one of {' '.join(VERSIONS)}; got {shown}")
-    host, pid = metadata.get("hostname"), _count(metadata.get("pid"), -1)
-    comm_rank, size = _count(header.get("rank"), -1), _count(header.get("n_ranks"), -1)
-    identity, name = header.get("id"), header.get("comm_name")
-    if (
-        not (isinstance(host, str) and host)
-        or not (isinstance(identity, str) and identity)
-        or not 0 <= comm_rank < size <= _MOST_RANKS
-        or pid < 0
-    ):
-        return None, None
-    named = _WORD.sub("_", name[:100]) if isinstance(name, str) and name != "unknown" else ""
-    return Process(host[:200], pid), Membership(_WORD.sub("_", identity[:100]), named, comm_rank, size)
+        header, metadata = value.get("header"), value.get("metadata")
+        if not isinstance(header, dict) or not isinstance(metadata, dict):
+            return None, None
+        version = metadata.get("inspector_output_format_version")
+        if version not in VERSIONS:
+            shown = repr(version)[:40] if isinstance(version, (str, int, float)) else type(version).__name__
+            raise InputError(f"inspector_output_format_version must be one of {' '.join(VERSIONS)}; got {shown}")
+        host, pid = metadata.get("hostname"), _count(metadata.get("pid"), -1)
+        comm_rank, size = _count(header.get("rank"), -1), _count(header.get("n_ranks"), -1)
+        identity, name = header.get("id"), header.get("comm_name")
+        if not isinstance(host, str) or not isinstance(identity, str) or "" in (host, identity):
+            return None, None
+        if not 0 <= comm_rank < size <= MAX_RANKS or pid < 0:
+            return None, None
+        self.written_us = max(self.written_us, _count(metadata.get("dump_timestamp_us")))
+        named = _WORD.sub("_", name[:100]) if isinstance(name, str) and name != "unknown" else ""
+        return Process(host[:200], pid), Membership(_WORD.sub("_", identity[:100]), named, comm_rank, size)
 
 
 def _waits(step: Mapping[str, Any]) -> Iterator[int]:
@@ -232,8 +209,10 @@ def _times(told: Mapping[str, Any], elapsed_us: float) -> tuple[int, float]:
     trace = told.get("event_trace_ts")
     events = trace.get("kernel_events") if isinstance(trace, dict) else None
     listed = [one for one in events[:1024] if isinstance(one, dict)] if isinstance(events, list) else []
-    starts = [t for t in (one.get("kernel_start_ts") for one in listed) if type(t) is int and 0 < t < _MOST_US]
-    stops = [t for t in (one.get("kernel_stop_ts") for one in listed) if type(t) is int and 0 < t < _MOST_US]
+    starts, stops = (
+        [t for t in (one.get(f"kernel_{end}_ts") for one in listed) if type(t) is int and 0 < t < _MOST_US]
+        for end in ("start", "stop")
+    )
     if not starts:
         return UNKNOWN, round(elapsed_us * 1000)
     start_us = min(starts)

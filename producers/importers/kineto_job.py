@@ -20,6 +20,7 @@ from irregulars.errors import InputError
 from irregulars.messages.announcements import Communicator
 from irregulars.messages.records import P2P, RECV, ROOTED, SEND, UNKNOWN
 from irregulars.producers.importers.groups import ProcessGroup, communicators_of
+from irregulars.producers.importers.identity import has_twice
 from irregulars.producers.importers.imported import ImportedJob, RankRows
 from irregulars.producers.importers.kineto_trace import Call, Capture, SpansByThread
 from irregulars.producers.trace.job_file import RankLocation
@@ -36,10 +37,7 @@ class Kind(NamedTuple):
 
 
 def find_groups(captures: Mapping[int, Capture]) -> dict[tuple[int, Kind], ProcessGroup]:
-    """Find the group of each rank's gloo calls of each kind; calls for which no group fits are absent.
-
-    `captures`: by rank; their clocks are one.
-    """
+    """Find the group of the gloo calls of each rank (of one clock) and kind; calls for which none fits are absent."""
     calls: dict[int, dict[Kind, list[Call]]] = {}
     for rank, capture in captures.items():
         own = calls[rank] = {}
@@ -63,14 +61,13 @@ def kind_of_call(call: Call) -> Kind:
 
 
 def _is_shared(rank: int, kind: Kind, group: ProcessGroup, calls: Mapping[int, Mapping[Kind, list[Call]]]) -> bool:
-    members = [member for member in group.ranks if member in calls]
-    own = [calls[member].get(kind, []) for member in members]
+    own = [calls[member].get(kind, []) for member in group.ranks if member in calls]
     if any(len(one) != len(calls[rank][kind]) for one in own):
         return False
-    starts = np.array([[call.start_ns for call in one] for one in own])
-    ends = starts + np.array([[call.elapsed_ns for call in one] for one in own])
     if kind.operator in ROOTED:
         return True
+    starts = np.array([[call.start_ns for call in one] for one in own])
+    ends = starts + np.array([[call.elapsed_ns for call in one] for one in own])
     return bool(np.mean(starts.max(axis=0) <= ends.min(axis=0)) >= _PASSING)
 
 
@@ -97,6 +94,7 @@ MARKS_APART: Final = (
     "ProfilerStep# of the CPU, which do not tell the iterations of operators: their launches are not in the traces, "
     "and operators run on after their step"
 )
+UNLAUNCHED: Final = "kernels whose launch is not in the trace, as of those launched before it begins"
 NOTE_STREAMS: Final = (
     "the traces do not name process groups: each CUDA stream counts as one communicator of all ranks"
 )
@@ -105,16 +103,19 @@ NOTE_STREAMS: Final = (
 def job_of_captures(captures: Iterable[Capture], job: str, *, is_whole: bool = True) -> ImportedJob:
     """Join traces of a job, of all ranks or (not `is_whole`) of some; several of one rank are parts of it.
 
-    All captures name their rank. Raises InputError if there is no trace, none holds a collective, or steps repeat so
-    that nothing tells which of them belong together.
+    All captures name their rank. Raises InputError if none holds a collective, or steps repeat so that nothing tells
+    which of them belong together.
     """
     by_rank = _joined(captures)
-    if not by_rank:
-        raise InputError("traces must be at least one; got none")
     skipped = Counter[str]()
     for rank, capture in by_rank.items():
         skipped.update(capture.skipped)
-        by_rank[rank] = replace(capture, calls=_launched(capture.calls, skipped))
+        # Of the kernels that were launched before the capture began each rank has another number. Where the trace
+        # holds no launches at all, all are kept.
+        known = [call for call in capture.calls if call.issued_ns is not None]
+        if known and len(known) < len(capture.calls):
+            skipped[UNLAUNCHED] += len(capture.calls) - len(known)
+            by_rank[rank] = replace(capture, calls=known)
     told = [capture.world_size for capture in by_rank.values() if capture.world_size is not None]
     named = {group for c in by_rank.values() for group in (*c.groups, *(call.group for call in c.calls)) if group}
     world_size = max([1 + max(by_rank), *told, *(1 + max(group.ranks) for group in named)])
@@ -176,7 +177,7 @@ def _joined(captures: Iterable[Capture]) -> dict[int, Capture]:
 
 
 def _numbered_through(parts: Mapping[int, list[Capture]]) -> dict[int, list[Capture]]:
-    repeating = [rank for rank, own in parts.items() if _has_twice(step.peer for one in own for step in one.steps)]
+    repeating = [rank for rank, own in parts.items() if has_twice(step.peer for one in own for step in one.steps)]
     if not repeating:
         return dict(parts)
     counts = {rank: len(own) for rank, own in parts.items()}
@@ -196,24 +197,6 @@ def _numbered_through(parts: Mapping[int, list[Capture]]) -> dict[int, list[Capt
             numbered[rank].append(replace(own[at], steps=steps))
         past = max([past, *(2 + number + by for number in numbers)])
     return numbered
-
-
-def _has_twice(numbers: Iterable[int]) -> bool:
-    return any(count > 1 for count in Counter(numbers).values())
-
-
-def _launched(calls: list[Call], skipped: Counter[str]) -> list[Call]:
-    """Leave out the kernels that were launched before the capture began: how many there are differs between ranks.
-
-    Where the trace holds no launches at all, all are kept.
-    """
-    known = [call for call in calls if call.issued_ns is not None]
-    if not known or len(known) == len(calls):
-        return calls
-    skipped["kernels whose launch is not in the trace, as of those launched before it begins"] += len(calls) - len(
-        known
-    )
-    return known
 
 
 def _holds_its_calls(capture: Capture) -> bool:
@@ -236,10 +219,9 @@ def _with_groups(by_rank: Mapping[int, Capture], world_size: int, skipped: Count
     """Give a group to each call that has none; gloo calls whose group can't be found are left out."""
     gloo = find_groups(by_rank)
     lanes: dict[str, set[int]] = {}
-    for rank, capture in by_rank.items():
-        for call in capture.calls:
-            if call.group is None and call.lane != "gloo":
-                lanes.setdefault(call.lane, set()).add(rank)
+    for rank, call in ((rank, call) for rank, capture in by_rank.items() for call in capture.calls):
+        if call.group is None and call.lane != "gloo":
+            lanes.setdefault(call.lane, set()).add(rank)
     everybody = tuple(range(world_size))
     named = (group for capture in by_rank.values() for group in capture.groups if group.ranks == everybody)
     world = next(named, ProcessGroup("world", "default_pg", everybody))
@@ -293,21 +275,15 @@ def _rows(capture: Capture, communicators: Mapping[ProcessGroup, Communicator]) 
     if all(call.lane == "gloo" for call in capture.calls):
         spans = {step.peer: (step.start_ns, step.end_ns) for step in capture.steps}
     elif capture.steps:
-        spans = _periods(spans)
+        # Each iteration of a GPU begins when the last operator of the one before ended: the work between is its own,
+        # and the marks of steps are the CPU's. One without the one before begins with its first operator.
+        spans = {
+            number: (min(first_ns, spans[number - 1][1] if number - 1 in spans else first_ns), last_ns)
+            for number, (first_ns, last_ns) in spans.items()
+        }
     for number, (start_ns, end_ns) in spans.items():
         rows.add_iteration(number, start_ns, end_ns - start_ns)
     return rows
-
-
-def _periods(spans: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Let each iteration of a GPU begin when the last operator of the one before ended: the work between is its own.
-
-    The marks of steps are the CPU's. An iteration without the one before begins with its first operator.
-    """
-    return {
-        number: (min(first_ns, spans[number - 1][1] if number - 1 in spans else first_ns), last_ns)
-        for number, (first_ns, last_ns) in spans.items()
-    }
 
 
 def _clock(by_rank: Mapping[int, Capture]) -> str:
@@ -321,12 +297,10 @@ def _clock(by_rank: Mapping[int, Capture]) -> str:
             if call.group is not None and call.operator not in P2P:
                 own = ends.setdefault(call.group, {}).setdefault(rank, [])
                 own.append(call.start_ns + call.elapsed_ns)
-    apart = [np.empty(0)]  # by how much the ends of each collective differ between its ranks, ns
-    for by_rank_ends in (list(own.values()) for own in ends.values() if len(own) > 1):
-        if len({len(one) for one in by_rank_ends}) > 1:  # ranks that saw different calls: nothing pairs them
-            apart.append(np.full(1, np.inf))
-        else:
-            apart.append(np.ptp(np.array(by_rank_ends), axis=0))
-    apart_ns = np.concatenate(apart)
+    # By how much the ends of each collective differ between its ranks; nothing pairs those of which ranks saw others
+    apart_ns = np.concatenate([
+        np.full(1, np.inf) if len(set(map(len, own.values()))) > 1 else np.ptp(np.array([*own.values()]), axis=0)
+        for own in ends.values() if len(own) > 1
+    ] or [np.empty(0)])  # fmt: skip
     is_shared = len(apart_ns) > 0 and np.mean(apart_ns < _SHARED_NS) >= _SHARED_SHARE
     return "shared" if is_shared else "per_host"

@@ -197,9 +197,17 @@ class TraceParser:
 
     def _arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments of an event that matter here and are hashable."""
-        both = {**arguments, "External id": _number(arguments, "External id")}
-        kept = {name: both[name] for name in _ARGUMENTS if _is_kept(name, both.get(name))}
-        return {name: self._shared(value) if isinstance(value, str) else value for name, value in kept.items()}
+        kept: dict[str, Any] = {}
+        for name in _ARGUMENTS:
+            value = _number(arguments, name) if name == "External id" else arguments.get(name)
+            if name in ("External id", "correlation"):
+                if type(value) is int:
+                    kept[name] = value
+            elif isinstance(value, str) and len(value) <= _LONGEST_TEXT:
+                kept[name] = self._shared(value)
+            elif isinstance(value, (int, float)):
+                kept[name] = value
+        return kept
 
     def _shared(self, text: str) -> str:
         """Keep each text once: thousands of events name the same few groups."""
@@ -238,18 +246,24 @@ class TraceParser:
         self._base_ns = base_ns if type(base_ns) is int and 0 <= base_ns < 1 << 62 else 0
         told = properties.get("distributedInfo")
         told = told if isinstance(told, dict) else {}
-        rank = told["rank"] if _is_count(told.get("rank")) else self._own_rank()
-        world_size = told["world_size"] if _is_count(told.get("world_size")) else self._largest_group()
+        own = set()  # ranks that calls name: their place in their group, and the group's ranks
+        for _, one in self._issued.values():
+            ranks, place = ranks_of(one.get("Process Group Ranks")), one.get("Rank")
+            if ranks is not None and _is_count(place) and place < len(ranks):
+                own.add(ranks[place])
+        rank = told["rank"] if _is_count(told.get("rank")) else own.pop() if len(own) == 1 else None
+        sizes = (kernel.arguments.get("Group size") for kernel in self._kernels)  # the job has no fewer ranks
+        largest = max((size for size in sizes if _is_count(size)), default=None)
+        world_size = told["world_size"] if _is_count(told.get("world_size")) else largest
         if world_size is not None and world_size <= (rank or 0):
             world_size = None
         config = told.get("pg_config")
-        found: dict[str, ProcessGroup] = {}
+        groups: dict[str, ProcessGroup] = {}
         for one in config[:_MOST_GROUPS] if isinstance(config, list) else ():
             ranks = ranks_of(one.get("ranks")) if isinstance(one, dict) else None
             if ranks is not None:
                 name = str(one.get("pg_name"))[:200]
-                found[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
-        groups = found
+                groups[name] = ProcessGroup(name, str(one.get("pg_desc") or "")[:200], ranks)
         skipped = {"collectives without a usable time": self._timeless} if self._timeless else {}
         calls = list(self._kernel_calls(groups, skipped))
         self._count_unseen(calls, skipped)
@@ -268,31 +282,14 @@ class TraceParser:
             skipped=skipped,
         )
 
-    def _own_rank(self) -> int | None:
-        """Return the rank that all calls name: their place in their group, and the group's ranks."""
-        found = set()
-        for _, told in self._issued.values():
-            ranks, place = ranks_of(told.get("Process Group Ranks")), told.get("Rank")
-            if ranks is not None and _is_count(place) and place < len(ranks):
-                found.add(ranks[place])
-        return found.pop() if len(found) == 1 else None
-
-    def _largest_group(self) -> int | None:
-        """Return the size of the largest group: the job has no fewer ranks."""
-        told = (kernel.arguments.get("Group size") for kernel in self._kernels)
-        return max((size for size in told if _is_count(size)), default=None)
-
     def _kernel_calls(self, groups: Mapping[str, ProcessGroup], skipped: dict[str, int]) -> Iterable[Call]:
         notes = SpansByThread(self._notes)
         for kernel in self._kernels:
             issue = self._issue(kernel)
             launch = self._launches.get(kernel.arguments.get("correlation", -1))
             note = notes.around(*launch) if launch is not None else None
-            operator = self._named(kernel)
-            if operator is None and note is not None:
-                operator = operator_of(note.name)
-            if operator is None:
-                operator = operator_of(kernel.name)
+            named = (self._named(kernel), None if note is None else operator_of(note.name), operator_of(kernel.name))
+            operator = next((one for one in named if one is not None), None)
             if operator is None:
                 _count(skipped, f"kernel {_word(kernel.name)} whose call is not in the trace")
                 continue
@@ -369,12 +366,6 @@ def _number(arguments: Mapping[str, Any], name: str) -> Any:
     return arguments.get(name, arguments.get(name.lower()))  # "external id" up to PyTorch 1.11
 
 
-def _is_kept(name: str, value: object) -> bool:
-    if name in ("External id", "correlation"):
-        return type(value) is int
-    return isinstance(value, (int, float)) or (isinstance(value, str) and len(value) <= _LONGEST_TEXT)
-
-
 def _thread(value: object) -> object:
     return value if isinstance(value, (int, str)) else None
 
@@ -442,24 +433,19 @@ def find_structure(block: bytes) -> Structure:
     places = np.flatnonzero((codes == _QUOTE) | ((codes & 0xD9) == 0x59))
     found = codes[places]
     is_quote = found == _QUOTE
-    if b"\\" in block:
-        is_quote &= ~_are_escaped(codes, places)
+    if b"\\" in block:  # an odd number of backslashes before a quote escapes it
+        slashes = np.flatnonzero(codes == _BACKSLASH)
+        is_first = np.diff(slashes, prepend=-2) != 1
+        run = np.cumsum(is_first) - 1
+        length = np.arange(len(slashes)) - np.flatnonzero(is_first)[run] + 1  # of each run up to and with each slash
+        is_escaping = np.zeros(len(codes) + 1, dtype=bool)
+        is_escaping[slashes[length % 2 == 1] + 1] = True
+        is_quote &= ~is_escaping[places]
     is_outside = (np.cumsum(is_quote, dtype=np.int32) & 1) == 0
     low = found & 0x0F
     is_bracket = is_outside & ((low == _OPENING) | (low == _CLOSING)) & ~is_quote
     is_open = low[is_bracket] == _OPENING
     return Structure(places[is_bracket], np.cumsum(np.where(is_open, 1, -1), dtype=np.int32), is_open)
-
-
-def _are_escaped(codes: Array, places: Array) -> Array:
-    """Whether an odd number of backslashes stands before each of these places."""
-    slashes = np.flatnonzero(codes == _BACKSLASH)
-    first_of_run = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
-    run = np.cumsum(np.diff(slashes, prepend=-2) != 1) - 1
-    length = np.arange(len(slashes)) - first_of_run[run] + 1  # of each run up to and with each slash
-    is_escaping = np.zeros(len(codes) + 1, dtype=bool)
-    is_escaping[slashes[length % 2 == 1] + 1] = True
-    return is_escaping[places]
 
 
 class EventReader:
@@ -474,7 +460,7 @@ class EventReader:
     def __init__(self, stream: IO[bytes], wanted: Sequence[bytes], block_bytes: int = BLOCK_BYTES) -> None:
         self._stream, self._wanted, self._block_bytes = stream, tuple(wanted), block_bytes
         self._rest = b""
-        self._head: list[bytes] = []
+        self._head = b""
         self.events = 0
 
     def read(self) -> Iterator[dict[str, Any]]:
@@ -498,7 +484,7 @@ class EventReader:
             if len(self._rest) > MAX_HEAD_BYTES:
                 raise InputError(f"what follows traceEvents must be at most {MAX_HEAD_BYTES} bytes; got more")
         try:
-            found = orjson.loads(b"".join([*self._head, self._rest]))
+            found = orjson.loads(self._head + self._rest)
         except (orjson.JSONDecodeError, RecursionError) as error:
             raise InputError(f"must be a complete JSON object; got: {' '.join(str(error).split())[:160]}") from None
         return found if isinstance(found, dict) else {}
@@ -511,33 +497,26 @@ class EventReader:
     # --- before the events ------------------------------------------------------------------------------------------
 
     def _find_list(self) -> bool:
-        """Read up to the list of events, and keep the text before it.
-
-        Chrome's format is an object with that list, or the list alone.
-        """
+        """Read up to the list of events (Chrome's format: in an object, or alone), and keep the text before it."""
         while self._fill():
-            if self._rest.lstrip()[:1] == b"[":
-                first = self._rest.index(b"[") + 1
-                self._head, self._rest = [self._rest[:first]], self._rest[first:]
-                return True
             begin = self._begin_of_list()
             if begin is not None:
-                self._head.append(self._rest[:begin])
-                self._rest = self._rest[begin:]
+                self._head, self._rest = self._rest[:begin], self._rest[begin:]
                 return True
             if len(self._rest) > MAX_HEAD_BYTES:
                 raise InputError(f"what precedes traceEvents must be at most {MAX_HEAD_BYTES} bytes; got more")
         return False
 
     def _begin_of_list(self) -> int | None:
-        if b'"traceEvents"' not in self._rest:
-            return None
-        structure = find_structure(self._rest)
-        is_list = structure.is_open & (structure.depth == _LIST_DEPTH)
-        for at in structure.at[is_list].tolist():
-            before = self._rest[max(0, at - _NAME_BYTES) : at].rstrip().removesuffix(b":").rstrip()
-            if self._rest[at : at + 1] == b"[" and before.endswith(b'"traceEvents"'):
-                return int(at) + 1
+        if self._rest.lstrip()[:1] == b"[":
+            return self._rest.index(b"[") + 1
+        if b'"traceEvents"' in self._rest:
+            structure = find_structure(self._rest)
+            is_list = structure.is_open & (structure.depth == _LIST_DEPTH)
+            for at in structure.at[is_list].tolist():
+                before = self._rest[max(0, at - _NAME_BYTES) : at].rstrip().removesuffix(b":").rstrip()
+                if self._rest[at : at + 1] == b"[" and before.endswith(b'"traceEvents"'):
+                    return int(at) + 1
         return None
 
     # --- the events -------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ _MOST_PARTS: Final = 4 * MOST_MEMBERS
 # takes thirty times its bytes when it is read.
 _MOST_VALUES: Final = 16 * MOST_MEMBERS
 _MOST_KINDS: Final = 64
+_MOST_GPUS: Final = 1 << 20  # of a host
 _MOST_COUNT: Final = (1 << 32) - 2  # a sequence is a uint32, and the next operator has one too
 _LONGEST_TEXT: Final = 256
 # NCCL 2.28.9 forgets the comma before the status of a missing rank.
@@ -49,6 +50,11 @@ class Worker(NamedTuple):
     def is_known(self) -> bool:
         """Whether the service knew its process."""
         return self.host != "" and self.pid >= 0
+
+    @property
+    def local_gpu(self) -> int | None:
+        """Index of its GPU on its host; None where it is not known, or impossible."""
+        return self.gpu if 0 <= self.gpu < _MOST_GPUS else None
 
 
 def unknown_worker(rank: int) -> Worker:
@@ -111,12 +117,8 @@ class RasCommunicator:
     @property
     def is_settled(self) -> bool:
         """Whether all have joined and none leaves: only then a rank waits where counts differ."""
-        is_whole = len(self.answered) + len(self.missing) == self.size
-        return (
-            is_whole
-            and all(one.is_running for one in self.answered.values())
-            and all(one.is_gone for one in self.missing.values())
-        )
+        states = [one.is_running for one in self.answered.values()] + [one.is_gone for one in self.missing.values()]
+        return len(states) == self.size and all(states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +135,9 @@ class Answer:
     @property
     def has_dead(self) -> bool:
         """Whether it calls a process dead or in error, so that one answer is enough."""
-        of_ranks = (
-            any(missing.is_dead for missing in one.missing.values())
-            or any(answered.has_failed for answered in one.answered.values())
-            for one in self.communicators
-        )
-        return bool(self.dead) or any(of_ranks)
+        missing = (one.is_dead for group in self.communicators for one in group.missing.values())
+        failed = (one.has_failed for group in self.communicators for one in group.answered.values())
+        return bool(self.dead) or any(missing) or any(failed)
 
 
 def read_answer(value: bytes) -> Answer:
@@ -307,9 +306,9 @@ class _Conversation:
                 f"{self._where}: RAS must answer in JSON, as NCCL does since 2.28.7; got {accepted[:60]!r} "
                 "(an older NCCL answers in text alone)"
             )
-        self._send("STATUS")
+        self._in_time().sendall(b"STATUS\n")
         parts, size = [self._rest], len(self._rest)
-        while chunk := self._receive():
+        while chunk := self._in_time().recv(_CHUNK_BYTES):
             parts.append(chunk)
             size += len(chunk)
             if size > MAX_ANSWER_BYTES:
@@ -317,27 +316,137 @@ class _Conversation:
         return b"".join(parts)
 
     def _command(self, command: str) -> bytes:
-        self._send(command)
+        self._in_time().sendall(f"{command}\n".encode())
         while b"\n" not in self._rest:
             if len(self._rest) > _MOST_LINE_BYTES:
                 raise InputError(f"{self._where} must answer in lines; got {self._rest[:60]!r}")
-            chunk = self._receive()
+            chunk = self._in_time().recv(_CHUNK_BYTES)
             if not chunk:
                 raise ConnectionResetError("it closed the connection before it answered")
             self._rest += chunk
         line, _, self._rest = self._rest.partition(b"\n")
         return line.strip()
 
-    def _send(self, command: str) -> None:
-        self._set_timeout()
-        self._connection.sendall(f"{command}\n".encode())
-
-    def _receive(self) -> bytes:
-        self._set_timeout()
-        return self._connection.recv(_CHUNK_BYTES)
-
-    def _set_timeout(self) -> None:
+    def _in_time(self) -> socket.socket:
+        """Return the connection, which waits as long as is left."""
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("its answer took too long")
         self._connection.settimeout(left_s)
+        return self._connection
+
+
+# --- answers in text ------------------------------------------------------------------------------------------------
+
+# All that NCCL 2.24 to 2.28.6 gives, and what `nc` or a shell puts around. The text names only ranks that stand out:
+# of a communicator with different counts all others have the most frequent one, and of one that it does not name all
+# ranks are alike. Its sentences are those of NCCL's ``src/ras/client_support.cc``.
+_BEGIN: Final = b"NCCL version "
+_JOB: Final = re.compile(r"^\s*\d+\s+[\d-]+\s+[\d-]+\s+\d+\s+(\d+)\s*$", re.MULTILINE)
+_ROW: Final = re.compile(r"^\s*(\d+)\s+\d+\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*$", re.MULTILINE)
+_SECTION: Final = re.compile(r"^#(\d+)-\d+ \(([0-9a-fA-F]+)\) (INCOMPLETE|ERROR|MISMATCH)\s*$", re.MULTILINE)
+_COUNTS: Final = re.compile(r"Communicator ranks have different (\w+) operation counts")
+_SEVERAL: Final = re.compile(r"^\s*(\d+) ranks? ha(?:ve|s) (?:launched up to operation (\d+)|not launched any)")
+_ONE: Final = re.compile(r"^\s*Rank (\d+) has (?:launched up to operation (\d+)|not launched any)")
+_RANK: Final = re.compile(r"^\s*Rank (\d+)\b.*?(?:-- GPU (\d+)\S* managed by process (\d+) on node (\S+))?\s*$")
+_STATUS: Final = re.compile(r"^\s*Rank (\d+) has status (\w+)")
+_MISSING: Final = re.compile(r"missing ranks?: ([\d, -]+)")
+_PROCESS: Final = re.compile(r"^\s*Process (\d+) on node (\S+) managing GPUs? ([\d,]+)", re.MULTILINE)
+_OBJECT: Final = re.compile(rb"^\{.*\}\s*$|^\{[\s\S]*?^\}", re.MULTILINE)
+
+
+def split_answers(value: bytes) -> list[Answer]:
+    """Read the answers of one file, in JSON or in text, that follow each other with anything between them.
+
+    Raises InputError if there is none, or one can't be read.
+    """
+    at = value.find(b"{")
+    if _BEGIN in (value if at < 0 else value[:at]):
+        parts = re.split(rb"(?=^NCCL version )", value, flags=re.MULTILINE)
+        return [read_text(part.decode(errors="replace")) for part in parts if part.startswith(_BEGIN)]
+    found = _OBJECT.findall(value)
+    return [read_answer(part) for part in found] if len(found) > 1 else [read_answer(value[max(at, 0) :])]
+
+
+def read_text(text: str) -> Answer:
+    """Read one answer in text; InputError if it names no size of the job."""
+    job = _JOB.search(text)
+    if job is None or not 0 < int(job[1]) <= MOST_MEMBERS:
+        raise InputError("RAS answer must have a job summary with the number of GPUs; got none")
+    sizes = {row[1]: int(row[2]) for row in _ROW.finditer(text)}
+    sections: dict[str, tuple[int, list[str]]] = {}
+    marks = list(_SECTION.finditer(text))
+    pasts = [*(one.start() for one in marks[1:]), len(text)]
+    for mark, past in zip(marks, pasts, strict=False):  # without marks there is one end too many
+        size = sizes.get(mark[1], int(job[1]))
+        sections.setdefault(mark[2], (size, []))[1].extend([mark[3], *text[mark.end() : past].splitlines()])
+    begin = text.find("\nDEAD\n")
+    listed = text[begin : text.find("\n\n", begin + 1)] if begin >= 0 else ""
+    dead = tuple(
+        Worker(process[2], int(process[1]), int(gpu))
+        for process in _PROCESS.finditer(listed)
+        for gpu in process[3].split(",")
+        if gpu
+    )
+    usable = ((name, size, lines) for name, (size, lines) in sections.items() if size <= MOST_MEMBERS)
+    made = [_communicator_of_text(name, size, lines, dead) for name, size, lines in usable]
+    version = text[len(_BEGIN) :].split(maxsplit=1)
+    return Answer(
+        version=version[0][:40] if version else "unknown", told="", communicators=tuple(made), unusable=0,
+        world_size=int(job[1]), dead=dead,
+    )  # fmt: skip
+
+
+def _communicator_of_text(name: str, size: int, lines: list[str], dead: tuple[Worker, ...]) -> RasCommunicator:
+    workers: dict[int, Worker] = {}
+    counts: dict[int, dict[int, int]] = {}
+    missing: set[int] = set()
+    failed: set[int] = set()
+    usual: dict[int, int] = {}
+    section, operator, value, is_listing_status = "", None, 0, False
+    most = 0
+    for line in lines:
+        if line in ("INCOMPLETE", "ERROR", "MISMATCH"):
+            section, operator = line, None
+            continue
+        if found := _COUNTS.search(line):
+            operator, most, is_listing_status = operator_of(found[1]), 0, False
+            operator = 0 if operator is None else operator  # "different collective operation counts": of all kinds
+        elif "different status" in line:
+            is_listing_status = True
+        elif (found := _SEVERAL.match(line)) and operator is not None:
+            value = int(found[2] or 0)
+            if int(found[1]) > most:
+                most, usual[operator] = int(found[1]), value
+        elif found := _MISSING.search(line):
+            for part in re.findall(r"\d+(?:-\d+)?", found[1]):
+                first, _, last = part.partition("-")
+                missing.update(range(int(first), min(int(last or first), size - 1) + 1))
+        elif found := _RANK.match(line):
+            rank = int(found[1])
+            if rank >= size:
+                continue
+            if found[3]:
+                workers[rank] = Worker(found[4], int(found[3]), int(found[2]))
+            own, status = _ONE.match(line), _STATUS.match(line)
+            if section == "INCOMPLETE":
+                missing.add(rank)
+            elif section == "ERROR" or (status and status[2] in ("ABORT", "NOCOMM")):
+                failed.add(rank)
+            elif operator is not None and not is_listing_status:
+                counts.setdefault(rank, {})[operator] = int(own[2] or 0) if own else value
+    answered = {
+        rank: Answered(
+            workers.get(rank, unknown_worker(rank)), {**usual, **counts.get(rank, {})}, is_running=True,
+            async_error=1 if rank in failed else 0,
+        )
+        for rank in range(size)
+        if rank not in missing
+    }  # fmt: skip
+    if len(missing - workers.keys()) == len(dead):  # older texts give numbers here, and processes above
+        workers |= dict(zip(sorted(missing - workers.keys()), dead, strict=True))
+    gone = {
+        rank: Missing(workers.get(rank, unknown_worker(rank)), is_gone=True, is_dead=workers.get(rank) in dead)
+        for rank in missing
+    }
+    return RasCommunicator(name, size, answered, gone)

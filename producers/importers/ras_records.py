@@ -7,9 +7,9 @@ published as entered and not ended, as any hook would; if the job moves again, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class JobRun:
             yield Announcement(
                 job=self.job, attempt=self.attempt, rank=rank, world_size=world_size, logged_ranks=world_size,
                 communicators=tuple(one for one in communicators if rank in one.ranks), sources=SOURCES,
-                clock="shared", host=worker.host or None, gpu=worker.gpu if worker.gpu >= 0 else None, lost_rows=0,
+                clock="shared", host=worker.host or None, gpu=worker.local_gpu, lost_rows=0,
             )  # fmt: skip
 
     def observe(self, now_ns: int) -> Iterator[Record]:
@@ -77,8 +77,9 @@ class JobRun:
         if now_ns <= self.observed_ns:
             return
         columns: dict[str, np.ndarray] = {name: np.full(1, np.nan) for name in ITERATIONS.names}
-        columns |= {"iteration": np.array([self.observed]), "start_ns": np.array([self.observed_ns])}
         columns |= {
+            "iteration": np.array([self.observed]),
+            "start_ns": np.array([self.observed_ns]),
             "elapsed_ns": np.array([float(now_ns - self.observed_ns)]),
             "phase": np.array([OBSERVED], np.uint8),
         }
@@ -114,17 +115,13 @@ class JobRun:
             names = tuple(dict.fromkeys(one.communicator for one in own))
             header = Header("commops", self.job, self.attempt, rank, rows, None, names)
             self.operators[rank] = rows + len(own)
-            columns: dict[str, np.ndarray] = {
-                "communicator": np.array([names.index(one.communicator) for one in own], np.uint16),
-                "operator": np.array([one.operator for one in own], np.uint8),
-                "sequence": np.array([one.sequence for one in own], np.int64),
-                "peer": np.full(len(own), UNKNOWN),
-                "start_ns": np.array([one.since_ns for one in own], np.int64),
-                "elapsed_ns": np.full(len(own), elapsed_ns),
-                "size_bytes": np.full(len(own), np.nan),
-                "iteration": np.full(len(own), max(self.observed - 1, 0), np.int64),
-            }
-            yield Batch(header, {name: columns[name] for name in COMMOPS.names})
+            iteration = max(self.observed - 1, 0)
+            values = [
+                (names.index(one.communicator), one.operator, one.sequence, UNKNOWN, one.since_ns, elapsed_ns, np.nan,
+                 iteration) for one in own
+            ]  # fmt: skip
+            columns = zip(COMMOPS.names, zip(*values, strict=True), _TYPES, strict=True)
+            yield Batch(header, {name: np.array(column, kind) for name, column, kind in columns})
 
 
 def communicators_of(members: Mapping[str, tuple[int, ...]], world_size: int) -> list[Communicator]:
@@ -169,48 +166,43 @@ def job_of_answers(answers: Sequence[Answer], job: str) -> ImportedJob:
     for rank, name, operator, total in watch.newest_calls() if not found else ():
         ranks[rank].add(name, operator, total, elapsed_ns=ENDED_NS, iteration=ITERATION)
     unusable = sum(answer.unusable for answer in ordered)
-    members = watch.members
+    members, notes, places = watch.members, [], {}
+    for rank, worker in sorted(workers.items()):
+        is_told = worker.host != UNKNOWN_HOST
+        places[rank] = RankLocation(worker.host if is_told else None, worker.local_gpu, lost_rows=0)
+        if rank in watch.dead:
+            where = f", GPU {worker.gpu} of process {worker.pid} on {worker.host}," if is_told else ""
+            notes.append(f"rank {rank}{where} is out of reach, dead or in error by RAS's own words")
     return ImportedJob(
         job=job,
         world_size=world_size,
         clock="per_host",
         communicators={one.id: one for one in communicators_of(members, world_size)},
         ranks=ranks,
-        places={rank: _place(worker) for rank, worker in workers.items()},
-        notes=(*_notes_of_dead(watch.dead, workers), NOTE_COUNTS, *(() if is_standing else (NOTE_MOVING,))),
+        places=places,
+        notes=(*notes, NOTE_COUNTS, *(() if is_standing else (NOTE_MOVING,))),
         skipped={"communicators that make no sense": unusable} if unusable else {},
     )
 
 
-def _notes_of_dead(dead: Collection[int], workers: Mapping[int, Worker]) -> Iterator[str]:
-    for rank in sorted(dead):
-        one = workers[rank]
-        where = f", GPU {one.gpu} of process {one.pid} on {one.host}," if one.host != UNKNOWN_HOST else ""
-        yield f"rank {rank}{where} is out of reach, dead or in error by RAS's own words"
-
-
-def _place(worker: Worker) -> RankLocation:
-    host = None if worker.host == UNKNOWN_HOST else worker.host
-    return RankLocation(host, worker.gpu if worker.gpu >= 0 else None, lost_rows=0)
-
-
 def _with_all_workers(answer: Answer, world_size: int) -> Answer:
     """Give the ranks of the largest communicators stand-ins where the answer does not say where they run."""
-    made = []
-    for one in answer.communicators:
-        if one.size == world_size:
-            answered = {rank: replace(own, worker=_known(own.worker, rank)) for rank, own in one.answered.items()}
-            missing = {rank: replace(own, worker=_known(own.worker, rank)) for rank, own in one.missing.items()}
-            one = replace(one, answered=answered, missing=missing)
-        made.append(one)
+
+    def known(found: Mapping[int, Any]) -> dict[int, Any]:
+        return {
+            rank: one if one.worker.is_known else replace(one, worker=unknown_worker(rank))
+            for rank, one in found.items()
+        }
+
+    made = (
+        replace(one, answered=known(one.answered), missing=known(one.missing)) if one.size == world_size else one
+        for one in answer.communicators
+    )
     return replace(answer, communicators=tuple(made))
 
 
-def _known(worker: Worker, rank: int) -> Worker:
-    return worker if worker.is_known else unknown_worker(rank)
-
-
 _NAMELESS: Final = OPERATOR_CODES["barrier"]
+_TYPES: Final = (np.uint16, np.uint8, np.int64, np.int64, np.int64, np.float64, np.float64, np.int64)  # of `COMMOPS`
 
 
 class Open(NamedTuple):
@@ -292,13 +284,10 @@ class StandstillWatch:
         On a busy job the service may answer with counts of zero, or older ones, for lack of fresh ones: counts that
         fell are not believed, and such an answer proves no standstill.
         """
-        has_moved, is_whole = self._moved_ns is None, True
         known = {one.id: one for one in answer.communicators}
-        if self._groups.keys() - known.keys():
-            has_moved = True
+        has_moved, is_whole = self._moved_ns is None or self._groups.keys() != known.keys(), True
         self._groups = {name: group for name, group in self._groups.items() if name in known}
         for name, one in known.items():
-            has_moved |= name not in self._groups
             moved, fell = _update(self._groups.setdefault(name, _Group(one.size)), one, self._ranks, now_ns)
             has_moved, is_whole = has_moved or moved, is_whole and not fell
         if has_moved:

@@ -138,10 +138,8 @@ class RasWatch:
             yield from run.leave(ended)
         yield from run.observe(now_ns)
         found = watch.find_open() if watch.still_ns >= self._settings.standing_s * 1e9 else []
-        if found:
-            yield from self._enter(run, watch, found, now_ns)
-
-    def _enter(self, run: JobRun, watch: StandstillWatch, found: list[Open], now_ns: int) -> Iterator[Record]:
+        if not found:
+            return
         if any(one.communicator not in run.members for one in found):
             # Judgement holds to the communicators that a run announced first, and these were made later.
             yield from run.end("restarted")
@@ -260,15 +258,14 @@ class RasSource:
             with self._lock:
                 self._records.extend(records)
                 self._position = state
-            if self._state_path is None:
-                return
-            try:
-                make_private_directory(self._state_path.parent)
-                fresh = self._state_path.with_name(f"{self._state_path.name}.new")
-                write_private_file(fresh, state.encode())
-                fresh.replace(self._state_path)
-            except OSError as error:
-                _LOG.warning("event=ras_state_not_written reason='%s: %s'", self._state_path, error.strerror)
+            if self._state_path is not None:
+                try:
+                    make_private_directory(self._state_path.parent)
+                    fresh = self._state_path.with_name(f"{self._state_path.name}.new")
+                    write_private_file(fresh, state.encode())
+                    fresh.replace(self._state_path)
+                except OSError as error:
+                    _LOG.warning("event=ras_state_not_written reason='%s: %s'", self._state_path, error.strerror)
 
     def _note_failure(self, text: str, level: int = logging.INFO) -> None:
         """Log why there is no answer, once."""

@@ -94,8 +94,12 @@ class WatchdogLog:
             return
         for found in _WORK.finditer(block):
             rank, group = self._who(block, found)
-            operator = _operator(found[6].decode(), _number(found[7]), _number(found[8]))
+            operator = operator_of(found[6].decode())
             elements = _elements(found[7], found[9])
+            if operator is None and b"COALESCED" in found[6] and found[7]:  # its sizes tell
+                taken, given = float(found[7]), float(found[8])
+                word = "all_gather" if given > taken else "reduce_scatter" if given < taken else "all_reduce"
+                operator = OPERATOR_CODES[word]
             if operator is None:
                 self.skipped[f"timeouts of {found[6].decode()[:40]}, which says neither peer nor operator"] += 1
             else:
@@ -103,7 +107,13 @@ class WatchdogLog:
         for found in _STATUS.finditer(block):
             process = self._process(*self._who(block, found))
             process.enqueued, process.completed = int(found[5]), int(found[6])
-        self._read_barriers(block)
+        barrier = OPERATOR_CODES["barrier"]
+        for found in _BARRIER.finditer(block):
+            self._process(int(found[1]), _BARRIERS).open[_BARRIER_CALL] = barrier, np.nan
+            for rank in map(int, found[2].split(b",")):  # named by the rank that waited: so it did not arrive
+                self._process(rank, _BARRIERS)
+        for found in _REACHED.finditer(block):
+            self._process(int(found[1]), _BARRIERS).open[_BARRIER_CALL] = barrier, np.nan
         for found in _DIFFERS.finditer(block):
             number = int(found[2] or found[6] or 0)
             for who, name, shape in ((found[1], found[3], found[4]), (found[5], found[7], found[8])):
@@ -119,15 +129,6 @@ class WatchdogLog:
                     process.completed = process.enqueued = int(found[3])
         for found in _TORCHCOMMS.finditer(block):
             self._heard.add(self._bounded(int(found[1])))
-
-    def _read_barriers(self, block: bytes) -> None:
-        barrier = OPERATOR_CODES["barrier"]
-        for found in _BARRIER.finditer(block):
-            self._process(int(found[1]), _BARRIERS).open[_BARRIER_CALL] = barrier, np.nan
-            for rank in map(int, found[2].split(b",")):  # named by the rank that waited: so it did not arrive
-                self._process(rank, _BARRIERS)
-        for found in _REACHED.finditer(block):
-            self._process(int(found[1]), _BARRIERS).open[_BARRIER_CALL] = barrier, np.nan
 
     def _who(self, block: bytes, found: re.Match[bytes]) -> tuple[int, str]:
         """Return rank in the job and group of a line."""
@@ -164,29 +165,25 @@ class WatchdogLog:
         """
         by_name = {group.name: group for group in known}
         ranks = self._heard | {rank for group in by_name.values() for rank in group.ranks}
-        world_size = max([1 + max(ranks, default=0), self._world_size if self._is_plausible() else 0])
-        groups = {name: by_name.get(name) or self._group(name, world_size) for name in self._names()}
-        return [self._dump(rank, groups) for rank in sorted(self._heard)]
-
-    def _is_plausible(self) -> bool:
-        """Whether the size of the world that the logs name can be that of these ranks."""
-        return self._world_size <= 64 * (1 + max(self._heard, default=0))
-
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys(group for _, group in self._of)) or [_DEFAULT]
-
-    def _group(self, name: str, world_size: int) -> ProcessGroup:
-        if name == _DEFAULT:
-            return ProcessGroup(name, "default_pg", tuple(range(world_size)))
-        if name == _BARRIERS:
-            return ProcessGroup(name, name, tuple(sorted(rank for rank, group in self._of if group == name)))
-        return ProcessGroup(name, self._described.get(name, ""), _members(self._in_group.get(name, {})))
-
-    def _dump(self, rank: int, groups: Mapping[str, ProcessGroup]) -> Dump:
-        own = {group: process for (one, group), process in self._of.items() if one == rank}
-        entries = [entry for group, process in own.items() for entry in _entries(rank, groups[group], process)]
-        completed = {group: one.completed for group, one in own.items() if one.completed is not None}
-        return Dump(rank, groups, entries, {group: last for group, last in completed.items() if last >= 0})
+        is_plausible = self._world_size <= 64 * (1 + max(self._heard, default=0))
+        world_size = max(1 + max(ranks, default=0), self._world_size if is_plausible else 0)
+        names = dict.fromkeys(group for _, group in self._of) or (_DEFAULT,)
+        groups = {}
+        for name in names:
+            if name == _DEFAULT:
+                group = ProcessGroup(name, "default_pg", tuple(range(world_size)))
+            elif name == _BARRIERS:
+                group = ProcessGroup(name, name, tuple(sorted(rank for rank, of in self._of if of == name)))
+            else:
+                group = ProcessGroup(name, self._described.get(name, ""), _members(self._in_group[name]))
+            groups[name] = by_name.get(name, group)
+        dumps = []
+        for rank in sorted(self._heard):
+            own = {name: process for (one, name), process in self._of.items() if one == rank}
+            entries = [entry for name, process in own.items() for entry in _entries(rank, groups[name], process)]
+            completed = {name: at for name, one in own.items() if (at := one.completed) is not None and at >= 0}
+            dumps.append(Dump(rank, groups, entries, completed))
+        return dumps
 
 
 _BARRIERS: Final = "monitored_barrier"
@@ -223,19 +220,6 @@ def _members(seen: Mapping[int, int]) -> tuple[int, ...]:
     if not is_even or rank - first * step < 0:
         return tuple(sorted({rank, *(one for _, one in others)}))
     return tuple(rank + (at - first) * step for at in range(last + 1))
-
-
-def _operator(name: str, taken: float, given: float) -> int | None:
-    """Return the operator of an ``OpType``; of a coalesced one, that of its sizes."""
-    found = operator_of(name)
-    if found is None and "COALESCED" in name and taken == taken and given == given:
-        word = "all_gather" if given > taken else "reduce_scatter" if given < taken else "all_reduce"
-        return OPERATOR_CODES[word]
-    return found
-
-
-def _number(text: bytes | None) -> float:
-    return np.nan if text is None else float(text)
 
 
 def _elements(numel: bytes | None, shape: bytes | None) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -148,8 +148,7 @@ def anchor_lane(operators: Operators, communicator: int, ranks: Array) -> Anchor
     classes[is_known] = number_rows(coarse[is_known], sizes[is_known])
     sampled = ranks[np.unique(np.linspace(0, len(ranks) - 1, _SAMPLED).astype(np.int64))]
     sides = [side for rank in sampled.tolist() for side in _sides(operators, rank, communicator, sequence)]
-    largest = float(np.fmax.reduce(operators.size_bytes, initial=0.0))
-    is_scalar = (size_bytes > 0) & (size_bytes <= min(_SCALAR_BYTES, _SCALAR_SHARE * largest))
+    is_scalar = _is_scalar(size_bytes, np.fmax.reduce(operators.size_bytes, initial=0.0))
     starts = np.full(len(sequence), np.inf)
     is_timed = reductions.start_ns > 0
     np.minimum.at(starts, place[is_timed], reductions.start_ns[is_timed].astype(np.float64))
@@ -169,28 +168,21 @@ def _sides(operators: Operators, rank: int, communicator: int, sequence: Array) 
     is_known = ~np.isnan(position) & ~np.isnan(np.roll(position, 1))
     is_known[:1] = False
     sides = []
-    for chosen in _training_kinds(rows, is_anchor):
-        before = np.cumsum(chosen)
-        count = np.diff(before[ends], prepend=0).astype(np.float64)
-        sides.append(np.where(is_known & (count >= 0), count, np.nan))
-    return sides
-
-
-def _training_kinds(rows: Operators, is_anchor: Array) -> Iterator[Array]:
-    """Masks of the kinds of training communication beside the anchor; single numbers are metrics, and no sign."""
     is_training = np.isin(rows.operator, TRAINING) & ~is_anchor
     largest = np.fmax.reduce(rows.size_bytes, initial=0.0)
     kind = number_rows(rows.communicator, rows.operator)
     for code in np.unique(kind[is_training]).tolist():
         chosen = is_training & (kind == code)
         own = np.fmax.reduce(rows.size_bytes[chosen], initial=0.0)
-        if chosen.sum() >= REPEATS and not _is_scalar(own, largest):
-            yield chosen
+        if chosen.sum() >= REPEATS and not _is_scalar(own, largest):  # single numbers are metrics, and no sign
+            count = np.diff(np.cumsum(chosen)[ends], prepend=0).astype(np.float64)
+            sides.append(np.where(is_known & (count >= 0), count, np.nan))
+    return sides
 
 
-def _is_scalar(size_bytes: float, largest_bytes: float) -> bool:
-    """Return whether a communicator reduces single numbers, such as a loss, and not gradients."""
-    return 0 < size_bytes <= min(_SCALAR_BYTES, _SCALAR_SHARE * largest_bytes)
+def _is_scalar(size_bytes: Any, largest_bytes: float) -> Any:
+    """Whether an operator, or each of some, reduces single numbers, such as a loss, and not gradients."""
+    return (size_bytes > 0) & (size_bytes <= min(_SCALAR_BYTES, _SCALAR_SHARE * largest_bytes))
 
 
 HOLE: Final = -1  # class of an operator that is in no rank's rows: it may be any
@@ -253,7 +245,14 @@ def find_template(classes: Array, sides: Sequence[Array] = (), is_scalar: Array 
             continue
         if all(_is_whole(side, period, runs) for side in sides):
             first, past = max(runs, key=lambda run: (run[1] - run[0], -run[0]))
-            return Template(_majority(classes[first:past], period), first, past)
+            # Class of each place of the template: the most frequent of the known ones
+            own, place = classes[first:past], np.arange(past - first) % period
+            is_known = own != HOLE
+            shape = period, int(own.max()) + 1
+            votes = np.zeros(shape, dtype=np.int64)
+            np.add.at(votes, (place[is_known], own[is_known]), 1)
+            majority = np.where(votes.any(axis=1), votes.argmax(axis=1), HOLE) if shape[1] else np.full(period, HOLE)
+            return Template(majority, first, past)
     return None
 
 
@@ -313,17 +312,6 @@ def _alike(blocks: Array, lag: int) -> float:
     """How much the numbers of one period are those of the period `lag` later: 1 is equal."""
     early, late = blocks[:-lag], blocks[lag:]
     return float(np.minimum(early, late).sum() / max(np.maximum(early, late).sum(), 1.0))
-
-
-def _majority(classes: Array, period: int) -> Array:
-    """Class of each place of the template: the most frequent of the known ones."""
-    place = np.arange(len(classes)) % period
-    is_known = classes != HOLE
-    if not is_known.any():
-        return np.full(period, HOLE)
-    width = int(classes.max()) + 1
-    votes = np.bincount(place[is_known] * width + classes[is_known], minlength=period * width).reshape(period, width)
-    return np.where(votes.any(axis=1), votes.argmax(axis=1), HOLE)
 
 
 _BURST: Final = 1.5
@@ -402,7 +390,7 @@ class _Search:
         classes, start = self._rotated(template, low)
         self.cuts.add(start)
         end = self._follow(classes, start, high)
-        begin = self._follow_back(classes, start, low)
+        begin = self._follow(classes, start, low) if start > low else start
         period = len(classes)  # a stretch shorter than one iteration holds no others
         if begin - low <= period or not self.segment(low, begin):
             # Iterations before the template held, whose operators had other sizes, count as well.
@@ -427,27 +415,21 @@ class _Search:
         shift = (after + 1) % period
         return np.roll(template.classes, -shift), first + shift
 
-    def _follow(self, classes: Array, at: int, high: int) -> int:
-        """Follow the template from `at`; return where it is lost."""
+    def _follow(self, classes: Array, at: int, end: int) -> int:
+        """Follow the template from `at` on or back, as far as `end` at most; return where it is lost."""
+        step = 1 if end >= at else -1
         while True:
-            past = at + _whole_periods(self._classes[at:high], classes) * len(classes)
-            self.cuts.update(range(at, past + 1, len(classes)))
-            skipped = _next_match(self._classes[past:high], classes)
+            own = self._classes[at:end] if step > 0 else self._classes[end:at][::-1]
+            period = len(classes)
+            count = len(own) // period
+            is_whole = _is_equal(own[: count * period].reshape(count, period), classes[::step]).all(axis=1)
+            past = at + step * (count if is_whole.all() else int(is_whole.argmin())) * period
+            self.cuts.update(range(at, past + step, step * period))
+            skipped = _next_match(own[abs(past - at) :], classes[::step])
             if skipped is None:
                 return past
-            self._add_block(classes, past, past + skipped)
-            at = past + skipped
-
-    def _follow_back(self, classes: Array, at: int, low: int) -> int:
-        """Follow the template back from `at`; return from where on it holds."""
-        while True:
-            first = at - _whole_periods(self._classes[low:at][::-1], classes[::-1]) * len(classes)
-            self.cuts.update(range(first, at + 1, len(classes)))
-            skipped = _next_match(self._classes[low:first][::-1], classes[::-1])
-            if skipped is None:
-                return first
-            self._add_block(classes, first - skipped, first)
-            at = first - skipped
+            at = past + step * skipped
+            self._add_block(classes, min(at, past), max(at, past))
 
     def _add_block(self, classes: Array, first: int, past: int) -> None:
         """Add a block between iterations: either it holds other iterations, or it belongs to the one before."""
@@ -480,13 +462,6 @@ class _Search:
 
 def _is_equal(found: Array, wanted: Array) -> Array:
     return (found == wanted) | (found == HOLE) | (wanted == HOLE)
-
-
-def _whole_periods(classes: Array, template: Array) -> int:
-    """How many exact periods the classes begin with."""
-    count = len(classes) // len(template)
-    is_whole = _is_equal(classes[: count * len(template)].reshape(count, len(template)), template).all(axis=1)
-    return count if is_whole.all() else int(is_whole.argmin())
 
 
 def _next_match(classes: Array, template: Array) -> int | None:

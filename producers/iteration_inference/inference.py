@@ -36,22 +36,6 @@ class IterationSpans:
     past_ns: Array
     gaps_ns: Array  # time without an operator before the first one, float64; NaN where unknown
 
-    @property
-    def job_elapsed_ns(self) -> Array:
-        """Return the largest time of each iteration's ranks, float64; 0 where no rank knows it."""
-        elapsed_ns = np.where(self.start_ns == UNKNOWN, 0, self.past_ns - self.start_ns)
-        return elapsed_ns.max(axis=0, initial=0).astype(np.float64)
-
-    def of_rank(self, rank: int) -> tuple[Array, Array, Array]:
-        """Return numbers, starts and lengths (float64, ns) of the iterations of one rank."""
-        at = int(np.searchsorted(self.ranks, rank))
-        if at == len(self.ranks) or self.ranks[at] != rank:
-            empty = np.empty(0, dtype=np.int64)
-            return empty, empty, empty.astype(np.float64)
-        number = np.flatnonzero(self.start_ns[at] != UNKNOWN)
-        start_ns = self.start_ns[at][number]
-        return number, start_ns, (self.past_ns[at][number] - start_ns).astype(np.float64)
-
 
 def measure_iterations(operators: Operators, iteration: Array, elapsed_ns: Array) -> IterationSpans:
     """Measure the iterations of all ranks."""
@@ -84,17 +68,16 @@ _LONG_GAP: Final = 0.3
 _USUAL_GAPS: Final = 3.0
 
 
-def find_phases(operators: Operators, iteration: Array, rank_gaps_ns: Array, job_elapsed_ns: Array) -> Array:
+def find_phases(operators: Operators, iteration: Array, spans: IterationSpans) -> Array:
     """Find evaluations and checkpoints.
 
     An evaluation has less of a training operator than usual (no backward pass) or more of one; a checkpoint has more
     operators that gather and wait, or keeps every rank from its first operator for long. Either must recur at even
     distances, `_TIMES` at least: an event that comes once is no phase, and one rank that is late is never one.
 
-    `rank_gaps_ns`: for each rank and iteration, ``(ranks, iterations)``: how long the rank ran no operator before the
-    first one; NaN where unknown. Returns of each iteration the index into `PHASES`, uint8.
+    Returns of each iteration the index into `PHASES`, uint8.
     """
-    count = len(job_elapsed_ns)
+    count = spans.start_ns.shape[1]
     phases = np.full(count, _TRAIN, dtype=np.uint8)
     if count < 2 * _TIMES:
         return phases
@@ -111,9 +94,10 @@ def find_phases(operators: Operators, iteration: Array, rank_gaps_ns: Array, job
     is_evaluation = np.asarray((less | more)[:, is_training].any(axis=1))
     is_checkpoint: Array = ~is_evaluation & more.any(axis=1)
     # Iterations before which all ranks ran nothing for long
-    shortest = np.where(np.isnan(rank_gaps_ns), np.inf, rank_gaps_ns).min(axis=0, initial=np.inf)
+    shortest = np.where(np.isnan(spans.gaps_ns), np.inf, spans.gaps_ns).min(axis=0, initial=np.inf)
     shortest = np.where(np.isfinite(shortest), shortest, 0.0)
-    floor = max(_LONG_GAP * float(np.median(job_elapsed_ns)), _USUAL_GAPS * float(np.median(shortest)))
+    elapsed_ns = np.where(spans.start_ns == UNKNOWN, 0, spans.past_ns - spans.start_ns).max(axis=0, initial=0)
+    floor = max(_LONG_GAP * float(np.median(elapsed_ns)), _USUAL_GAPS * float(np.median(shortest)))
     pauses = shortest > floor
     for found, phase in ((pauses, _CHECKPOINT), (is_checkpoint, _CHECKPOINT), (is_evaluation, _EVAL)):
         phases[_recurring(found)] = phase
@@ -162,7 +146,10 @@ class Inferred:
     def rows_of(self, rank: int) -> dict[str, Array]:
         """Return the columns of the record ``iterations`` of one rank, in order."""
         assert self.spans is not None, "only what was inferred has rows"
-        number, start_ns, elapsed_ns = self.spans.of_rank(rank)
+        own_ns = self.spans.start_ns[self.spans.ranks == rank].reshape(-1)
+        number = np.flatnonzero(own_ns != UNKNOWN)
+        start_ns = own_ns[number]
+        elapsed_ns = (self.spans.past_ns[self.spans.ranks == rank].reshape(-1)[number] - start_ns).astype(np.float64)
         columns = {"iteration": number, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "phase": self.phases[number]}
         return columns | no_numerics(len(number))
 
@@ -180,7 +167,7 @@ def infer_iterations(columns: Mapping[str, Array], kinds: Sequence[str]) -> Infe
     if not anchors:
         return Inferred(iteration[place])
     spans = measure_iterations(operators, iteration, columns["elapsed_ns"][operators.row])
-    phases = find_phases(operators, iteration, spans.gaps_ns, spans.job_elapsed_ns)
+    phases = find_phases(operators, iteration, spans)
     return Inferred(iteration[place], tuple(anchors), spans, phases)
 
 
@@ -226,9 +213,14 @@ def with_trailing(operators: Operators, iteration: Array) -> Array:
     place = np.empty(len(order), dtype=np.int64)
     place[order] = sequence - np.repeat(sequence[begins], sizes)
     is_moved = (iteration > first) & (place < trailing[operators.lane])
-    if not _come_first(operators, iteration, is_moved & (iteration < last)):
-        return iteration
-    return np.where(is_moved, iteration - 1, iteration)
+    # Each rank must run the operators that would be moved before all others of the iteration.
+    order = np.lexsort((operators.start_ns, iteration, operators.rank))
+    moved = (is_moved & (iteration < last))[order]
+    begins, sizes = runs_of(operators.rank[order], iteration[order])
+    count = np.repeat(np.add.reduceat(moved.astype(np.int64), begins), sizes)
+    nth = np.arange(len(order)) - np.repeat(begins, sizes)
+    come_first = moved.any() and (nth[moved] < count[moved]).mean() >= _MOSTLY
+    return np.where(is_moved, iteration - 1, iteration) if come_first else iteration
 
 
 def without_edges(operators: Operators, iteration: Array) -> Array:
@@ -278,16 +270,6 @@ def _distinct(block: Array, sequence: Array) -> Array:
     return block[order][begins]
 
 
-def _come_first(operators: Operators, iteration: Array, is_moved: Array) -> bool:
-    """Return whether each rank runs the operators that would be moved before all others of the iteration."""
-    order = np.lexsort((operators.start_ns, iteration, operators.rank))
-    moved = is_moved[order]
-    begins, sizes = runs_of(operators.rank[order], iteration[order])
-    count = np.repeat(np.add.reduceat(moved.astype(np.int64), begins), sizes)
-    place = np.arange(len(order)) - np.repeat(begins, sizes)
-    return bool(moved.any() and (place[moved] < count[moved]).mean() >= _MOSTLY)
-
-
 _STRAY: Final = 2
 _PASSES: Final = 8
 
@@ -301,9 +283,7 @@ def assign_iterations(operators: Operators, anchors: Sequence[Anchor]) -> Array:
     own = np.full(len(operators), UNKNOWN)
     group = np.full(len(operators), -1)
     for code, anchor in enumerate(anchors):
-        firsts = np.searchsorted(operators.rank, anchor.ranks, side="left").tolist()
-        pasts = np.searchsorted(operators.rank, anchor.ranks, side="right").tolist()
-        for first, past in zip(firsts, pasts, strict=True):
+        for first, past in np.searchsorted(operators.rank, np.stack([anchor.ranks, anchor.ranks + 1], 1)).tolist():
             own[first:past] = _by_anchor(operators.only(slice(first, past)), anchor)  # type: ignore[arg-type]
             group[first:past] = code
     own = _aligned(operators, own, group, len(anchors))
@@ -311,7 +291,13 @@ def assign_iterations(operators: Operators, anchors: Sequence[Anchor]) -> Array:
     for _ in range(_PASSES):  # to ranks without an anchor, from lane to lane
         if not (is_open := iteration == UNKNOWN).any():
             break
-        carried = _by_lane(operators, np.where(is_open, _carried(operators, iteration), iteration))
+        # The newest iteration that the same rank had reached before each operator
+        lowest = int(iteration[~is_open].min(initial=0))
+        value = np.where(~is_open & (operators.start_ns != UNKNOWN), iteration - lowest + 1, 0)
+        lift = int(value.max(initial=0)) + 1
+        reached = np.maximum.accumulate(value + operators.rank * lift) - operators.rank * lift
+        reached = np.where(reached > 0, reached + lowest - 1, UNKNOWN)
+        carried = _by_lane(operators, np.where(is_open, reached, iteration))
         if np.array_equal(carried, iteration):
             break
         iteration = carried
@@ -384,7 +370,11 @@ def _by_lane(operators: Operators, own: Array) -> Array:
     number = np.cumsum(np.diff(lane, prepend=lane[:1]) != 0)
     value = np.maximum.accumulate(value + number * lift) - number * lift
     lane, begin, value = _steady(lane, sequence, value)
-    return _looked_up(operators, lane, begin, value, own)
+    # Each operator by lane and sequence; before a lane's first known one nothing changes
+    width = int(operators.sequence.max()) + 2
+    place = np.searchsorted(lane * width + begin, operators.lane * width + operators.sequence, side="right") - 1
+    is_found = (place >= 0) & (lane[np.maximum(place, 0)] == operators.lane)
+    return np.where(is_found, value[np.maximum(place, 0)], own)
 
 
 def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, Array]:
@@ -395,7 +385,14 @@ def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, A
         return lane, begin, value
     length = np.diff(begin, append=begin[-1:])
     usual = _medians(np.where(np.append(lane[1:] == lane[:-1], False), length, np.nan), lane)
-    lane, begin, value, usual = _with_missing(lane, begin, value, usual)
+    # An iteration that is as long as several: the rank lost the operator between them
+    jump = np.where(np.append(lane[1:] == lane[:-1], False), np.diff(value, append=value[-1:]), 1)
+    is_joined = (jump > 1) & (np.abs(length - jump * usual) <= _STRAY) & (usual > 0)
+    times = np.where(is_joined, jump, 1)
+    row = np.repeat(np.arange(len(lane)), times)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    lane, usual, value = lane[row], usual[row], value[row] + nth
+    begin = (begin[row] + nth * usual).astype(np.int64)
     offset = begin - usual * value
     window = np.stack([np.roll(offset, shift) for shift in (2, 1, 0, -1, -2)])
     is_inside = np.ones(len(lane), dtype=bool)
@@ -404,17 +401,6 @@ def _steady(lane: Array, sequence: Array, value: Array) -> tuple[Array, Array, A
     stray = np.median(window, axis=0) - offset
     moves = is_inside & (np.abs(stray) <= _STRAY) & (usual > 0)
     return lane, np.where(moves, begin + stray, begin).astype(np.int64), value
-
-
-def _with_missing(lane: Array, begin: Array, value: Array, usual: Array) -> tuple[Array, Array, Array, Array]:
-    """Split an iteration that is as long as several: the rank lost the operator between them."""
-    jump = np.where(np.append(lane[1:] == lane[:-1], False), np.diff(value, append=value[-1:]), 1)
-    length = np.diff(begin, append=begin[-1:])
-    is_joined = (jump > 1) & (np.abs(length - jump * usual) <= _STRAY) & (usual > 0)
-    times = np.where(is_joined, jump, 1)
-    row = np.repeat(np.arange(len(lane)), times)
-    nth = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
-    return lane[row], (begin[row] + nth * usual[row]).astype(np.int64), value[row] + nth, usual[row]
 
 
 def _medians(values: Array, group: Array) -> Array:
@@ -426,21 +412,3 @@ def _medians(values: Array, group: Array) -> Array:
     spread = np.empty(len(group))
     spread[order] = np.repeat(np.where(known > 0, middle, 0.0), sizes)
     return spread
-
-
-def _looked_up(operators: Operators, lane: Array, begin: Array, value: Array, own: Array) -> Array:
-    """Return the iteration of each operator by lane and sequence; before a lane's first known one nothing changes."""
-    width = int(operators.sequence.max()) + 2
-    place = np.searchsorted(lane * width + begin, operators.lane * width + operators.sequence, side="right") - 1
-    is_found = (place >= 0) & (lane[np.maximum(place, 0)] == operators.lane)
-    return np.where(is_found, value[np.maximum(place, 0)], own)
-
-
-def _carried(operators: Operators, iteration: Array) -> Array:
-    """The newest iteration that the same rank had reached before each operator."""
-    lowest = int(iteration[iteration != UNKNOWN].min(initial=0))
-    is_timed = (iteration != UNKNOWN) & (operators.start_ns != UNKNOWN)
-    value = np.where(is_timed, iteration - lowest + 1, 0)
-    lift = int(value.max(initial=0)) + 1
-    reached = np.maximum.accumulate(value + operators.rank * lift) - operators.rank * lift
-    return np.where(reached > 0, reached + lowest - 1, UNKNOWN)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Heartbeat, decode_announcement, encode_announcement
@@ -22,30 +22,8 @@ from irregulars.producers.iteration_inference.online import InferenceLimits, Inf
 from irregulars.producers.publishing.sources import PassingSource, Record, Source, take_records
 from irregulars.state_codec import decode_state, encode_state
 
-T = TypeVar("T")
 # Raise it with each change of a state's classes but a new field with a default; versions 1 and 2 were JSON.
 STATE_VERSION: Final = 3
-
-
-def write_state(path: Path, state: Any) -> None:
-    """Write a state; whole or not at all (OSError if it can't be written there)."""
-    make_private_directory(path.parent)
-    fresh = path.with_name(f"{path.name}.new")
-    write_private_file(fresh, encode_state(state, STATE_VERSION))
-    fresh.replace(path)
-
-
-def read_state(path: Path, kind: type[T]) -> T | None:
-    """Read a state that `write_state` wrote; None where there is no file.
-
-    Raises InputError if the file can't be read, is none of ours, is damaged, or is of another version.
-    """
-    try:
-        return decode_state(path.read_bytes(), kind, STATE_VERSION)
-    except FileNotFoundError:
-        return None
-    except (OSError, InputError) as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 _LOG: Final = logging.getLogger("irregulars.iterations")
@@ -100,13 +78,9 @@ class _Job:
         if (batch.columns["iteration"] != UNKNOWN).any():
             self.is_marked = True  # its ranks mark their iterations from here on, and these marks are never changed
             return [*self.inference.withdraw(), batch]
-        return [*self._follow(batch), *self.inference.push(batch, may_learn=may_learn)]
-
-    def _follow(self, batch: Batch) -> list[Batch]:
-        """Check that the batch continues its rank's earlier ones; if the source began anew, learn it anew."""
         rank, first, left = batch.header.rank, batch.header.rows_before, []
         known = self.rows.get(rank, first)
-        if first < known:
+        if first < known:  # the source began anew: learn it anew
             left = self.inference.withdraw()
             before, self.rows = self.inference, {}
             self.inference = OnlineInference(before.limits, is_counted_apart=before.is_counted_apart)
@@ -115,7 +89,7 @@ class _Job:
         elif first > known:
             self.inference.skip_rows(rank)
         self.rows[rank] = first + len(batch)
-        return left
+        return [*left, *self.inference.push(batch, may_learn=may_learn)]
 
     def state(self, job: str, attempt: int, *, is_brief: bool) -> JobState:
         announcements = tuple(map(encode_announcement, self.announcements.values()))
@@ -162,16 +136,17 @@ class InferringSource(PassingSource):
         self._has_news = self._is_closed = False
         if state_path is not None:
             try:
-                state = read_state(state_path, SourceState) or SourceState()
+                state = decode_state(state_path.read_bytes(), SourceState, STATE_VERSION)
                 for one in state.jobs:
                     self._jobs[one.job, one.attempt] = _Job.from_state(one, self._limits)
                     self._jobs[one.job, one.attempt].heard_s = self._clock_s()
                 self._ready += [decode_batch(value, schema) for schema, value in state.ready]
-            except (InputError, LookupError, TypeError, ValueError) as error:
+            except FileNotFoundError:
+                pass
+            except (OSError, InputError, LookupError, TypeError, ValueError) as error:
                 self._jobs, self._ready = {}, deque()
-                _LOG.warning(
-                    "event=inference_not_restored reason=%r effect='iterations are numbered anew'", str(error)
-                )
+                reason = f"{state_path}: {error}"
+                _LOG.warning("event=inference_not_restored reason=%r effect='iterations are numbered anew'", reason)
 
     def poll(self, max_records: int) -> Sequence[Record]:
         """Return records that may leave, at most `max_records` announcements and rows."""
@@ -264,7 +239,10 @@ class InferringSource(PassingSource):
         jobs = tuple(job.state(*key, is_brief=is_brief) for key, job in self._jobs.items() if not job.is_marked)
         batches = [] if is_brief else [one for one in self._ready if isinstance(one, Batch)]
         ready = tuple((batch.header.schema, encode_batch(batch)) for batch in batches)
-        try:
-            write_state(self._state_path, SourceState(jobs, ready))
+        try:  # whole or not at all
+            make_private_directory(self._state_path.parent)
+            fresh = self._state_path.with_name(f"{self._state_path.name}.new")
+            write_private_file(fresh, encode_state(SourceState(jobs, ready), STATE_VERSION))
+            fresh.replace(self._state_path)
         except OSError as error:
             _LOG.warning("event=inference_not_stored path=%s error=%r", self._state_path, error.strerror)

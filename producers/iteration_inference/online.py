@@ -177,10 +177,20 @@ class OnlineInference:
         Batches of a rank must come in the order in which they were made, each once. Learning takes up to a second per
         20,000 rows where nothing repeats: with `may_learn` false it is put off.
         """
-        if not self._held and (numbered := self._number_regular(batch)) is not None:
-            return [numbered]
+        rank = batch.header.rank
+        cadence = None if self._held else self._cadences.get(rank)
+        if cadence is not None:
+            columns = self._columns(batch)
+            rows, place = arrange_operators(columns)
+            if cadence.agrees(rows):
+                number, self._reached[rank] = cadence.numbers(rows, self._reached.get(rank, -1))
+                return [self._leave(batch, number[place], columns)]
         self._held.append(batch)
-        share = self._used_share()
+        # Which share of the limits the held rows use
+        share = 2 * self.held_rows / self.limits.rows
+        times = [batch.header.watermark_ns for batch in (self._held[0], self._held[-1])]
+        if times[0] is not None and times[1] is not None:
+            share = max(share, (times[1] - times[0]) / (self.limits.delay_s * 1e9))
         if share < 1:
             # A try costs time for each row: wait until there are clearly more rows than at the last one.
             has_more = self.kept_rows >= max(_FEWEST_ROWS, _GROWTH * self._tried_rows)
@@ -202,31 +212,13 @@ class OnlineInference:
         return held
 
     def forget_rows(self) -> None:
-        """Forget the rows that were passed on.
-
-        The cadence learned from them stays; the next learning starts without them.
-        """
+        """Forget the rows that were passed on; the cadence learned from them stays."""
         self._past.clear()
 
     def flush(self, *, may_learn: bool = True) -> list[Batch]:
         """Return all that is held: the job has ended, or pauses."""
         released = self._learn(is_hasty=True) if self._held and may_learn else []
         return [*released, *self._give_up()]
-
-    # --- while the cadence holds ------------------------------------------------------------------------------------
-
-    def _number_regular(self, batch: Batch) -> Batch | None:
-        """Number a batch by its rank's cadence; None where there is none, or operators disagree with it."""
-        rank = batch.header.rank
-        cadence = self._cadences.get(rank)
-        if cadence is None:
-            return None
-        columns = self._columns(batch)
-        rows, place = arrange_operators(columns)
-        if not cadence.agrees(rows):
-            return None
-        number, self._reached[rank] = cadence.numbers(rows, self._reached.get(rank, -1))
-        return self._leave(batch, number[place], columns)
 
     def _leave(self, batch: Batch, iteration: Array, columns: dict[str, Array] | None = None) -> Batch:
         rank = batch.header.rank
@@ -242,14 +234,6 @@ class OnlineInference:
         return numbered
 
     # --- while it is learned ----------------------------------------------------------------------------------------
-
-    def _used_share(self) -> float:
-        """Return which share of the limits the held rows use."""
-        rows = 2 * self.held_rows / self.limits.rows
-        times = [batch.header.watermark_ns for batch in (self._held[0], self._held[-1])]
-        if times[0] is None or times[1] is None:
-            return rows
-        return max(rows, (times[1] - times[0]) / (self.limits.delay_s * 1e9))
 
     def _give_up(self) -> list[Batch]:
         held, self._held = self._held, []
@@ -276,14 +260,13 @@ class OnlineInference:
             return []
         if not is_hasty and not is_settled(operators, kinds, anchors):
             return []
-        learned = [(anchor, learn_cadence(operators, iteration, anchor)) for anchor in anchors]
-        cadences = [(anchor, cadence) for anchor, cadence in learned if cadence is not None]
-        if len(cadences) < len(learned):
+        cadences = [one for anchor in anchors if (one := learn_cadence(operators, iteration, anchor)) is not None]
+        if len(cadences) < len(anchors):
             return []
         given = np.concatenate([part["iteration"] for part in self._past] or [np.empty(0, dtype=np.int64)])
-        shift = self._shift(operators, iteration, place, given, cadences[0][1])
+        shift = self._shift(operators, iteration, place, given, cadences[0])
         self._cadences = {}
-        for anchor, cadence in cadences:
+        for anchor, cadence in zip(anchors, cadences, strict=True):
             moved = replace(cadence, number=cadence.number + shift)
             self._cadences.update((rank, moved) for rank in anchor.ranks.tolist())
         iteration = np.where(iteration == UNKNOWN, UNKNOWN, iteration + shift)

@@ -22,10 +22,9 @@ from irregulars.messages.announcements import Announcement, above
 from irregulars.messages.records import SCHEMAS, TRACE_SCHEMAS, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.trace.columns import TableFile
-from irregulars.producers.trace.events import read_events
 from irregulars.producers.trace.files import find_file, read_file, read_parts
 from irregulars.producers.trace.foreign_files import how_to_import
-from irregulars.producers.trace.iteration_events import FILE_COLUMNS, check_audits, check_pauses, with_events
+from irregulars.producers.trace.iteration_events import FILE_COLUMNS, check_events, read_events, with_events
 from irregulars.producers.trace.job_file import JobFile, RankLocation, read_job
 from irregulars.producers.trace.order import Rows, RowsGatherer, arrange
 from irregulars.producers.trace.rows import Rejected, check_bandwidth, check_commops, check_iterations
@@ -37,8 +36,8 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "commops": check_commops,
     "bandwidth": check_bandwidth,
     "iterations": check_iterations,
-    "audits": check_audits,
-    "pauses": check_pauses,
+    "audits": check_events,
+    "pauses": check_events,
 }
 _NEVER_NS: Final = np.iinfo(np.int64).max
 
@@ -97,52 +96,54 @@ def read_trace(directory: Path | str, without: Collection[str] = ()) -> Trace:
         )
 
     def read_tables(schema: str) -> Iterable[TableFile]:
-        return () if schema in without else _read_tables(directory, schema)
+        path = None if schema in without else find_file(directory, schema)
+        if path is not None:
+            # Names of devices are numbered over the whole file.
+            return (read_file(path, schema),) if schema == "bandwidth" else read_parts(path, schema)
+        if schema == "commops" and schema not in without:
+            raise InputError(
+                f"{directory}: must hold commops.parquet, commops.jsonl or commops.csv; got none of them"
+            )
+        return ()
 
-    return _assemble(read_job(directory), read_tables)
+    return assemble_trace(read_job(directory), read_tables)
 
 
-def assemble_trace(job: JobFile, table_of: Callable[[str], TableFile | None]) -> Trace:
+def assemble_trace(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
     """Make a trace of a job and its unchecked tables, whose rows may be in any order, with copies.
 
-    `table_of`: returns the table of a schema, or `None` where there is none. Called once for each, and one table is
-    in memory at a time.
+    `tables_of`: returns the table of a schema, in parts; none where there is none (of ``bandwidth`` at most one).
+    Called once for each, and one part is in memory at a time.
     """
-
-    def tables_of(schema: str) -> Iterable[TableFile]:
-        table = table_of(schema)
-        return () if table is None else (table,)
-
-    return _assemble(job, tables_of)
-
-
-def _assemble(job: JobFile, tables_of: Callable[[str], Iterable[TableFile]]) -> Trace:
-    """Make a trace of a job and the parts of its tables, of which one is in memory at a time."""
-    beside = {schema: _gathered(schema, job, tables_of(schema)) for schema in FILE_COLUMNS}
-    own = {schema: rows for schema, (rows, _) in beside.items() if rows is not None}
-    events, bad_events = read_events(job, tables_of("events"))
-    bad_rows = sum((rejected for _, rejected in beside.values()), bad_events)
-    read = {
-        schema: _check_rows(schema, job, tables_of(schema), own if schema == "iterations" else {})
-        for schema in SCHEMAS
-    }
-    batches = {schema: by_rank for schema, (by_rank, _, _) in read.items()}
+    rejected: dict[str, Rejected] = {}
+    beside: dict[str, Rows] = {}
+    batches: dict[str, dict[int, Batch]] = {}
+    copies = 0
+    for schema in FILE_COLUMNS:
+        rows, rejected[schema] = _gathered(schema, job, tables_of(schema))
+        if rows is not None:
+            beside[schema] = rows
+    events, rejected["events"] = read_events(job, tables_of("events"))
+    for schema in SCHEMAS:
+        rows, rejected[schema] = _gathered(schema, job, tables_of(schema))
+        for name, own in beside.items() if schema == "iterations" else ():
+            rows, left_out = with_events(rows, own, name)
+            rejected[schema] += left_out
+        batches[schema] = {}
+        if rows is not None:
+            order, count = arrange(rows), len(rows.rank)
+            copies += count - len(order)
+            is_in_order = len(order) == count and bool(
+                (order == np.arange(count)).all()
+            )  # then nothing needs to move
+            batches[schema] = _part_by_rank(rows, None if is_in_order else order, schema, job)
+            del rows, order  # before the next file is read
     return Trace(
         job=job.job, attempt=job.attempt, world_size=job.world_size, clock=job.clock,
         recorded_until_ns=job.recorded_until_ns, announcements=tuple(_announcements(job, batches)),
-        rejected=sum((rejected for _, rejected, _ in read.values()), bad_rows),
-        copies=sum(copies for _, _, copies in read.values()), events=events, **batches,
+        rejected=sum((rejected[schema] for schema in ("events", *FILE_COLUMNS, *SCHEMAS)), Rejected()),
+        copies=copies, events=events, **batches,
     )  # fmt: skip
-
-
-def _read_tables(directory: Path, schema: str) -> Iterable[TableFile]:
-    path = find_file(directory, schema)
-    if path is None and schema == "commops":
-        raise InputError(f"{directory}: must hold commops.parquet, commops.jsonl or commops.csv; got none of them")
-    if path is None:
-        return ()
-    # Names of devices are numbered over the whole file.
-    return (read_file(path, schema),) if schema == "bandwidth" else read_parts(path, schema)
 
 
 def _gathered(schema: str, job: JobFile, tables: Iterable[TableFile]) -> tuple[Rows | None, Rejected]:
@@ -153,21 +154,6 @@ def _gathered(schema: str, job: JobFile, tables: Iterable[TableFile]) -> tuple[R
         rejected += left_out
         del table, rows  # before the next part is read
     return gatherer.take(), rejected
-
-
-def _check_rows(
-    schema: str, job: JobFile, tables: Iterable[TableFile], events: Mapping[str, Rows]
-) -> tuple[dict[int, Batch], Rejected, int]:
-    whole, rejected = _gathered(schema, job, tables)
-    for name, own in events.items():
-        whole, left_out = with_events(whole, own, name)
-        rejected += left_out
-    if whole is None:
-        return {}, rejected, 0
-    order = arrange(whole)
-    copies = len(whole.rank) - len(order)
-    is_in_order = not copies and bool((order == np.arange(len(order))).all())  # then nothing needs to move
-    return _part_by_rank(whole, None if is_in_order else order, schema, job), rejected, copies
 
 
 def _part_by_rank(rows: Rows, order: np.ndarray | None, schema: str, job: JobFile) -> dict[int, Batch]:

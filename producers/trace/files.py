@@ -13,7 +13,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -57,23 +57,13 @@ def read_rows(
             kept.append((number, [convert(row.get(column.name), column) for column in columns]))
         except (ValueError, OverflowError) as error:
             unreadable.append((number, str(error)))
-    return table_of_rows(path, schema, columns, kept, tuple(unreadable))
-
-
-def table_of_rows(
-    path: Path,
-    schema: str,
-    columns: tuple[Column, ...],
-    kept: list[tuple[int, list[Any]]],
-    unreadable: tuple[tuple[int, str], ...],
-) -> TableFile:
-    """Make columns of rows with their numbers in the file; ``unreadable`` as in `TableFile`."""
     types = arrow_types(columns, is_lenient=False)
     arrays = {
         column.name: pa.chunked_array([pa.array([values[i] for _, values in kept], type=types[column.name])])
         for i, column in enumerate(columns)
     }
-    return TableFile(str(path), schema, arrays, np.array([number for number, _ in kept], dtype=np.int64), unreadable)
+    numbers = np.array([number for number, _ in kept], dtype=np.int64)
+    return TableFile(str(path), schema, arrays, numbers, tuple(unreadable))
 
 
 def from_json(value: Any, column: Column) -> Any:
@@ -144,17 +134,15 @@ _KEY_SEARCH_BYTES: Final = 1 << 20
 _JSON_MUST_NAME: Final = frozenset({"start_ns", "elapsed_ns"})
 
 
-def _read_fast(read: Callable[[bool], pa.Table]) -> pa.Table | None:
+def _read_fast(path: Path, read: Callable[[pa.NativeFile, bool], pa.Table]) -> pa.Table | None:
+    packing = "gzip" if path.suffix == ".gz" else None
     for is_lenient in (False, True):
-        try:
-            return read(is_lenient)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            continue
+        with (
+            suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError),
+            pa.input_stream(str(path), compression=packing) as stream,
+        ):
+            return read(stream, is_lenient)
     return None
-
-
-def _open(path: Path) -> pa.NativeFile:
-    return pa.input_stream(str(path), compression="gzip" if path.suffix == ".gz" else None)
 
 
 def _open_lines(path: Path) -> IO[bytes]:
@@ -167,50 +155,50 @@ def read_json(path: Path, schema: str) -> TableFile:
     with _open_lines(path) as stream:
         head = stream.read(_KEY_SEARCH_BYTES)
     if not head.strip():
-        return table_of_rows(path, schema, columns, [], ())
+        return read_rows(path, schema, columns, iter(()), from_json)
     for column in columns:
         is_needed = not column.nullable or column.name in _JSON_MUST_NAME
         if is_needed and f'"{column.name}"'.encode() not in head:
-            raise missing_column(path, column, _first_keys(head))
+            try:
+                first = json.loads(head.splitlines()[0])
+            except ValueError:
+                raise missing_column(path, column, ["no JSON object in the first row"]) from None
+            raise missing_column(path, column, list(first) if isinstance(first, dict) else [shown(first)])
 
-    def read(is_lenient: bool) -> pa.Table:
+    def read(stream: pa.NativeFile, is_lenient: bool) -> pa.Table:
         wanted = pa.schema(list(arrow_types(columns, is_lenient).items()))
         options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
-        with _open(path) as stream:
-            return pa.json.read_json(stream, parse_options=options)
+        return pa.json.read_json(stream, parse_options=options)
 
-    table = _read_fast(read)
+    table = _read_fast(path, read)
     if table is None:
         with _open_lines(path) as stream:
             return read_rows(path, schema, columns, json_rows(stream), from_json)
     return TableFile(str(path), schema, {column.name: table.column(column.name) for column in columns})
 
 
-def _first_keys(head: bytes) -> list[str]:
-    try:
-        first = json.loads(head.splitlines()[0])
-    except ValueError:
-        return ["no JSON object in the first row"]
-    return list(first) if isinstance(first, dict) else [shown(first)]
-
-
 def read_csv(path: Path, schema: str) -> TableFile:
     """Read a CSV file with a header."""
     columns = COLUMNS[schema]
-    header = _csv_header(path)
+    with _text_of(path) as text:
+        try:
+            header = next(csv.reader(text), [])
+        except csv.Error as error:
+            raise InputError(f"{path}: row 1 must be the names of the columns; got {error}") from None
+    if len(set(header)) < len(header):
+        raise InputError(f"{path}: columns must have distinct names; got {shown(', '.join(header))}")
     for column in columns:
         if column.name not in header and not column.can_lack:
             raise missing_column(path, column, header)
     present = tuple(column for column in columns if column.name in header)
 
-    def read(is_lenient: bool) -> pa.Table:
+    def read(stream: pa.NativeFile, is_lenient: bool) -> pa.Table:
         types = arrow_types(present, is_lenient)
         options = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=CSV_NULLS)
         parsing = pa.csv.ParseOptions(newlines_in_values=True)
-        with _open(path) as stream:
-            return pa.csv.read_csv(stream, convert_options=options, parse_options=parsing)
+        return pa.csv.read_csv(stream, convert_options=options, parse_options=parsing)
 
-    table = _read_fast(read)
+    table = _read_fast(path, read)
     if table is None:
         with _text_of(path) as text:
             return read_rows(path, schema, present, csv_rows(csv.reader(text)), from_csv)
@@ -219,17 +207,6 @@ def read_csv(path: Path, schema: str) -> TableFile:
 
 def _text_of(path: Path) -> io.TextIOWrapper:
     return io.TextIOWrapper(_open_lines(path), encoding="utf-8-sig", errors="replace", newline="")
-
-
-def _csv_header(path: Path) -> list[str]:
-    with _text_of(path) as text:
-        try:
-            header = next(csv.reader(text), [])
-        except csv.Error as error:
-            raise InputError(f"{path}: row 1 must be the names of the columns; got {error}") from None
-    if len(set(header)) < len(header):
-        raise InputError(f"{path}: columns must have distinct names; got {shown(', '.join(header))}")
-    return header
 
 
 FREE_ROWS: Final = 1 << 24  # rows that any file may have: they take some 1.5 GB in memory
@@ -365,9 +342,7 @@ def read_file(path: Path, schema: str) -> TableFile:
 
     Raises InputError if the file is truncated or of another format, lacks a column, or a column has the wrong type.
     """
-    refuse_pipe(path)
-    with _complete(path):
-        _require_plausible(path)
+    with _checked(path):
         return _READERS[_ending(path)](path, schema)
 
 
@@ -379,20 +354,17 @@ def read_parts(path: Path, schema: str) -> Iterator[TableFile]:
     if _ending(path) != ".parquet":
         yield from read_file(path, schema).parts()
         return
-    refuse_pipe(path)
-    with _complete(path):
-        _require_plausible(path)
+    with _checked(path):
         yield from read_parquet_parts(path, schema)
 
 
-def _require_plausible(path: Path) -> None:
-    if path.suffix == ".gz":
-        require_plausible_gzip(path)
-
-
 @contextmanager
-def _complete(path: Path) -> Iterator[None]:
+def _checked(path: Path) -> Iterator[None]:
+    """Refuse a file that can't be read as a whole before it is read, or once that shows."""
+    refuse_pipe(path)
     try:
+        if path.suffix == ".gz":
+            require_plausible_gzip(path)
         yield
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: must be a complete {_ending(path)[1:]} file; got {one_line(error)}") from None

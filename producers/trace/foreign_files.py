@@ -10,7 +10,6 @@ import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -38,28 +37,33 @@ def list_files(source: Path) -> list[Path]:
 
     Raises InputError if there is nothing, or nothing that can be read to its end, or the directory holds no file.
     """
+    require_files(source)
+    if not source.is_dir():
+        return [source]
     try:
-        if source.is_dir():
-            found = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
-            if not found:
-                raise InputError(f"{source}: must hold files to import; got an empty directory")
-            return found
+        found = sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith("."))
+    except OSError as error:
+        raise InputError(f"{source}: must be a file or a directory of files; got: {error.strerror}") from None
+    if not found:
+        raise InputError(f"{source}: must hold files to import; got an empty directory")
+    return found
+
+
+def require_files(source: Path) -> None:
+    """Raise InputError if there is nothing, or nothing that can be read to its end, as a pipe."""
+    try:
         mode = source.stat().st_mode
     except FileNotFoundError:
         raise InputError(f"{source}: must be a file or a directory of files; got nothing") from None
     except OSError as error:
         raise InputError(f"{source}: must be a file or a directory of files; got: {error.strerror}") from None
-    if not stat.S_ISREG(mode):  # a pipe may never say anything, and traces are read twice
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise InputError(f"{source}: must be a file or a directory of files; got a pipe, socket or device")
-    return [source]
 
 
 @contextmanager
 def open_plain(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, unpacked if it is gzipped, whatever its name says.
-
-    Raises InputError if it can't be opened, or its content turns out to be truncated or broken.
-    """
+    """Open a file, unpacked if it is gzipped, whatever its name says; InputError if it is missing, cut or broken."""
     try:
         with path.open("rb") as raw:
             is_packed = raw.read(2) == GZIP_MAGIC
@@ -148,20 +152,18 @@ class Directory:
         if self._has_failed:
             _LOG.info("event=directory_back directory=%s", self._path)
         self._has_failed = False
-        return [(at, path) for path in paths if (at := self._changed_ns(path)) is not None]
-
-    def _changed_ns(self, path: Path) -> int | None:
-        """Return when a file changed; None if it is no file, is hidden, or was just removed."""
-        try:
-            found = path.stat()
-        except PermissionError as error:
-            if not self._is_denied:
-                _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
-            self._is_denied = True
-            return None
-        except OSError:
-            return None
-        return found.st_ctime_ns if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None
+        changes = []
+        for path in paths:
+            try:
+                found = path.stat()
+            except OSError as error:
+                if isinstance(error, PermissionError) and not self._is_denied:
+                    _LOG.warning("event=directory_unreadable directory=%s reason=%r", self._path, error.strerror)
+                    self._is_denied = True
+                continue  # else it was just removed
+            if stat.S_ISREG(found.st_mode) and not path.name.startswith("."):
+                changes.append((found.st_ctime_ns, path))
+        return changes
 
 
 _FILES_LOOKED_AT: Final = 8
@@ -203,7 +205,7 @@ def refuse_other_tools(head: bytes) -> None:
         raise InputError(f"{rule}; got {found}, and can't be judged")
 
 
-_TRAINING_LOG: Final = "watchdog"
+_SEARCHED_BYTES: Final = 8 << 20  # of a log at once
 # Words of which a log of a training job that hung has one anywhere: lines of PyTorch's and TorchComms' watchdogs.
 LOG_SIGNS: Final = (
     b"atchdog", b"onitoredBarrier", b"ast enqueued", b"etected mismatch between collectives",
@@ -213,15 +215,12 @@ LOG_SIGNS: Final = (
 
 def kind_of_files(source: Path) -> str | None:
     """Return the kind under which `irregulars import` reads a file, or the files of a directory; None: unknown."""
-    try:
-        files = list_files(source)
-    except InputError:
-        return None
-    for path in islice(files, _FILES_LOOKED_AT):
-        with suppress(InputError):
-            kind = kind_of_file(path)
-            if kind is not None:
-                return kind
+    with suppress(InputError):
+        for path in list_files(source)[:_FILES_LOOKED_AT]:
+            with suppress(InputError):
+                kind = kind_of_file(path)
+                if kind is not None:
+                    return kind
     return None
 
 
@@ -251,18 +250,10 @@ def kind_of_file(path: Path) -> str | None:
         found = next((kind for kind, group in groups if all(word in head for word in group)), None)
         if found is not None or b"\0" in head:
             return found
-        return _TRAINING_LOG if _holds_log_sign(head, stream) else None
-
-
-def _holds_log_sign(head: bytes, stream: IO[bytes]) -> bool:
-    """Whether a text holds a line of a watchdog, however far down."""
-    overlap = max(map(len, LOG_SIGNS))
-    while head:
-        if any(sign in head for sign in LOG_SIGNS):
-            return True
-        more = stream.read(_SEARCHED_BYTES)
-        head = head[-overlap:] + more if more else b""
-    return False
-
-
-_SEARCHED_BYTES: Final = 8 << 20  # of a log at once
+        overlap = max(map(len, LOG_SIGNS))
+        while head:  # a text may hold lines of a watchdog far down
+            if any(sign in head for sign in LOG_SIGNS):
+                return "watchdog"
+            more = stream.read(_SEARCHED_BYTES)
+            head = head[-overlap:] + more if more else b""
+        return None

@@ -1,14 +1,19 @@
-"""Audits and pauses of a trace: each travels as a row of the iteration in which it was, and has a file of its own."""
+"""Audits and pauses of a trace: each travels as a row of the iteration in which it was, and has a file of its own.
+
+Events of nodes and devices: batches of the ranks that use the devices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 
 from irregulars.messages.bounds import BOUNDS, Bound
-from irregulars.messages.records import AUDIT, PAUSE, PAUSES, UNKNOWN, no_numerics
+from irregulars.messages.device_events import MOST_TEXT, DeviceEvent, batch_of
+from irregulars.messages.records import AUDIT, EVENT_KINDS, PAUSE, PAUSES, UNKNOWN, Batch, Header, no_numerics
 from irregulars.producers.trace.columns import TableFile
 from irregulars.producers.trace.job_file import JobFile
 from irregulars.producers.trace.order import Rows
@@ -21,28 +26,25 @@ FILE_COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
 """Names of the files, and of their columns by those of the rows of ``iterations``."""
 
 
-def check_audits(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
-    """Check rows of ``audits`` against the job; they come as rows of ``iterations`` whose times are unknown."""
-    check = Check(table)
-    ranks = Bound(0, job.world_size - 1)
-    return _rows(check, job, check.integers("iteration", ANY_INTEGER), {
-        "audit_of_rank": check.integers("of_rank", ranks),
-        "audit_checksum": check.integers("checksum", ANY_INTEGER),
-    })  # fmt: skip
+def check_events(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
+    """Check rows of ``audits`` or ``pauses`` against the job; they come as rows of ``iterations``, times unknown.
 
-
-def check_pauses(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
-    """Do the same for rows of ``pauses``, of which some may not name their iteration."""
+    A pause need not name its iteration.
+    """
     check, bounds = Check(table), BOUNDS["iterations"]
-    return _rows(check, job, check.integers("iteration", ANY_INTEGER), {
-        "pause_cause": check.codes("cause", PAUSES),
-        "pause_start_ns": check.integers("start_ns", bounds["pause_start_ns"]),
-        "pause_elapsed_ns": check.integers("elapsed_ns", bounds["pause_elapsed_ns"]),
-    })  # fmt: skip
-
-
-def _rows(check: Check, job: JobFile, iteration: np.ndarray, own: dict[str, np.ndarray]) -> tuple[Rows, Rejected]:
-    rank = check.integers("rank", Bound(0, job.world_size - 1))
+    iteration = check.integers("iteration", ANY_INTEGER)
+    if table.schema == "audits":
+        own = {
+            "audit_of_rank": check.integers("of_rank", Bound(0, job.world_size - 1)),
+            "audit_checksum": check.integers("checksum", ANY_INTEGER),
+        }
+    else:
+        own = {
+            "pause_cause": check.codes("cause", PAUSES),
+            "pause_start_ns": check.integers("start_ns", bounds["pause_start_ns"]),
+            "pause_elapsed_ns": check.integers("elapsed_ns", bounds["pause_elapsed_ns"]),
+        }
+    rank = check.ranks(job)
     columns = no_numerics(len(rank)) | {
         "iteration": iteration,
         "start_ns": np.full(len(rank), UNKNOWN),
@@ -99,3 +101,35 @@ def _timed_places(iterations: Rows, pauses: Rows) -> np.ndarray:
 def _rejected(count: int, schema: str) -> Rejected:
     reason = f"{schema}: iteration must be one of its rank's in iterations; got {count} rows of others"
     return Rejected(count, (reason,) if count else ())
+
+
+def read_events(job: JobFile, tables: Iterable[TableFile]) -> tuple[dict[int, Batch], Rejected]:
+    """Return the events of each rank, in order of time, each once.
+
+    One without a rank belongs to the rank that uses its device, or to the lowest one on its host.
+    """
+    found: defaultdict[int, set[DeviceEvent]] = defaultdict(set)
+    rejected = Rejected()
+    users: dict[tuple[str, str], int] = {}  # the lowest rank of each host and device; an empty one is the host itself
+    for rank, place in sorted(job.places.items()):
+        for device in ("", place.nic, None if place.gpu is None else f"gpu{place.gpu}"):
+            if place.host is not None and device is not None:
+                users.setdefault((place.host, device), rank)
+    for table in tables:
+        check = Check(table)
+        times, kinds = check.integers("time_ns"), check.codes("kind", EVENT_KINDS)
+        ranks, codes = check.ranks(job), check.integers("code")
+        hosts, devices, details = (check.words(name) for name in ("host", "device", "detail"))
+        for row in (ranks == UNKNOWN).nonzero()[0].tolist():
+            ranks[row] = users.get((hosts[row], devices[row]), users.get((hosts[row], ""), UNKNOWN))
+        check.reject(ranks == UNKNOWN, "host", "one of job.json's ranks, where no rank is given")
+        rejected += check.rejected()
+        for row in check.is_good.nonzero()[0].tolist():
+            code = None if codes[row] == UNKNOWN else int(codes[row])
+            kind, detail = EVENT_KINDS[kinds[row]], details[row][:MOST_TEXT]
+            rank = int(ranks[row])
+            found[rank].add(DeviceEvent(int(times[row]), rank, kind, hosts[row], devices[row], code, detail))
+    return {
+        rank: batch_of(sorted(own), Header("events", job.job, job.attempt, rank))
+        for rank, own in sorted(found.items())
+    }, rejected

@@ -42,8 +42,14 @@ def number_iterations(trace: Trace) -> Numbered:
     inferred = infer_iterations(columns, kinds)
     if not inferred.count:
         return Numbered(trace, f"{trace.job}: no iterations are marked, and no period was found in the operators")
-    anchors = [whole(one.communicator) if is_apart else one.communicator for one in inferred.anchors]
-    return Numbered(_with_iterations(trace, inferred), _report(trace, inferred, anchors))
+    names = list(dict.fromkeys(c.id for a in trace.announcements for c in a.communicators))
+    anchors = (whole(one.communicator) if is_apart else one.communicator for one in inferred.anchors)
+    ids = list(dict.fromkeys(names[anchor] for anchor in anchors))
+    shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+    counts = {name: int((inferred.phases == code).sum()) for code, name in enumerate(PHASES) if code}
+    phases = ", ".join(f"{count} of them {name}" for name, count in counts.items() if count)
+    told = f"inferred {inferred.count} from the operators on {shown}" + (f" ({phases})" if phases else "")
+    return Numbered(_with_iterations(trace, inferred), f"{trace.job}: no iterations are marked; {told}")
 
 
 def has_marks(trace: Trace) -> bool:
@@ -88,13 +94,3 @@ def _with_iterations(trace: Trace, inferred: Inferred) -> Trace:
         for one in trace.announcements
     )
     return replace(trace, commops=commops, iterations=iterations, announcements=announcements)
-
-
-def _report(trace: Trace, inferred: Inferred, anchors: list[int]) -> str:
-    names = dict.fromkeys(c.id for a in trace.announcements for c in a.communicators)
-    ids = list(dict.fromkeys(list(names)[anchor] for anchor in anchors))
-    shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
-    found = {name: int((inferred.phases == code).sum()) for code, name in enumerate(PHASES) if code}
-    texts = [f"{count} of them {name}" for name, count in found.items() if count]
-    phases = f" ({', '.join(texts)})" if texts else ""
-    return f"{trace.job}: no iterations are marked; inferred {inferred.count} from the operators on {shown}{phases}"

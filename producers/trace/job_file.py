@@ -53,7 +53,13 @@ class JobFile:
     @cached_property
     def membership(self) -> Membership:
         """Ranks of each communicator, as arrays."""
-        return Membership.of(self.communicators, self.world_size)
+        sizes = [len(c.ranks) for c in self.communicators]
+        ordinals = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+        ranks = np.fromiter((r for c in self.communicators for r in c.ranks), dtype=np.int64, count=sum(sizes))
+        order = np.lexsort((ordinals, ranks))
+        ordinals, ranks = ordinals[order], ranks[order]
+        first_of_rank = np.searchsorted(ranks, np.arange(self.world_size + 1))
+        return Membership(ordinals * self.world_size + ranks, ordinals, first_of_rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +71,6 @@ class Membership:
     # Where the pairs of a rank begin; one more than ranks, so that a slice's end is the next one's begin
     first_of_rank: np.ndarray
 
-    @classmethod
-    def of(cls, communicators: tuple[Communicator, ...], world_size: int) -> Membership:
-        """Order the pairs of `communicators`."""
-        sizes = [len(c.ranks) for c in communicators]
-        ordinals = np.repeat(np.arange(len(communicators), dtype=np.int64), sizes)
-        ranks = np.fromiter((r for c in communicators for r in c.ranks), dtype=np.int64, count=sum(sizes))
-        order = np.lexsort((ordinals, ranks))
-        ordinals, ranks = ordinals[order], ranks[order]
-        return cls(ordinals * world_size + ranks, ordinals, np.searchsorted(ranks, np.arange(world_size + 1)))
-
     def of_rank(self, rank: int) -> list[int]:
         """Return the ordinals of the communicators that `rank` is in."""
         ordinals: list[int] = self.ordinals[self.first_of_rank[rank] : self.first_of_rank[rank + 1]].tolist()
@@ -82,25 +78,28 @@ class Membership:
 
 
 def read_job(directory: Path) -> JobFile:
-    """Read and check ``job.json``.
-
-    Raises InputError if it is missing, is no JSON object, lacks a key, or a key's value breaks its rule; one line
-    that names all of it.
-    """
+    """Read and check ``job.json``; InputError, in one line, if it is missing, no JSON object, or breaks a rule."""
     path = directory / "job.json"
     values = _load(path)
     try:
         keys = checked(values, _Keys, "")
         communicators = _communicators(keys)
-        places = {_rank_of_key(name, keys.world_size): place for name, place in (keys.ranks or {}).items()}
-        if keys.logged_ranks is not None:
-            _require_ranks(keys.logged_ranks, keys.world_size, "logged_ranks")
+        places = {}
+        for name, place in (keys.ranks or {}).items():
+            # A rank has one spelling: "01" beside "1" would be the same rank twice.
+            if not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < keys.world_size):
+                raise InputError(f"ranks must be keyed by ranks below {keys.world_size}, as text; got {shown(name)}")
+            places[int(name)] = place
+        for list_name, listed in (
+            ("logged_ranks", keys.logged_ranks), ("replicas", tuple(chain.from_iterable(keys.replicas or ())))
+        ):  # fmt: skip
+            _require_ranks(listed or (), keys.world_size, list_name)
         job = JobFile(
             job=keys.job, attempt=keys.attempt, world_size=keys.world_size, clock=keys.clock,
             communicators=communicators, places=places,
             logged_ranks=None if keys.logged_ranks is None else tuple(sorted(keys.logged_ranks)),
-            recorded_until_ns=keys.recorded_until_ns, replicas=_replicas(keys),
-            fabric=keys.fabric or {},
+            recorded_until_ns=keys.recorded_until_ns, fabric=keys.fabric or {},
+            replicas={rank: one for one in map(tuple, map(sorted, keys.replicas or ())) for rank in one},
         )  # fmt: skip
         counts = np.diff(job.membership.first_of_rank)
         if counts.size and counts.max() > MOST_COMMUNICATORS:
@@ -160,13 +159,6 @@ class _Keys:
     fabric: dict[Name, tuple[Name, ...]] | None = None
 
 
-def _replicas(keys: _Keys) -> dict[int, tuple[int, ...]]:
-    """Return by rank the set that it is in: a rank is in one."""
-    sets = keys.replicas or ()
-    _require_ranks(tuple(chain.from_iterable(sets)), keys.world_size, "replicas")
-    return {rank: one for one in map(tuple, map(sorted, sets)) for rank in one}
-
-
 def _communicators(keys: _Keys) -> tuple[Communicator, ...]:
     for id, group in keys.communicators.items():
         if len(id) > MAX_NAME_CHARACTERS:
@@ -182,13 +174,6 @@ def _require_ranks(ranks: tuple[int, ...], world_size: int, key: str) -> None:
     if outside is not None or len(set(ranks)) < len(ranks):
         found: object = list(ranks) if outside is None else outside
         raise InputError(f"{key} must be a list of distinct ranks below {world_size}; got {shown(found)}")
-
-
-def _rank_of_key(name: str, world_size: int) -> int:
-    # A rank has one spelling: "01" beside "1" would be the same rank twice.
-    if not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < world_size):
-        raise InputError(f"ranks must be keyed by ranks below {world_size}, as text; got {shown(name)}")
-    return int(name)
 
 
 def refuse_pipe(path: Path) -> None:

@@ -95,21 +95,23 @@ def arrange(rows: Rows) -> np.ndarray:
 
     Returns indices of the rows that stay, in order.
     """
-    by_rank = _by_rank(rows.rank)
+    by_rank = None
+    if not (rows.rank[1:] >= rows.rank[:-1]).all():
+        # numpy sorts 16 bits by radix, ten times as fast
+        by_rank = np.argsort(rows.rank.astype(np.uint16) if rows.rank.max() < 1 << 16 else rows.rank, kind="stable")
     found = []
     for first, past in _blocks(rows.rank):
         at: Any = slice(first, past) if by_rank is None else by_rank[first:past]
-        order = _arrange(take(rows.rank, at), _Taken(rows, at), rows)
+        columns = _Taken(rows, at)
+        known_ns, identity = rows.keys(columns)
+        event_ns = np.where(known_ns == UNKNOWN, np.iinfo(np.int64).max, known_ns)
+        rank = take(rows.rank, at).astype(np.int64)
+        order = _order(rank, event_ns)
+        names = sorted(rows.columns, key=lambda name: name != "start_ns")  # which comes first, where there is one
+        _order_ties(order, [rank, event_ns], columns, names)
+        order = order[~_are_copies([rank, *identity], order)]
         found.append(order + first if by_rank is None else at[order])
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-
-
-def _by_rank(rank: np.ndarray) -> np.ndarray | None:
-    """Return the stable order of rows by rank; None if they have it."""
-    if (rank[1:] >= rank[:-1]).all():
-        return None
-    # numpy sorts 16 bits by radix, ten times as fast
-    return np.argsort(rank.astype(np.uint16) if rank.max() < 1 << 16 else rank, kind="stable")
 
 
 def _blocks(rank: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -121,16 +123,6 @@ def _blocks(rank: np.ndarray) -> Iterator[tuple[int, int]]:
         past = int(pasts[at]) if at >= 0 and pasts[at] > first else int(pasts[at + 1])
         yield first, past
         first = past
-
-
-def _arrange(rank: np.ndarray, columns: Mapping[str, np.ndarray], rows: Rows) -> np.ndarray:
-    known_ns, identity = rows.keys(columns)
-    event_ns = np.where(known_ns == UNKNOWN, np.iinfo(np.int64).max, known_ns)
-    rank = rank.astype(np.int64)
-    order = _order(rank, event_ns)
-    names = [name for name in rows.columns if name != "start_ns"]
-    _order_ties(order, [rank, event_ns], columns, ["start_ns", *names] if "start_ns" in rows.columns else names)
-    return order[~_are_copies([rank, *identity], order)]
 
 
 def _order(rank: np.ndarray, event_ns: np.ndarray) -> np.ndarray:
@@ -166,12 +158,13 @@ def _order_ties(
         if not places.size:
             return
         own = columns[name][order[places]]
-        if _is_one_each(own, run):
-            is_tie = _equal_next(run)
+        is_same_run = _equal_next(run)
+        if (_equal_next(own) | ~is_same_run).all():  # as where one communicator has all of a run
+            is_tie = is_same_run
             continue
         by_column = np.lexsort((own, run))
         order[places] = order[places][by_column]
-        is_tie = _equal_next(own[by_column]) & _equal_next(run)
+        is_tie = _equal_next(own[by_column]) & is_same_run
 
 
 def _equal_next(values: np.ndarray) -> np.ndarray:
@@ -183,15 +176,16 @@ def _equal_next(values: np.ndarray) -> np.ndarray:
     return is_equal
 
 
-def _is_one_each(values: np.ndarray, run: np.ndarray) -> bool:
-    """Whether all values of each run are the same, as where one communicator has all of them."""
-    return bool((_equal_next(values) | ~_equal_next(run)).all())
-
-
 def _are_copies(keys: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
     """Return which rows, in `order`, are copies of an earlier one."""
+    # Sorting one hash is much cheaper than sorting all keys.
+    hashes = keys[0].astype(np.uint64)
+    for column in keys[1:]:
+        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64)
+    in_order = np.sort(hashes)
+    twice = in_order[1:][in_order[1:] == in_order[:-1]]
     is_copy = np.zeros(len(order), dtype=bool)
-    suspects = np.flatnonzero(_share_hash(keys))
+    suspects = np.flatnonzero(np.isin(hashes, twice)) if twice.size else twice
     if not suspects.size:
         return is_copy
     place = np.empty(len(order), dtype=np.int64)
@@ -202,13 +196,3 @@ def _are_copies(keys: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
     is_same = np.logical_and.reduce([key[suspects[by_key]][1:] == key[suspects[by_key]][:-1] for key in keys])
     is_copy[places[by_key[1:][is_same]]] = True
     return is_copy
-
-
-def _share_hash(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Return which rows have the hash of another: sorting one hash is much cheaper than sorting all keys."""
-    hashes = keys[0].astype(np.uint64)
-    for column in keys[1:]:
-        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64)
-    in_order = np.sort(hashes)
-    twice = in_order[1:][in_order[1:] == in_order[:-1]]
-    return np.isin(hashes, twice) if twice.size else np.zeros(len(hashes), dtype=bool)

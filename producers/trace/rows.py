@@ -51,7 +51,7 @@ def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``commops`` against the job."""
     check = Check(table)
     ids = [communicator.id for communicator in job.communicators]
-    rank, ordinal, operator = _rank(check, job), check.codes("communicator", ids), check.codes("operator", OPERATORS)
+    rank, ordinal, operator = check.ranks(job), check.codes("communicator", ids), check.codes("operator", OPERATORS)
     sequence, start_ns = check.integers("sequence"), check.integers("start_ns")
     peer = check.integers("peer", Bound(-LATEST_NS, LATEST_NS))  # `_check_peers` does more
     elapsed_ns, size_bytes = check.counts("elapsed_ns"), check.counts("size_bytes")
@@ -74,23 +74,20 @@ def check_commops(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
         "peer": peer, "start_ns": start_ns, "elapsed_ns": elapsed_ns, "size_bytes": size_bytes,
         "iteration": iteration,
     }  # fmt: skip
-    return check.rows(
-        rank, columns, _commops_keys, names=lambda rank: tuple(ids[i] for i in job.membership.of_rank(rank))
-    )
 
+    def keys(columns: Mapping[str, np.ndarray]) -> Keys:
+        operator = columns["operator"]
+        direction = np.where((operator == SEND) | (operator == RECV), operator, 0)
+        identity = (columns["communicator"], direction, columns["peer"], columns["sequence"])
+        return Keys(ends_ns(columns["start_ns"], columns["elapsed_ns"]), identity)
 
-def _commops_keys(columns: Mapping[str, np.ndarray]) -> Keys:
-    operator = columns["operator"]
-    direction = np.where((operator == SEND) | (operator == RECV), operator, 0)
-    identity = (columns["communicator"], direction, columns["peer"], columns["sequence"])
-    return Keys(ends_ns(columns["start_ns"], columns["elapsed_ns"]), identity)
+    return check.rows(rank, columns, keys, lambda rank: tuple(ids[i] for i in job.membership.of_rank(rank)))
 
 
 def check_iterations(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``iterations`` against the job."""
     check = Check(table)
-    rank = _rank(check, job)
-    iteration = check.integers("iteration")
+    rank, iteration = check.ranks(job), check.integers("iteration")
     start_ns, elapsed_ns = check.integers("start_ns"), check.counts("elapsed_ns")
     phase = check.codes("phase", PHASES)
     columns = no_numerics(len(rank)) | {
@@ -113,7 +110,7 @@ def iterations_keys(columns: Mapping[str, np.ndarray]) -> Keys:
 def check_bandwidth(table: TableFile, job: JobFile) -> tuple[Rows, Rejected]:
     """Check rows of ``bandwidth`` against the job."""
     check = Check(table)
-    rank = _rank(check, job)
+    rank = check.ranks(job)
     time_ns, path = check.integers("time_ns"), check.codes("path", PATHS)
     device, device_names = check.texts("device")
     rates = {name: check.rates(name) for name in ("tx_bytes_per_s", "rx_bytes_per_s")}
@@ -161,6 +158,10 @@ class Check:
         self.reject(is_bad, name, f"an integer {bound}")
         return values
 
+    def ranks(self, job: JobFile) -> np.ndarray:
+        """Read the ranks of the job."""
+        return self.integers("rank", Bound(0, job.world_size - 1))
+
     def counts(self, name: str) -> np.ndarray:
         """Read a column of lengths, sizes or numbers of things as float64, NaN where null."""
         values = self.integers(name)
@@ -171,25 +172,20 @@ class Check:
             self.reject(is_unknown & ~is_null, name, f"an integer {self._bounds[name]}")
         return np.where(is_unknown, np.nan, values)
 
-    def floats(self, name: str) -> np.ndarray:
-        """Read a column of numbers as float64, NaN where null."""
-        if name not in self._table.columns:
-            return np.full(len(self._table), np.nan)
-        return _with_nans(self._table.columns[name])
-
     def numbers(self, name: str) -> np.ndarray:
         """Read a column of numbers that a trainer computed: NaN where null, and infinity where one is not finite."""
-        values = self.floats(name)
-        is_nan = np.isnan(values)
         column = self._table.columns.get(name)
-        if column is None or column.null_count == is_nan.sum():
+        if column is None:
+            return np.full(len(self._table), np.nan)
+        values = _with_nans(column)
+        is_nan = np.isnan(values)
+        if column.null_count == is_nan.sum():
             return values
         return np.where(is_nan & ~to_numpy(call_function("is_null", [column])), np.inf, values)
 
     def rates(self, name: str) -> np.ndarray:
         """Read a column of rates as float64, NaN where null: rates that no device can have are rejected."""
-        values = self.floats(name)
-        bound = self._bounds[name]
+        values, bound = _with_nans(self._table.columns[name]), self._bounds[name]
         self.reject((values < bound.least) | (values > bound.most), name, f"a rate {bound}")
         return values
 
@@ -234,9 +230,16 @@ class Check:
         if not is_new.any():
             return
         self.is_good &= ~is_new
+
+        def value_of(name: str, row: int) -> str:
+            try:
+                return shown(self._table.columns[name][row].as_py())
+            except UnicodeDecodeError:
+                return shown("text that is not UTF-8")
+
         for row in np.flatnonzero(is_new)[:MOST_REASONS].tolist():
-            value = shown(_value(self._table, name, row))
-            place = f" ({beside} {shown(_value(self._table, beside, row))})" if beside else ""
+            value = value_of(name, row)
+            place = f" ({beside} {value_of(beside, row)})" if beside else ""
             numbers = self._table.row_numbers
             number = self._table.rows_before + row + 1 if numbers is None else int(numbers[row])
             self._reasons.append((number, f"{name} must be {rule}; got {value}{place}"))
@@ -254,20 +257,9 @@ class Check:
         return Rows(rank[keep].astype(np.int32), good, keys, names), self.rejected()
 
 
-def _rank(check: Check, job: JobFile) -> np.ndarray:
-    return check.integers("rank", Bound(0, job.world_size - 1))
-
-
 def _at(first_of_rank: np.ndarray, rank: np.ndarray) -> np.ndarray:
     # Rejected rows have ranks out of range; their value does not matter.
     return first_of_rank[np.clip(rank, 0, len(first_of_rank) - 1)]
-
-
-def _value(table: TableFile, name: str, row: int) -> object:
-    try:
-        return table.columns[name][row].as_py()
-    except UnicodeDecodeError:
-        return "text that is not UTF-8"
 
 
 # --- Arrow to numpy -------------------------------------------------------------------------------------------------
@@ -278,7 +270,11 @@ def _integers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray | None]:
     if pa.types.is_null(column.type):
         return np.full(len(column), UNKNOWN), None
     if pa.types.is_floating(column.type):
-        return _whole(_with_nans(column))
+        values = _with_nans(column)
+        is_null = np.isnan(values)
+        is_wrong = ~is_null & ~((np.floor(values) == values) & (np.abs(values) < 2**53))
+        whole = np.where(is_null | is_wrong, 0, values).astype(np.int64)
+        return np.where(is_null, UNKNOWN, whole), is_wrong if is_wrong.any() else None
     if pa.types.is_uint64(column.type):
         is_wrong = to_numpy(call_function("greater", [column, pa.scalar(2**63 - 1, pa.uint64())]), False)
         column, wrong = column.cast(pa.int64(), safe=False), is_wrong if is_wrong.any() else None
@@ -297,13 +293,6 @@ def _as_type(column: Any, kind: pa.DataType) -> Any:
     return column if column.type == kind else call_function("cast", [column], CastOptions.safe(kind))
 
 
-def _whole(values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    is_null = np.isnan(values)
-    is_wrong = ~is_null & ~((np.floor(values) == values) & (np.abs(values) < 2**53))
-    whole = np.where(is_null | is_wrong, 0, values).astype(np.int64)
-    return np.where(is_null, UNKNOWN, whole), is_wrong if is_wrong.any() else None
-
-
 def _dictionary(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     """Return codes and their texts; -1, the place after the last, is null."""
     if pa.types.is_null(column.type):
@@ -314,11 +303,8 @@ def _dictionary(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
         whole = whole.chunk(0)
     is_signed = pa.types.is_signed_integer(whole.indices.type)
     indices = whole.indices if is_signed else whole.indices.cast(pa.int64())
-    return to_numpy(indices, -1).astype(np.int64), _texts(whole.dictionary)
-
-
-def _texts(column: pa.Array) -> list[str]:
     try:
-        return list(column.to_pylist())
+        texts = list(whole.dictionary.to_pylist())
     except UnicodeDecodeError:
-        return [text.decode(errors="replace") for text in column.cast(pa.binary()).to_pylist()]
+        texts = [text.decode(errors="replace") for text in whole.dictionary.cast(pa.binary()).to_pylist()]
+    return to_numpy(indices, -1).astype(np.int64), texts

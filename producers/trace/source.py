@@ -45,28 +45,24 @@ def moved(trace: Trace, by_ns: int) -> Trace:
     >>> moved(Trace("a", 0, 1, "shared", 100, (), {}), 5).recorded_until_ns
     105
     """
+
+    def later(time_ns: int | None) -> int | None:
+        return None if time_ns is None else time_ns + by_ns
+
+    def moved_batch(batch: Batch) -> Batch:
+        columns = {
+            name: np.where(column == UNKNOWN, column, column + by_ns) if name in _TIMES else column
+            for name, column in batch.columns.items()
+        }
+        return Batch(replace(batch.header, watermark_ns=later(batch.header.watermark_ns)), columns)
+
     batches: dict[str, Any] = {
-        schema: {rank: _moved_batch(batch, by_ns) for rank, batch in trace.batches(schema).items()}
+        schema: {rank: moved_batch(batch) for rank, batch in trace.batches(schema).items()}
         for schema in TRACE_SCHEMAS
     }
-    announcements = tuple(
-        replace(one, recorded_until_ns=_moved_time(one.recorded_until_ns, by_ns)) for one in trace.announcements
-    )
-    until_ns = _moved_time(trace.recorded_until_ns, by_ns)
-    return replace(trace, announcements=announcements, recorded_until_ns=until_ns, **batches)
-
-
-def _moved_batch(batch: Batch, by_ns: int) -> Batch:
-    columns = {
-        name: np.where(column == UNKNOWN, column, column + by_ns) if name in _TIMES else column
-        for name, column in batch.columns.items()
-    }
-    header = replace(batch.header, watermark_ns=_moved_time(batch.header.watermark_ns, by_ns))
-    return Batch(header, columns)
-
-
-def _moved_time(time_ns: int | None, by_ns: int) -> int | None:
-    return None if time_ns is None else time_ns + by_ns
+    announcements = (replace(one, recorded_until_ns=later(one.recorded_until_ns)) for one in trace.announcements)
+    until_ns = later(trace.recorded_until_ns)
+    return replace(trace, announcements=tuple(announcements), recorded_until_ns=until_ns, **batches)
 
 
 _POSITION: Final = re.compile(r"announcements=(\d+) rows=(\d+)")
@@ -97,7 +93,17 @@ class TraceSource:
         self._announced, self._rows = 0, 0
         self._batches: Iterator[Batch] = trace_batches(trace, max_rows, max_span_s)
         self._next = next(self._batches, None)
-        self._resume(position)
+        if position is not None:
+            match = _POSITION.fullmatch(position)
+            if match is None:
+                raise InputError(f"position must be 'announcements=N rows=N'; got {position!r}")
+            self._announced, rows = int(match[1]), int(match[2])
+            while self._next is not None and self._rows < rows:
+                self._take(self._next, rows - self._rows)
+            if self._rows < rows or self._announced > len(trace.announcements):
+                raise InputError(
+                    f"position must lie within the trace; got {position!r}, and it has {self.position()}"
+                )
         self._latest_ns = trace.recorded_until_ns or 0
         self._first_ns = 0 if self._next is None else self._due_ns(self._next)
         self._started_s: float | None = None
@@ -132,18 +138,6 @@ class TraceSource:
 
     def close(self) -> None:
         """Do nothing: the trace is in memory, and its owner's."""
-
-    def _resume(self, position: str | None) -> None:
-        if position is None:
-            return
-        match = _POSITION.fullmatch(position)
-        if match is None:
-            raise InputError(f"position must be 'announcements=N rows=N'; got {position!r}")
-        self._announced, rows = int(match[1]), int(match[2])
-        while self._next is not None and self._rows < rows:
-            self._take(self._next, rows - self._rows)
-        if self._rows < rows or self._announced > len(self._trace.announcements):
-            raise InputError(f"position must lie within the trace; got {position!r}, and it has {self.position()}")
 
     def _take(self, batch: Batch, most: int) -> Batch:
         taken = batch if most >= len(batch) else take_rows(batch, 0, most)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +13,23 @@ import pyarrow.parquet
 
 from irregulars.errors import InputError
 from irregulars.messages.announcements import Announcement, Communicator
-from irregulars.messages.records import EVENT_KINDS, OPERATORS, PATHS, PAUSES, PHASE_UNKNOWN, PHASES, UNKNOWN, Batch
+from irregulars.messages.records import (
+    CODED,
+    EVENT_KINDS,
+    OPERATORS,
+    PATHS,
+    PAUSES,
+    PHASE_UNKNOWN,
+    PHASES,
+    UNKNOWN,
+    Batch,
+)
 from irregulars.producers.trace.columns import COLUMNS
 from irregulars.producers.trace.iteration_events import FILE_COLUMNS
 
 _TYPES: Final = {"int": pa.int64(), "time": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _GROUP_ROWS: Final = 1 << 20
+_NAMES: Final = {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES, "cause": PAUSES}
 _PLACE_KEYS: Final = ("host", "gpu", "nic", "switch", "lost_rows")
 
 
@@ -53,7 +64,13 @@ def _job_object(announcements: Sequence[Announcement]) -> dict[str, Any]:
         if len(values) > 1:
             raise InputError(f"{name} must be the same in all announcements; got {sorted(values, key=str)[:3]}")
     job: dict[str, Any] = {name: getattr(first, name) for name in common}
-    job["communicators"] = _communicators(announcements)
+    found: dict[str, Communicator] = {}
+    for communicator in (one for announcement in announcements for one in announcement.communicators):
+        known = found.setdefault(communicator.id, communicator)
+        if known is not communicator and known != communicator:
+            rule = "the same in all announcements"
+            raise InputError(f"communicator {known.id!r} must be {rule}; got {known} and {communicator}")
+    job["communicators"] = {c.id: {"kind": c.kind, "ranks": list(c.ranks)} for c in found.values()}
     replicas = sorted({tuple(sorted(a.replicas)) for a in announcements if a.replicas is not None})
     job["replicas"] = [list(one) for one in replicas] or None
     job["fabric"] = {lower: uppers for a in announcements for lower, uppers in (a.fabric or {}).items()} or None
@@ -64,26 +81,13 @@ def _job_object(announcements: Sequence[Announcement]) -> dict[str, Any]:
     return {key: value for key, value in job.items() if value is not None}
 
 
-def _communicators(announcements: Sequence[Announcement]) -> dict[str, dict[str, Any]]:
-    found: dict[str, Communicator] = {}
-    for announcement in announcements:
-        for communicator in announcement.communicators:
-            known = found.setdefault(communicator.id, communicator)
-            if known is not communicator and known != communicator:
-                rule = "the same in all announcements"
-                raise InputError(f"communicator {known.id!r} must be {rule}; got {known} and {communicator}")
-    return {c.id: {"kind": c.kind, "ranks": list(c.ranks)} for c in found.values()}
-
-
 def _parts_of(batch: Batch) -> Iterator[tuple[str, Batch]]:
     """Yield the rows of a batch for each file: audits and pauses travel among iterations, with files of their own."""
     is_left = np.ones(len(batch), dtype=bool)
     for schema, names in FILE_COLUMNS.items():
         is_own = batch.columns.get(next(iter(names)), np.full(len(batch), UNKNOWN)) != UNKNOWN
         if is_own.any():
-            columns = {"iteration": batch.columns["iteration"]} | {
-                to: batch.columns[name] for name, to in names.items()
-            }
+            columns = {to: batch.columns[name] for name, to in {"iteration": "iteration", **names}.items()}
             yield schema, Batch(batch.header, {name: column[is_own] for name, column in columns.items()})
             is_left &= ~is_own
     if is_left.all():
@@ -104,7 +108,15 @@ class _TableWriter:
         path.unlink(missing_ok=True)
 
     def add(self, batch: Batch) -> None:
-        columns = _contract_columns(batch)
+        names = _NAMES | dict.fromkeys(CODED, batch.header.names)
+        columns = {"rank": pa.array(np.full(len(batch), batch.header.rank, dtype=np.int64))}
+        for name, column in batch.columns.items():
+            if name in names:
+                codes = pa.array(column.astype(np.int32), mask=column == PHASE_UNKNOWN if name == "phase" else None)
+                columns[name] = pa.DictionaryArray.from_arrays(codes, pa.array(names[name], type=pa.string()))
+            else:
+                is_unknown = np.isnan(column) if column.dtype.kind == "f" else column == UNKNOWN
+                columns[name] = pa.array(column, mask=is_unknown)
         arrays = [
             columns[field.name].cast(field.type) if field.name in columns else pa.nulls(len(batch), field.type)
             for field in self._arrow
@@ -125,21 +137,3 @@ class _TableWriter:
             self._file = pa.parquet.ParquetWriter(self._path, self._arrow, compression="zstd")
         self._file.write_table(pa.Table.from_batches(self._waiting, schema=self._arrow), row_group_size=_GROUP_ROWS)
         self._waiting, self._waiting_rows = [], 0
-
-
-def _contract_columns(batch: Batch) -> Mapping[str, pa.Array]:
-    names = {"communicator": batch.header.names, "device": batch.header.names}
-    names |= dict.fromkeys(("host", "detail"), batch.header.names)
-    names |= {"kind": EVENT_KINDS, "operator": OPERATORS, "path": PATHS, "phase": PHASES, "cause": PAUSES}
-    columns = {name: _array(column, names.get(name)) for name, column in batch.columns.items()}
-    columns["rank"] = pa.array(np.full(len(batch), batch.header.rank, dtype=np.int64))
-    return columns
-
-
-def _array(column: np.ndarray, names: Sequence[str] | None) -> pa.Array:
-    if names is not None:
-        codes = pa.array(column.astype(np.int32), mask=column == PHASE_UNKNOWN if names is PHASES else None)
-        return pa.DictionaryArray.from_arrays(codes, pa.array(names, type=pa.string()))
-    if column.dtype.kind == "f":
-        return pa.array(column, mask=np.isnan(column))
-    return pa.array(column, mask=column == UNKNOWN)

@@ -78,19 +78,19 @@ class Recording:
 
     def to_trace(self) -> Trace:
         """Read it as `read_trace` would read it from files: each row is checked, and order and copies go."""
-        return assemble_trace(self.job, self._table_file)
+        return assemble_trace(self.job, self._tables_of)
 
-    def _table_file(self, schema: str) -> TableFile | None:
+    def _tables_of(self, schema: str) -> list[TableFile]:
         table = self.tables.get(schema)  # audits are among the iterations
         if table is None or (not len(table["rank"]) and schema != "commops"):
-            return None
+            return []
         ids = [communicator.id for communicator in self.job.communicators]
         names = {"operator": OPERATORS, "path": PATHS, "phase": PHASES, "communicator": ids, "device": self.devices}
         arrays = {
             column.name: pa.chunked_array([_to_arrow(table[column.name], column.kind, names.get(column.name))])
             for column in COLUMNS[schema]
         }
-        return TableFile(f"{schema} in memory", schema, arrays)
+        return [TableFile(f"{schema} in memory", schema, arrays)]
 
 
 def read_recording(directory: Path) -> Recording:

@@ -23,13 +23,6 @@ from tests.producers.importers.test_following import column, drain, messages, ro
 NAMES = ("operator", "sequence", "start_ns", "elapsed_ns", "size_bytes")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "in"
-    made.mkdir()
-    return made
-
-
 def opened(folder: Path, position: str | None = None, **options: Any) -> Any:
     return follow("clog", folder, "job", position=position, **{"ends_when_idle": True, "interval_s": 0.01, **options})
 

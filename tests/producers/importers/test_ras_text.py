@@ -9,7 +9,7 @@ import pytest
 from irregulars.errors import InputError
 from irregulars.infra.runs.analysis import Analysis, analyze
 from irregulars.producers.importers.importing import import_trace
-from irregulars.producers.importers.ras_text import read_text, split_answers
+from irregulars.producers.importers.ras_answers import read_text, split_answers
 from irregulars.producers.trace.directory import read_trace
 from tests.producers.importers.played_server import PlayedJob
 

@@ -31,57 +31,39 @@ def pipeline(micro_batches: int) -> list[list[Call]]:
     return [[*calls, Call(WORLD, "all_reduce", SCALAR)] for calls in (first, second)]
 
 
-@pytest.mark.parametrize("micro_batches", [1, 4, 40])
-def test_micro_batches_are_parts_of_an_iteration(micro_batches: int) -> None:
-    columns = columns_of([pipeline(micro_batches)] * 12)
-    found = infer_iterations(columns, KINDS)
-    assert (found.iteration == columns["iteration"]).all()
+SET_UP = [Call(DP, "broadcast", 4), Call(DP, "all_gather", 64), Call(DP, "barrier", 0)]
+GATHERED = [*ddp(2, layers=4), Call(DP, "all_gather", BIG), Call(DP, "all_gather", BIG)]
+EXACT = {
+    **{f"{n} micro-batches": (0, [pipeline(n)] * 12) for n in (1, 4, 40)},
+    **{f"{n} equal buckets": (0, [every_rank(ddp(n, layers=6))] * 12) for n in (1, 2, 3, 7, 20)},
+    "set-up, which is in none": (1, [every_rank(SET_UP), *[every_rank(ddp(2, layers=3))] * 10]),
+    "parameters gathered after the last reduction": (0, [every_rank(GATHERED)] * 10),
+}
 
 
-@pytest.mark.parametrize("buckets", [1, 2, 3, 7, 20])
-def test_equal_buckets_of_gradients_are_parts_of_an_iteration(buckets: int) -> None:
-    columns = columns_of([every_rank(ddp(buckets, layers=6))] * 12)
-    found = infer_iterations(columns, KINDS)
-    assert (found.iteration == columns["iteration"]).all()
-
-
-def test_sharded_micro_batches_end_with_the_reduction_that_comes_once() -> None:
-    micro_batch = [call for _ in range(4) for call in (Call(DP, "all_gather", BIG), Call(DP, "reduce_scatter", BIG))]
-    calls = [*micro_batch * 5, Call(DP, "all_reduce", BIG)]
-    columns = columns_of([every_rank(calls)] * 12)
-    found = infer_iterations(columns, KINDS)
-    assert found.count == 12
-    assert border_errors(columns, found.iteration).max() <= 1
-
-
-def test_set_up_and_the_end_belong_to_no_iteration() -> None:
-    set_up = [Call(DP, "broadcast", 4), Call(DP, "all_gather", 64), Call(DP, "barrier", 0)]
-    columns = columns_of([every_rank(set_up), *[every_rank(ddp(2, layers=3))] * 10], first=1)
-    found = infer_iterations(columns, KINDS)
-    assert (found.iteration == columns["iteration"]).all()
-
-
-def test_a_warm_up_with_other_sizes_is_counted() -> None:
-    warm_up = [Call(TP, "all_reduce")] * 2 + [
-        Call(DP, "all_reduce", BIG // 2, work_ms=20),
-        Call(DP, "all_reduce", BIG),
-    ]
-    columns = columns_of([every_rank(warm_up), *[every_rank(ddp(2, layers=2))] * 10])
-    found = infer_iterations(columns, KINDS)
-    assert found.count == 11
-    assert border_errors(columns, found.iteration).max() <= 1
-
-
-def test_parameters_gathered_after_the_last_reduction_belong_to_its_iteration() -> None:
-    calls = [*ddp(2, layers=4), Call(DP, "all_gather", BIG), Call(DP, "all_gather", BIG)]
-    columns = columns_of([every_rank(calls)] * 10)
+@pytest.mark.parametrize(("first", "turns"), EXACT.values(), ids=EXACT)
+def test_iterations_are_found_exactly(first: int, turns: list[list[list[Call]]]) -> None:
+    columns = columns_of(turns, first=first)
     assert (infer_iterations(columns, KINDS).iteration == columns["iteration"]).all()
 
 
-def test_a_job_that_changes_is_learned_anew() -> None:
-    columns = columns_of([*[every_rank(ddp(2, layers=4))] * 20, *[every_rank(ddp(5, layers=9))] * 20])
+SHARD = [call for _ in range(4) for call in (Call(DP, "all_gather", BIG), Call(DP, "reduce_scatter", BIG))]
+WARM_UP = [*[Call(TP, "all_reduce")] * 2, Call(DP, "all_reduce", BIG // 2, work_ms=20), Call(DP, "all_reduce", BIG)]
+CLOSE = {
+    "sharded micro-batches that end with a reduction which comes once": [
+        every_rank([*SHARD * 5, Call(DP, "all_reduce", BIG)])
+    ]
+    * 12,
+    "a warm-up with other sizes": [every_rank(WARM_UP), *[every_rank(ddp(2, layers=2))] * 10],
+    "a job that changes": [*[every_rank(ddp(2, layers=4))] * 20, *[every_rank(ddp(5, layers=9))] * 20],
+}
+
+
+@pytest.mark.parametrize("turns", CLOSE.values(), ids=CLOSE)
+def test_all_iterations_are_found_within_one_operator(turns: list[list[list[Call]]]) -> None:
+    columns = columns_of(turns)
     found = infer_iterations(columns, KINDS)
-    assert found.count == 40
+    assert found.count == len(turns)
     assert border_errors(columns, found.iteration).max() <= 1
 
 

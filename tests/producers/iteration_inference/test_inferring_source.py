@@ -75,7 +75,9 @@ def errors(name: str, found: dict[int, np.ndarray]) -> np.ndarray:
     return border_errors(columns, np.concatenate([found[rank] for rank in truth.commops]))
 
 
-@pytest.mark.parametrize(("name", "max_rows"), [*((name, 200) for name in NAMES), ("gloo-slow-nic", 9)])
+@pytest.mark.parametrize(
+    ("name", "max_rows"), [*((name, 200) for name in NAMES), ("gloo-slow-nic", 7), ("gloo-clean", 1_500)]
+)
 def test_a_job_followed_live_is_numbered_as_it_was_marked(name: str, max_rows: int) -> None:
     found = numbers(drain(InferringSource(followed(unmarked(name), max_rows=max_rows))))
     assert errors(name, found).max() <= 1
@@ -145,14 +147,13 @@ def test_a_source_that_begins_anew_is_numbered_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda value: b'{"version": 1, "state": {"jobs": [["j", 0, {"rows": 3}]]}}',
-        lambda value: b'{"version": 2, "crc32": 1131443047}\n{"jobs":[],"ready":[]}', lambda value: b"",
-        lambda value: bytes(len(value)), lambda value: b"\x91" * 100_000, lambda value: value[:8] + b"\x91" * 100_000,
-        lambda value: value[:-1], lambda value: value[:40] + bytes([value[40] ^ 1]) + value[41:],
+        lambda value: b'{"version": 2, "crc32": 1131443047}\n{"jobs":[],"ready":[]}',
+        lambda value: b"",
+        lambda value: value[:40] + bytes([value[40] ^ 1]) + value[41:],
         lambda value: encode_state({"jobs": [{"job": "j", "rows": 3}]}, STATE_VERSION),
     ],
-    ids=["version 1", "version 2", "empty", "zeros", "deep", "deep state", "cut off", "changed", "another state"],
-)  # fmt: skip
+    ids=["version 2", "empty", "changed", "another state"],
+)
 def test_a_state_that_can_t_be_read_is_told_and_numbers_begin_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[bytes], bytes]
 ) -> None:
@@ -337,7 +338,7 @@ def test_operators_that_nccl_counts_apart_are_numbered_live_and_as_a_recording(t
         assert np.sort(recorded.trace.commops[rank].columns["iteration"]).tolist() == truth
 
 
-@pytest.mark.parametrize("number", [2**24, 2**30, 2**32 - 1])
+@pytest.mark.parametrize("number", [2**32 - 1])
 def test_a_sequence_far_away_costs_no_memory(number: int) -> None:
     """One row with such a number once made an array of all numbers up to it: 32 GiB."""
     trace = unmarked("gloo-clean")

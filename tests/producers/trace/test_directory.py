@@ -8,7 +8,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -42,7 +41,6 @@ from tests.producers.trace_directories import (
     write_directory,
 )
 
-GLOO = sorted(path.name for path in RECORDINGS.glob("gloo-*"))
 ENDINGS = (".parquet", ".jsonl", ".csv", ".parquet.gz", ".jsonl.gz", ".csv.gz")
 
 
@@ -57,10 +55,6 @@ def write(directory: Path, trace: Trace, batches: Any = None) -> Trace:
 
 
 # --- what is read ---------------------------------------------------------------------------------------------------
-
-
-def test_all_five_recordings_are_here() -> None:
-    assert len(GLOO) == 5
 
 
 def test_a_recording_is_read_whole(recording: Path) -> None:
@@ -269,31 +263,24 @@ def test_rows_full_of_ties_and_nulls_are_read_the_same_in_any_order(
 # --- batches as published -------------------------------------------------------------------------------------------
 
 
-def test_published_batches_hold_every_row_once_in_bounds(recording: Path) -> None:
-    trace = read_trace(recording)
+@pytest.mark.parametrize("max_rows", [1, 100, 1500])
+def test_published_batches_hold_every_row_once_by_watermark_whose_promise_they_keep(max_rows: int) -> None:
+    trace = read_trace(RECORDINGS / "gloo-slow-nic")
     rows: dict[tuple[str, int], int] = defaultdict(int)
-    for batch in trace_batches(trace, max_rows=100, max_span_s=0.5):
-        header = batch.header
-        assert header.rows_before == rows[header.schema, header.rank]
-        rows[header.schema, header.rank] += len(batch)
-        event_ns = event_times_ns(batch)
-        assert 0 < len(batch) <= 100
-        assert event_ns.max() - event_ns.min() <= 500_000_000
-    wanted = {(schema, rank): len(b) for schema in SCHEMAS for rank, b in trace.batches(schema).items()}
-    assert rows == wanted
-
-
-@pytest.mark.parametrize("max_rows", [1, 7, 1500])
-def test_published_batches_come_by_watermark_and_keep_its_promise(recording: Path, max_rows: int) -> None:
     promised: dict[tuple[str, int], int] = {}
     watermarks = []
-    for batch in trace_batches(read_trace(recording), max_rows=max_rows):
-        key = (batch.header.schema, batch.header.rank)
-        assert event_times_ns(batch).min() > promised.get(key, 0)
+    for batch in trace_batches(trace, max_rows=max_rows, max_span_s=0.5):
+        key, event_ns = (batch.header.schema, batch.header.rank), event_times_ns(batch)
+        assert batch.header.rows_before == rows[key]
+        rows[key] += len(batch)
+        assert 0 < len(batch) <= max_rows
+        assert event_ns.max() - event_ns.min() <= 500_000_000
+        assert event_ns.min() > promised.get(key, 0)
         assert batch.header.watermark_ns is not None
         promised[key] = batch.header.watermark_ns
         watermarks.append(batch.header.watermark_ns)
     assert watermarks == sorted(watermarks)
+    assert rows == {(schema, rank): len(b) for schema in SCHEMAS for rank, b in trace.batches(schema).items()}
 
 
 def test_what_never_ended_is_published_last(tmp_path: Path) -> None:
@@ -345,14 +332,9 @@ BAD_ROWS: dict[str, tuple[dict[str, Any], str]] = {
         "rank must be a member of its communicator; got 2 .communicator 'tp0'.",
     ),
     "rank outside the world": (commop(rank=4), "rank must be an integer from 0 to 3; got 4"),
-    "negative rank": (commop(rank=-1), "rank must be an integer from 0 to 3; got -1"),
     "send without peer": (
         commop(communicator="pp0", operator="send"),
         "peer must be a rank of the communicator of the send or recv; got None .communicator 'pp0'.",
-    ),
-    "peer outside its communicator": (
-        commop(communicator="pp0", operator="recv", peer=1),
-        "peer must be .*; got 1 .*",
     ),
     "peer outside the world": (commop(communicator="pp0", operator="recv", peer=6), "peer must be .*; got 6 .*"),
     "negative elapsed": (commop(elapsed_ns=-5), "elapsed_ns must be an integer from 0 to .*; got -5"),
@@ -449,13 +431,8 @@ def test_bad_rows_of_bandwidth_and_iterations_are_left_out(tmp_path: Path) -> No
 BAD_JOBS: dict[str, tuple[Any, str]] = {
     "no object": ([1], "must be a JSON object; got [1]"),
     "no job": (job(job=...), "job must be text that is not empty; got none"),
-    "empty job": (job(job=""), "job must be text that is not empty; got ''"),
     "giant world": (job(world_size=1 << 40), "world_size must be an integer from 1 to 4194304; got 1099511627776"),
-    "no world": (job(world_size=0), "world_size must be an integer from 1 to 4194304; got 0"),
-    "world is true": (job(world_size=True), "world_size must be an integer from 1 to 4194304; got True"),
     "clock": (job(clock="utc"), "clock must be one of shared, per_host; got 'utc'"),
-    "unhashable clock": (job(clock=[]), "clock must be one of shared, per_host; got []"),
-    "no communicators": (job(communicators=...), "communicators must be an object; got none"),
     "communicators as list": (job(communicators=[]), "communicators must be an object; got []"),
     "kind": (
         job(communicators={"a": {"kind": "xp", "ranks": [0]}}),
@@ -475,9 +452,8 @@ BAD_JOBS: dict[str, tuple[Any, str]] = {
         "communicators['a'].ranks must be a list of distinct ranks below 4; got [1, 1]",
     ),
     "place outside": (job(ranks={"4": {}}), "ranks must be keyed by ranks below 4, as text; got '4'"),
-    "place by name": (job(ranks={"one": {}}), "ranks must be keyed by ranks below 4, as text; got 'one'"),
+    "place twice": (job(ranks={"01": {}}), "ranks must be keyed by ranks below 4, as text; got '01'"),
     "place as text": (job(ranks={"1": "node"}), "ranks['1'] must be an object; got 'node'"),
-    "gpu": (job(ranks={"1": {"gpu": "0"}}), "ranks['1'].gpu must be an integer of at least 0; got '0'"),
     "host": (job(ranks={"1": {"host": 3}}), "ranks['1'].host must be text that is not empty; got 3"),
     "lost rows": (
         job(ranks={"1": {"lost_rows": -1}}),
@@ -485,11 +461,6 @@ BAD_JOBS: dict[str, tuple[Any, str]] = {
     ),
     "logged": (job(logged_ranks=[0, 9]), "logged_ranks must be a list of distinct ranks below 4; got 9"),
     "until": (job(recorded_until_ns=1.5), "recorded_until_ns must be an integer of at least 0; got 1.5"),
-    "attempt": (job(attempt="a"), "attempt must be an integer of at least 0; got 'a'"),
-    "rank as text": (
-        job(communicators={"a": {"kind": "dp", "ranks": [0, "1"]}}),
-        "communicators['a'].ranks[1] must be an integer; got '1'",
-    ),
 }
 
 
@@ -639,55 +610,18 @@ def test_parts_of_a_run_that_was_killed_are_told_how_to_be_put_together(tmp_path
         read_trace(tmp_path / "trace dir")
 
 
-ROOT = Path(__file__).resolve().parents[3]
-MOST_BYTES = 1 << 30
-"""Of the process that refuses: Python, numpy and pyarrow take 200 MB."""
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    recording = ROOT / "tests" / "recordings" / "gloo-clean"
-    (tmp_path / "trace").mkdir()
-    shutil.copy(recording / "job.json", tmp_path / "trace")
-    return tmp_path / "trace"
-
-
-MEASURED = """import resource, subprocess, sys
-status = subprocess.run(sys.argv[1:]).returncode
-print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
-"""Runs a command, and says with which status it ended and how many KiB it took at most."""
-
-
-def test_a_small_parquet_of_very_many_rows_is_refused_in_one_line(trace: Path) -> None:
-    path = trace / "commops.parquet"
-    part = 1_000_000
-    schema = pa.schema(
-        [("rank", pa.int32()), ("communicator", pa.string()), ("operator", pa.string()), ("sequence", pa.int64()),
-         ("peer", pa.int64()), ("start_ns", pa.int64()), ("elapsed_ns", pa.int64()), ("size_bytes", pa.int64()),
-         ("iteration", pa.int64())]
-    )  # fmt: skip
-    texts = {"communicator": "world", "operator": "all_reduce"}
-    columns = [
-        pa.DictionaryArray.from_arrays(np.zeros(part, np.int32), [texts[field.name]]).cast(field.type)
-        if field.name in texts
-        else pa.array(np.zeros(part, np.int64)).cast(field.type)
-        for field in schema
-    ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for _ in range(20_000_000 // part):
-            writer.write_batch(batch, row_group_size=part)
-    assert (trace / "commops.parquet").stat().st_size < 5_000_000
-    # By a small process in between: ours has had other children, and is large itself when it forks.
-    command = [sys.executable, "-c", MEASURED, sys.executable, "-m", "irregulars", "analyze", str(trace), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    status, most_kib = map(int, done.stdout.split())
-    assert status == 2, done
-    (line,) = done.stderr.splitlines()
-    assert "commops.parquet: must have at most 8 rows a byte" in line
-    assert "20000000 rows" in line
-    assert most_kib * 1024 < MOST_BYTES
+def test_a_small_parquet_of_very_many_rows_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = write_directory(tmp_path / "t") / "commops.parquet"
+    part = pa.parquet.read_table(path).take(np.zeros(1_000_000, dtype=np.int64))
+    with pa.parquet.ParquetWriter(path, part.schema, compression="zstd") as writer:
+        for _ in range(20):
+            writer.write_table(part)
+    assert path.stat().st_size < 5_000_000
+    before_bytes = pa.default_memory_pool().max_memory()
+    assert_refused(
+        tmp_path / "t", "commops.parquet: must have at most 8 rows a byte, or 16777216 in all; got 20000000"
+    )
+    assert pa.default_memory_pool().max_memory() < before_bytes + (256 << 20)
 
 
 FREE_BYTES = 32 << 20

@@ -19,27 +19,15 @@ from tests.streams.judged_streams import in_order, judge
 
 RECORDING = RECORDINGS / "bench" / "ddp8-compute"  # rank 2 is GPU 0 of node-2, and slow from iteration 25 on
 NOW_NS = 1_795_332_869_000_000_000
-ROWS = [
-    {"time_ns": 30, "host": "node-2", "rank": None, "device": "gpu0", "kind": "xid", "code": 79, "detail": "off"},
-    {
-        "time_ns": 10,
-        "host": "node-2",
-        "rank": None,
-        "device": "eth0",
-        "kind": "link_down",
-        "code": None,
-        "detail": None,
-    },
-    {
-        "time_ns": 20,
-        "host": "node-2",
-        "rank": None,
-        "device": None,
-        "kind": "out_of_memory",
-        "code": 7,
-        "detail": None,
-    },
-    {"time_ns": 40, "host": "somewhere", "rank": 5, "device": "gpu9", "kind": "ecc", "code": 1, "detail": None},
+NAMES = ("time_ns", "host", "rank", "device", "kind", "code", "detail")
+ROWS: list[dict[str, object]] = [
+    dict(zip(NAMES, values, strict=True))
+    for values in (
+        (30, "node-2", None, "gpu0", "xid", 79, "off"),
+        (10, "node-2", None, "eth0", "link_down", None, None),
+        (20, "node-2", None, None, "out_of_memory", 7, None),
+        (40, "somewhere", 5, "gpu9", "ecc", 1, None),
+    )
 ]
 
 

@@ -32,7 +32,7 @@ def marks_of(trace: Trace) -> np.ndarray:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
-def test_borders_are_within_one_operator_of_the_truth(path: Path) -> None:
+def test_borders_are_within_one_operator_of_the_truth_and_the_same_on_all_ranks(path: Path) -> None:
     trace = read_trace(path)
     numbered = number_iterations(without_marks(trace))
     columns = {**job_columns(trace)[0], "iteration": marks_of(trace)}
@@ -40,14 +40,7 @@ def test_borders_are_within_one_operator_of_the_truth(path: Path) -> None:
     assert border_errors(columns, found).max() <= 1
     assert numbered.report is not None
     assert f"inferred {len(np.unique(found[found != UNKNOWN]))} " in numbered.report
-
-
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
-def test_all_ranks_give_a_collective_the_same_iteration(path: Path) -> None:
-    trace = number_iterations(without_marks(read_trace(path))).trace
-    columns, _ = job_columns(trace)
-    is_collective = columns["peer"] == UNKNOWN
-    columns = taken({**columns, "iteration": marks_of(trace)}, is_collective)
+    columns = taken({**columns, "iteration": found}, columns["peer"] == UNKNOWN)  # collectives
     share = columns["communicator"] * (1 << 32) + columns["sequence"]
     order = np.argsort(share, kind="stable")
     is_same = np.diff(share[order]) == 0

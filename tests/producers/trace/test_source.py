@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,21 +77,19 @@ def test_the_pace_starts_anew_where_it_resumes(trace: Trace) -> None:
     assert polled_rows(source) == [3]
 
 
-@pytest.mark.parametrize("position", ["", "rows=1", "announcements=1 rows=x", "announcements=9 rows=0"])
-def test_a_strange_position_is_refused(trace: Trace, position: str) -> None:
-    with pytest.raises(InputError, match="position must"):
-        TraceSource(trace, 0, position=position)
-
-
-def test_a_position_past_the_end_is_refused(trace: Trace) -> None:
-    with pytest.raises(InputError, match=r"got 'announcements=1 rows=5', and it has announcements=1 rows=4"):
-        TraceSource(trace, 0, position="announcements=1 rows=5")
-
-
-@pytest.mark.parametrize("speed", [-1.0, float("nan"), float("inf")])
-def test_a_strange_speed_is_refused(trace: Trace, speed: float) -> None:
-    with pytest.raises(InputError, match="speed must be a number of at least 0; got"):
-        TraceSource(trace, speed)
+@pytest.mark.parametrize(
+    ("speed", "position", "message"),
+    [
+        *((0, text, "position must") for text in ("", "rows=1", "announcements=1 rows=x", "announcements=9 rows=0")),
+        (0, "announcements=1 rows=5", "got 'announcements=1 rows=5', and it has announcements=1 rows=4"),
+        *((speed, None, "speed must be a number of at least 0; got") for speed in (-1.0, math.nan, math.inf)),
+    ],
+)
+def test_a_strange_speed_or_position_is_refused(
+    trace: Trace, speed: float, position: str | None, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        TraceSource(trace, speed, position=position)
 
 
 RECORDING = Path(__file__).resolve().parents[2] / "recordings" / "gloo-slow-nic"
