@@ -12,9 +12,9 @@ from typing import Final
 
 from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
 from irregulars.messages.records import THROTTLE_REASONS
-from irregulars.producers.node.device_source import HealthSample
 from irregulars.producers.node.kernel_log import Devices, KernelEvent, KernelLog
-from irregulars.producers.node.roster import Owner, Roster
+from irregulars.producers.node.roster import HealthSample, Owner, Roster
+from irregulars.producers.node.sysfs import text_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 Event = tuple[Owner, DeviceEvent]
@@ -165,32 +165,22 @@ class LinkWatch:
 
     def look(self, name: str) -> Iterator[tuple[str, int | None, str]]:
         """Yield kind, code and detail of what happened to a NIC since the last call; nothing at the first."""
-        folder, state, counters = self._files(name)
-        text = _text(folder / state)
+        device, _, port = name.partition(":")
+        folder = self._sysfs / "class" / "infiniband" / device / "ports" / (port or "1")
+        is_port = folder.exists()
+        folder = folder if is_port else self._sysfs / "class" / "net" / name
+        state, counters = ("state", _COUNTERS) if is_port else ("operstate", _OF_INTERFACE)
+        text = text_of(folder / state)
         if text:
             is_up = text.endswith(("ACTIVE", "up", "unknown"))
             if is_up != self._is_up.setdefault(name, is_up):
                 self._is_up[name] = is_up
                 yield "link_up" if is_up else "link_down", None, text
         for counter in counters:
-            value = _text(folder / counter)
+            value = text_of(folder / counter)
             if not value.isdigit():
                 continue
             before = self._counts.get(folder / counter)
             self._counts[folder / counter] = int(value)
             if before is not None and int(value) > before:
                 yield "link_errors", int(value) - before, counter.rpartition("/")[2]
-
-    def _files(self, name: str) -> tuple[Path, str, tuple[str, ...]]:
-        device, _, port = name.partition(":")
-        folder = self._sysfs / "class" / "infiniband" / device / "ports" / (port or "1")
-        if folder.exists():
-            return folder, "state", _COUNTERS
-        return self._sysfs / "class" / "net" / name, "operstate", _OF_INTERFACE
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""

@@ -22,8 +22,7 @@ import numpy as np
 
 from irregulars.messages.records import PATHS
 from irregulars.producers.node.counters import UNREADABLE, CounterTrack
-from irregulars.producers.node.device_source import HealthSample, Samples
-from irregulars.producers.node.roster import Roster
+from irregulars.producers.node.roster import HealthSample, Roster, Samples
 
 with warnings.catch_warnings():
     # The package `pynvml` warns that its code is in `nvidia-ml-py` today. It installs that, and that is what we use.
@@ -396,33 +395,26 @@ class _OpenGpus:
         self.indices: dict[int, int] = {}  # by address of NVML's device
 
     def read(self, index: int) -> GpuReading | None:
-        if index not in self._gpus and time.monotonic() >= self._retry_s.get(index, 0.0):
-            self._open(index)
-        gpu = self._gpus.get(index)
+        if index not in self._gpus and time.monotonic() < self._retry_s.get(index, 0.0):
+            return None
         try:
-            return None if gpu is None else gpu.read()
-        except GpuGone as error:
-            self._gpus.pop(index).close()
-            self._retry_later(index, error)
+            if index not in self._gpus:
+                self._open(index)
+            return self._gpus[index].read()
+        except (pynvml.NVMLError, GpuGone) as error:
+            if index in self._gpus:
+                self._gpus.pop(index).close()
+            if index not in self._retry_s:
+                _LOG.error("event=gpu_gone device=gpu%d reason=%r", index, str(error))
+            self._retry_s[index] = time.monotonic() + _RETRY_S
             return None
 
     def _open(self, index: int) -> None:
-        try:
-            gpu = Gpu(index)
-        except (pynvml.NVMLError, GpuGone) as error:
-            self._retry_later(index, error)
-            return
-        if index in self._retry_s:
+        gpu = self._gpus[index] = Gpu(index)
+        if self._retry_s.pop(index, None) is not None:
             _LOG.info("event=gpu_back device=%s uuid=%s", gpu.name, gpu.uuid)
-            del self._retry_s[index]
-        self._gpus[index] = gpu
         self.indices[_address(gpu.handle)] = index
         self.xids.watch(gpu)
-
-    def _retry_later(self, index: int, error: Exception) -> None:
-        if index not in self._retry_s:
-            _LOG.error("event=gpu_gone device=gpu%d reason=%r", index, str(error))
-        self._retry_s[index] = time.monotonic() + _RETRY_S
 
     def close(self) -> None:
         self.xids.close()

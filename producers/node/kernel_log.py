@@ -132,9 +132,7 @@ class KernelLog:
                 value = os.read(self._file, _READ_BYTES)
             except BlockingIOError:
                 return
-            except (
-                BrokenPipeError
-            ):  # records were overwritten before we read them: the next read is of those that are
+            except BrokenPipeError:  # records were overwritten before we read them: the next read is of those left
                 continue
             except OSError as error:
                 _LOG.warning("event=kernel_log_lost path=%s reason=%r", self._path, error.strerror)

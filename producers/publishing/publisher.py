@@ -90,21 +90,18 @@ class Publisher:
 
     def _prepare(self) -> None:
         """Make the producer at the start, which shows that the settings are usable."""
-        self._made = self._make(self._config())
+        _ = self._producer
 
     @property
     def _producer(self) -> LastingProducer:
         if self._made is None:
-            self._made = self._make(self._config())
+            try:
+                self._made = LastingProducer(self._config())
+            except (KafkaException, TypeError) as error:
+                text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+                rule = "settings of librdkafka must be ones that it takes"
+                raise InputError(f"{rule}; got an error: {text}") from None
         return self._made
-
-    @staticmethod
-    def _make(config: dict[str, Any]) -> LastingProducer:
-        try:
-            return LastingProducer(config)
-        except (KafkaException, TypeError) as error:
-            text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            raise InputError(f"settings of librdkafka must be ones that it takes; got an error: {text}") from None
 
     def connect(self, topics: Iterable[str]) -> None:
         """Wait for the broker, and check that `topics` exist and have equal numbers of partitions.

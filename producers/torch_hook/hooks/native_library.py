@@ -23,7 +23,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.printing import printable
-from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW, Ring
+from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW
 
 SOURCE: Final = Path(__file__).with_name("hook.cpp")
 DIRECTORY: Final = "TORCH_COMMS_NATIVE"  # environment variable: a directory of built libraries, or ``off``
@@ -108,7 +108,7 @@ class NativeHook:
         self._dropped = ctypes.c_uint64()
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> NativeHook:
         """The hook itself: its library holds the ring."""
         return self
 
