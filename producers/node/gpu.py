@@ -253,6 +253,12 @@ class Gpu:
         def clock(name: str, kind: int) -> Reader:
             return reader(name, lambda: pynvml.nvmlDeviceGetClockInfo(handle, kind))
 
+        def throttle_reasons() -> int:
+            try:
+                return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+            except pynvml.NVMLError_FunctionNotFound:  # drivers before 535 have the same under its old name
+                return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
         def temperature() -> int:
             return int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
 
@@ -260,7 +266,7 @@ class Gpu:
             "sm_clock_mhz": clock("sm_clock_mhz", pynvml.NVML_CLOCK_SM),
             "memory_clock_mhz": clock("memory_clock_mhz", pynvml.NVML_CLOCK_MEM),
             "temperature_c": reader("temperature_c", temperature),
-            "throttle_reasons": reader("throttle_reasons", lambda: _throttle_reasons(handle)),
+            "throttle_reasons": reader("throttle_reasons", throttle_reasons),
             "ecc_corrected": errors("ecc_corrected", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             "ecc_uncorrected": errors("ecc_uncorrected", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
             "power_w": _Power(self.name, handle),
@@ -299,13 +305,6 @@ class _Power:
         if before is None or energy < before[0] or now_s <= before[1]:
             return None
         return (energy - before[0]) / 1000.0 / (now_s - before[1])
-
-
-def _throttle_reasons(handle: Any) -> int:
-    try:
-        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    except pynvml.NVMLError_FunctionNotFound:  # drivers before 535 have the same under its old name
-        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
 _RETRY_S: Final = 30.0
@@ -437,7 +436,6 @@ class _Xids:
             _LOG.warning("event=gpu_counter_missing device=%s counter=xid reason=%r", gpu.name, str(error))
 
     def take(self, indices: dict[int, int]) -> Iterator[GpuReading]:
-        """Yield the errors since the last call, each as a reading."""
         while self._set is not None:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)

@@ -96,27 +96,22 @@ def others_in_the_way_ns(nic: Ints, begin_ns: Floats, length_ns: Floats, alone_n
     end = begin + length_ns
     span = float(end.max()) + 1.0  # each NIC has a stretch of one long time axis for itself
     rate = alone_ns / np.maximum(length_ns, 1.0)
-    ramps = [_ramps(nic, at, rate, span) for at in (begin, end)]
+    # W is a sum of ramps, which begin to climb where a transfer begins and to fall where it ends. In order of NIC and
+    # time: their places, and sums over those before of slope and of slope times start.
+    ramps = []
+    for start in (begin, end):
+        order = np.argsort(nic * span + start)
+        sums = (np.r_[0.0, np.cumsum(rate[order])], np.r_[0.0, np.cumsum(rate[order] * start[order])])
+        ramps.append(((nic * span + start)[order], *sums))
 
     def done_ns(at: Floats) -> Floats:
-        started, ended = (_climbed(*ramp, nic, at, span) for ramp in ramps)
-        return started - ended
+        heights = []
+        for place, slopes, starts in ramps:
+            past, first = np.searchsorted(place, nic * span + at, side="right"), np.searchsorted(place, nic * span)
+            heights.append(at * (slopes[past] - slopes[first]) - (starts[past] - starts[first]))
+        return np.asarray(heights[0] - heights[1])
 
     return np.maximum(done_ns(end) - done_ns(begin) - rate * length_ns, 0.0)
-
-
-def _ramps(nic: Ints, at: Floats, rate: Floats, span: float) -> tuple[Floats, Floats, Floats]:
-    """Ramps in order of NIC and time: their places, and sums over those before of slope and of slope times start."""
-    place = nic * span + at
-    order = np.argsort(place)
-    slope, start = rate[order], at[order]
-    return place[order], np.r_[0.0, np.cumsum(slope)], np.r_[0.0, np.cumsum(slope * start)]
-
-
-def _climbed(place: Floats, slopes: Floats, starts: Floats, nic: Ints, at: Floats, span: float) -> Floats:
-    """Sum over the ramps of each NIC of how high they are at a time."""
-    past, first = np.searchsorted(place, nic * span + at, side="right"), np.searchsorted(place, nic * span)
-    return np.asarray(at * (slopes[past] - slopes[first]) - (starts[past] - starts[first]))
 
 
 LAUNCH_NS: Final = 20 * NS_PER_US  # time between two operators of a rank with no work between them

@@ -70,7 +70,7 @@ class Network:
             for number, communicator in enumerate(topology.groups.communicators)
             if communicator.kind != "pp"  # pipeline groups hold pairs only
         ]
-        hops += _pair_hops(topology) + _round_hops(topology)
+        hops += _pair_hops(topology)
         count = nowhere_path(topology) + 1
         path, source, destination, load = (np.concatenate(column) for column in zip(*hops, strict=True))
         order = np.argsort(path, kind="stable")
@@ -168,22 +168,20 @@ def _ring_hops(path: int, ranks: Sequence[int], host: Ints) -> _Hops:
 
 
 def _pair_hops(topology: Topology) -> list[_Hops]:
-    """One hop for each ordered pair of neighbours in the pipeline that live on different hosts."""
-    stages = topology.settings.pp if topology.settings.model_chunks > 1 else topology.settings.pp - 1
-    lower = topology.grid[:stages].ravel()
-    upper = np.roll(topology.grid, -1, axis=0)[:stages].ravel()
-    is_far = topology.host[lower] != topology.host[upper]
-    lower, upper = lower[is_far], upper[is_far]
+    """One hop for each ordered pair of ranks on different hosts that send to each other.
+
+    These are neighbours in the pipeline, and in context parallel groups in which keys and values go round.
+    """
+    settings, grid = topology.settings, topology.grid
+    stages = settings.pp if settings.model_chunks > 1 else settings.pp - 1
+    lower, upper = grid[:stages].ravel(), np.roll(grid, -1, axis=0)[:stages].ravel()
     down = len(topology.groups.communicators)
-    up = down + topology.world_size
-    return [_hops(down + lower, lower, upper, 1.0), _hops(up + lower, upper, lower, 1.0)]
-
-
-def _round_hops(topology: Topology) -> list[_Hops]:
-    """One hop from each rank to the next in its context parallel group, where keys and values go round."""
-    if topology.settings.cp_exchange != "ring" or topology.settings.cp == 1:
-        return []
-    source = topology.grid.ravel()
-    target = np.roll(topology.grid, -1, axis=AXES.index("cp")).ravel()
-    is_far = topology.host[source] != topology.host[target]
-    return [_hops(ring_path(topology) + source[is_far], source[is_far], target[is_far], 1.0)]
+    pairs = [(down + lower, lower, upper), (down + topology.world_size + lower, upper, lower)]
+    if settings.cp_exchange == "ring" and settings.cp > 1:
+        source, target = grid.ravel(), np.roll(grid, -1, axis=AXES.index("cp")).ravel()
+        pairs.append((ring_path(topology) + source, source, target))
+    hops = []
+    for path, source, target in pairs:
+        is_far = topology.host[source] != topology.host[target]
+        hops.append(_hops(path[is_far], source[is_far], target[is_far], 1.0))
+    return hops

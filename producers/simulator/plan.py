@@ -111,7 +111,6 @@ def _stage_rows(
 
 
 def _peers(topology: Topology, stage: int, call: Call, peer: int) -> Ints:
-    """Rank at the other end, for each rank of a stage."""
     if call.group == P2P:
         return topology.grid[peer].ravel()
     if call.ring:
@@ -283,7 +282,6 @@ class _Layout:
             self.waves.append(self._wave(wave, seats, links, is_merging))
 
     def flows(self) -> Flows:
-        """All flows of the transfers so far."""
         transfer, path, wire_bytes, is_scaled = zip(*self._flows[0], *self._flows[1], strict=True)
         counts = list(map(len, path))
         return Flows(

@@ -56,7 +56,6 @@ class _Vote:
         self._is_agreed: bool | None = None if self._obstacle_found is None else False
 
     def __call__(self, batch: Any) -> None:
-        """Take part in the vote, if it is due."""
         self._calls += 1
         if not self._calls % self._every:
             self._agree()
@@ -90,7 +89,6 @@ class _Vote:
         return bool(int(votes))
 
     def _device(self) -> Any:
-        """Return the device whose tensors the group sends."""
         from torch import distributed
 
         is_nccl = "nccl" in str(distributed.get_backend(self._group))

@@ -241,7 +241,7 @@ class Session:
 
     def _run(self) -> None:
         try:
-            self._exporter.run(self._source, self._wait)
+            self._exporter.run(self._source, self._ending.wait)
         except BaseException as error:  # whichever it is, training goes on
             self.troubles.add(error, "exit")
             self._hook.enable(False)
@@ -254,9 +254,6 @@ class Session:
                     time.sleep(_COUNT_PAUSE_S)
             # Of a rank that was never announced, its group being gone by now, the source takes nothing.
             self._rest_rows = self._hook.ring.take().size
-
-    def _wait(self, seconds: float) -> bool:
-        return self._ending.wait(seconds) if seconds else self._ending.is_set()
 
 
 def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook:
