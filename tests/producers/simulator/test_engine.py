@@ -230,21 +230,10 @@ def test_a_slow_switch_slows_groups_under_it_and_no_tensor_parallel_group(tidy: 
 )
 def test_a_factor_on_work_lengthens_the_gaps_of_its_ranks_alone(tidy: Tidy, text: str, ranks: list[int]) -> None:
     base = tidy(iterations=2, data_loading_ms=0.0)
-    gaps_ns = [_gaps_ns(record(job), 1, base.world_size) for job in (base, faulty(base, text))]
+    gaps_ns = [record(job).gaps_ns(1) for job in (base, faulty(base, text))]
     assert np.flatnonzero(gaps_ns[1] > 1.2 * gaps_ns[0]).tolist() == ranks
     others = np.setdiff1d(np.arange(base.world_size), ranks)
     assert gaps_ns[1][others] == pytest.approx(gaps_ns[0][others], rel=1e-6)
-
-
-def _gaps_ns(job: Recorded, iteration: int, world_size: int) -> np.ndarray:
-    columns = job.commops
-    result = np.zeros(world_size)
-    for rank in range(world_size):
-        own = (columns["rank"] == rank) & (columns["iteration"] == iteration)
-        start = columns["start_ns"][own]
-        end = start + columns["elapsed_ns"][own].astype(np.int64)
-        result[rank] = np.maximum(start[1:] - end[:-1], 0).sum()
-    return result
 
 
 def test_uneven_data_makes_another_replica_the_last_one_from_iteration_to_iteration(tidy: Tidy) -> None:
