@@ -21,6 +21,7 @@ from irregulars.producers.publishing.sources import Record, take_records
 _LOG: Final = logging.getLogger("irregulars.agent")
 # Age at which samples are complete, ns: one that comes later is left out, and nothing waits for it.
 _LAG_NS: Final = 500_000_000
+_BATCH_S: Final = 1.0  # seconds for which samples are gathered for one batch
 T = TypeVar("T")
 
 
@@ -37,17 +38,15 @@ class Feed(Protocol):
 class DeviceSource:
     """Gathers samples of feeds into batches of ``bandwidth`` and ``gpu_health``.
 
-    `health`: returns states of GPUs; None: they are not sampled. `batch_s`, `health_s`: seconds for which samples,
-    and states, are gathered for one batch. `owners`: ranks whose devices are sampled: their watermark of
-    ``bandwidth`` moves on also where a device gives no samples, since an iteration waits for it. `events`: what
-    devices report; None: that is not asked.
+    `health`: returns states of GPUs; None: they are not sampled. `health_s`: seconds for which states are gathered
+    for one batch. `owners`: ranks whose devices are sampled: their watermark of ``bandwidth`` moves on also where a
+    device gives no samples, since an iteration waits for it. `events`: reports of devices; None: they are not asked.
     """
 
     def __init__(
         self,
         feeds: Sequence[Feed],
         health: Callable[[], list[HealthSample]] | None = None,
-        batch_s: float = 1.0,
         health_s: float = 5.0,
         owners: Callable[[], Iterable[Owner]] = tuple,
         clock_s: Callable[[], float] = time.monotonic,
@@ -56,8 +55,7 @@ class DeviceSource:
     ) -> None:
         self._events = events
         self._feeds, self._health = feeds, health or (lambda: [])
-        self._batch_s, self._clock_s = batch_s, clock_s
-        self._next_s = clock_s() + batch_s
+        self._clock_s, self._next_s = clock_s, clock_s() + _BATCH_S
         self._health_s, self._next_health_s = health_s, clock_s() + health_s
         self._rows: Counter[tuple[str, Owner]] = Counter()
         self._owners, self._now_ns = owners, now_ns
@@ -70,7 +68,7 @@ class DeviceSource:
         now_s = self._clock_s()
         is_health_due = now_s >= self._next_health_s
         if now_s >= self._next_s or is_health_due:  # `Feed.take` brings the states too: none must be left behind
-            self._next_s = now_s + self._batch_s
+            self._next_s = now_s + _BATCH_S
             self._gather()
         if is_health_due:
             self._next_health_s = now_s + self._health_s

@@ -75,13 +75,12 @@ class Session:
         troubles: Troubles,
         hook: str,
         iterations: str = "steps",
-        capacity: int = CAPACITY,
         pauses: Collection[str] = SOURCES,
     ) -> None:
         self.troubles = troubles
         self._pauses = Pauses(pauses, partial(troubles.add, what="pauses"))
         self._exporter = exporter
-        self._hook = choose_hook(hook, troubles, capacity)
+        self._hook = choose_hook(hook, troubles)
         self.groups = Groups()
         self._device_clock: DeviceClock | None = None  # once a group communicates on a device
         self.iterations = Iterations(
@@ -256,7 +255,7 @@ class Session:
             self._rest_rows = self._hook.ring.take().size
 
 
-def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook:
+def choose_hook(name: str, troubles: Troubles) -> Hook:
     """Return the native hook where its library was built, else the one in Python, and log that once.
 
     Raises RuntimeError if the native one is asked for by name and is not there.
@@ -265,7 +264,7 @@ def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook
     path = find_library() if name in ("auto", "native") else None
     if path is not None:
         try:
-            return NativeHook(path, capacity)
+            return NativeHook(path)
         except OSError as error:
             troubles.add(error, "native_library")
     if name == "native":
@@ -274,8 +273,8 @@ def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook
         reason = "native hook not built for this torch"
         _LOG.info("event=torch_comms_hook hook=python reason=%r build=%r", reason, build)
     if name == "dispatcher" or not has_collective_hooks():
-        return DispatcherHook(troubles.add, capacity)
-    return PythonHook(troubles.add, capacity)
+        return DispatcherHook(troubles.add)
+    return PythonHook(troubles.add)
 
 
 def _world() -> tuple[int, int] | None:
