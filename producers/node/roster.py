@@ -93,22 +93,29 @@ class Roster:
         group = group_of(host, announcement.rank)
         own = (announcement.job, announcement.attempt, announcement.rank)
         owner = Owner(*own, group, announcement.start, announcement.since_ns)
-        self._use(owner, announcement.gpu, nic)
-        sources = list(announcement.sources)
-        if self._takes_gpu(announcement.gpu, owner):
-            sources += _SAMPLED
-        if nic is not None and self._is_sampling_nics and self._takes_nic(nic, owner):
-            sources += _SAMPLED[:1]
-        own_sources = tuple(dict.fromkeys(sources))
-        return self.fabric.place(replace(announcement, host=host, nic=nic, group=group, sources=own_sources))
+        is_gpu_sampled, is_nic_sampled = self.assign(owner, announcement.gpu, nic)
+        sampled = _SAMPLED if is_gpu_sampled else _SAMPLED[:is_nic_sampled]
+        sources = tuple(dict.fromkeys((*announcement.sources, *sampled)))
+        return self.fabric.place(replace(announcement, host=host, nic=nic, group=group, sources=sources))
 
-    def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
-        """Add a rank that is not announced through this agent."""
+    def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> tuple[bool, bool]:
+        """Add a rank, also one that is not announced through this agent.
+
+        Returns whether its GPU, and its NIC, are sampled as its own.
+        """
+        is_gpu_sampled = gpu is not None and gpu in self._sampled_gpus
+        if gpu is not None:
+            self.users[f"gpu{gpu}"] = owner
+            if is_gpu_sampled:
+                self.gpus[gpu] = owner  # the newest: an earlier job may have been killed
         nic = nic or self._nearest_nics.get(-1 if gpu is None else gpu)
-        self._use(owner, gpu, nic)
-        self._takes_gpu(gpu, owner)
-        if nic is not None and self._is_sampling_nics:
-            self._takes_nic(nic, owner)
+        if nic is None:
+            return is_gpu_sampled, False
+        for owners in (self.users, self.nics)[: 1 + self._is_sampling_nics]:
+            holder = owners.get(nic)
+            if holder is None or holder.rank == owner.rank or not holder.is_beside(owner):
+                owners[nic] = owner
+        return is_gpu_sampled, self._is_sampling_nics and self.nics[nic] == owner
 
     def release(self, last: Heartbeat) -> None:
         """Remove a rank that has ended, by its last heartbeat: samples of its devices are dropped."""
@@ -121,23 +128,3 @@ class Roster:
     def owners(self) -> tuple[Owner, ...]:
         """Ranks whose devices are sampled."""
         return tuple(dict.fromkeys([*self.nics.values(), *self.gpus.values()]))
-
-    def _use(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
-        if gpu is not None:
-            self.users[f"gpu{gpu}"] = owner
-        holder = None if nic is None else self.users.get(nic)
-        if nic is not None and (holder is None or holder.rank == owner.rank or not holder.is_beside(owner)):
-            self.users[nic] = owner
-
-    def _takes_gpu(self, index: int | None, owner: Owner) -> bool:
-        if index is None or index not in self._sampled_gpus:
-            return False
-        self.gpus[index] = owner  # the newest: an earlier job may have been killed
-        return True
-
-    def _takes_nic(self, nic: str, owner: Owner) -> bool:
-        holder = self.nics.get(nic)
-        if holder is not None and holder.rank != owner.rank and holder.is_beside(owner):
-            return False
-        self.nics[nic] = owner
-        return True

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as KafkaMessage
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
 from irregulars.kafka.broker import is_refusal, service_error
 from irregulars.kafka.lasting_producer import BY_KEY, LastingProducer
 from irregulars.kafka.login_password import is_login_refusal, password_of
 from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings, partition_of
+from irregulars.producers.publishing.spool import Message
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TICK_S: Final = 0.1
@@ -149,22 +151,23 @@ class Publisher:
         whose partition it goes to, where that is not its own. Raises ServiceError if an earlier message could not be
         delivered, or this one never can be.
         """
-        name = self._settings.topics.name(topic)
+        self._queue(Message(topic, key, value, rows, attempt, partition_key or b""))
+
+    def _queue(self, message: Message) -> None:
         while True:
             try:
-                self._producer.produce(
-                    name, value=value, key=key, partition=self._partition(name, partition_key),
-                    on_delivery=partial(self._on_delivery, topic, rows),
-                )  # fmt: skip
+                self._produce(message, partial(self._on_delivery, message.topic, message.rows))
                 return
             except BufferError:
                 self.serve(_TICK_S)
             except KafkaException as error:
                 raise self._service_error(error.args[0]) from None
 
-    def _partition(self, name: str, key: bytes | None) -> int:
-        """Return the partition of a key in a topic; none where the message's own key chooses it."""
-        return BY_KEY if key is None else partition_of(key, self._partitions[name])
+    def _produce(self, message: Message, on_delivery: Callable[[KafkaError | None, KafkaMessage], None]) -> None:
+        name, where = self._settings.topics.name(message.topic), message.partition_key
+        partition = partition_of(where, self._partitions[name]) if where else BY_KEY
+        produce = partial(self._producer.produce, name, value=message.value, key=message.key)
+        produce(partition=partition, on_delivery=on_delivery)
 
     @property
     def is_behind(self) -> bool:
@@ -227,7 +230,7 @@ class Publisher:
         # librdkafka's own log would print several lines a second while a broker is away; `_on_trouble` logs it once.
         return {"log_level": 0, **settings.kafka, **ours}
 
-    def _on_delivery(self, topic: str, rows: int, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, topic: str, rows: int, error: KafkaError | None, message: KafkaMessage) -> None:
         if error is None:
             self.delivered.messages += 1
             self.delivered.rows[topic] += rows

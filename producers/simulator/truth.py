@@ -184,11 +184,6 @@ def measure(settings: SimulatorSettings) -> Truth:
     return Truth(settings, label_of(settings, topology, healthy_s[: len(measured_s)], measured_s), hung_ns)
 
 
-def label(settings: SimulatorSettings) -> dict[str, Any]:
-    """Return the label that `measure` finds."""
-    return measure(settings).label
-
-
 def label_of(
     settings: SimulatorSettings, topology: Topology, healthy_s: Floats, measured_s: Floats
 ) -> dict[str, Any]:
