@@ -97,7 +97,7 @@ class DeviceSource:
             self._events.close()
 
     def _add_events(self, events: Iterable[tuple[Owner, DeviceEvent]]) -> None:
-        """Add events, which no watermark holds back: a log may tell late what it tells."""
+        """Add events, which no watermark holds back: a log may tell of them late."""
         for owner, found in _by_owner(events).items():
             key = ("events", owner)
             header = replace(owner.header("events", self._rows[key], 0, ()), watermark_ns=None)

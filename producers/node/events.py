@@ -63,7 +63,7 @@ class NodeEvents:
         self._xids: dict[tuple[str, int | None], int] = {}  # when it was told last: NVML and the kernel both tell it
 
     def take(self) -> list[Event]:
-        """Return what the kernel's log and the NICs tell since the last call. Never blocks."""
+        """Return the events of the kernel's log, of NICs and of ended processes since the last call. Never blocks."""
         lines = self._kernel_log.take() if self._kernel_log is not None else []
         found = [event for time_ns, line in lines for event in self._of_line(time_ns, line)]
         for name, owner in self._roster.users.items():
@@ -96,7 +96,7 @@ class NodeEvents:
             self._kernel_log.close()
 
     def _of_line(self, time_ns: int, line: KernelEvent) -> Iterator[Event]:
-        """Yield an event of the rank that uses the device; what is about the host goes to one rank of each job."""
+        """Yield an event of the rank that uses the device; one of the host itself goes to one rank of each job."""
         device = self._devices.name_of(line.device) if line.device else ""
         if device is None:
             _LOG.info("event=kernel_event_of_another_device kind=%s device=%s", line.kind, line.device)

@@ -1,4 +1,4 @@
-"""The publishing agent: polls a source, publishes what comes, and sends heartbeats.
+"""The publishing agent: polls a source, publishes its records, and sends heartbeats.
 
 It keeps no data of its own: messages that the broker does not take yet wait in a bounded queue, and the source waits
 with it.

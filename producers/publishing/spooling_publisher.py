@@ -1,9 +1,9 @@
 """A publisher that survives an absent broker: messages wait in memory, then on disk, in order.
 
 All messages have one order, and move through three places: waiting -> spool (only while Kafka is away) -> in flight.
-What is in flight lies in librdkafka's queue, whose messages never time out: it is idempotent and retries in order, so
+Messages in flight lie in librdkafka's queue and never time out there: it is idempotent and retries in order, so
 that a broker which comes back finds each message once, in its partition's order. Only a restart of the agent sends
-again what was in flight: at least once, and the rows are the same.
+the messages again that were in flight: at least once, and the rows are the same.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class _Place:
 
 
 def declined(model: Any, every: int, group: Any) -> Callable[[Any], None]:
-    """Return what a rank calls that can't audit: it says so once to the others, who would wait for it else."""
+    """Return the callable of a rank that can't audit: it says so once to the others, who would wait for it else."""
     try:
         return _Vote(model, every, group, can_audit=False)
     except Exception:  # without torch, or with a model that we don't know, nobody waits

@@ -164,7 +164,7 @@ class Iterations:
 
     @property
     def running(self) -> int | None:
-        """Number of the iteration that runs; None: none runs, or what is computed is another rank's."""
+        """Number of the iteration that runs; None: none runs, or another rank's is computed."""
         return None if self._current is None or self._is_auditing else self._current.iteration
 
     @property

@@ -1,4 +1,4 @@
-"""What each step of training computes, as this rank sees it: norms of gradient and update, and checksums."""
+"""The numbers of each training step, as this rank sees them: norms of gradient and update, and checksums."""
 
 from __future__ import annotations
 

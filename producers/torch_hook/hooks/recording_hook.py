@@ -1,4 +1,4 @@
-"""What the hooks in Python share: the ring, the switches, and how they learn that an operator has ended."""
+"""The base of the hooks in Python: the ring, the switches, and how they learn that an operator has ended."""
 
 from __future__ import annotations
 
