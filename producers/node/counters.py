@@ -21,8 +21,8 @@ def increments(counts: np.ndarray, before: np.ndarray, limits: np.ndarray) -> np
     `counts`, `before`: uint64, of equal shape: the counts, and those of the samples before. `UNREADABLE` where there
     is none. `limits`: float64, broadcast to that shape: a counter can't have grown by more in the time between.
     Returns float64; NaN where it is not known. A counter that fell has wrapped, at 32 or 64 bits, if the way over the
-    top is one that it can have gone; else it was reset, and what it counted meanwhile is not known. A 32-bit counter
-    that stands at its top is saturated (counters of InfiniBand do not wrap), and says nothing.
+    top is one that it can have gone; else it was reset, and its growth is not known. A 32-bit counter that stands at
+    its top is saturated (counters of InfiniBand do not wrap), and says nothing.
     """
     moved = (counts - before).astype(np.float64)  # modulo 2**64
     has_fallen = counts < before

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -14,34 +14,15 @@ import numpy as np
 from irregulars.messages.announcements import Heartbeat, SourceProgress
 from irregulars.messages.device_events import DeviceEvent, batch_of
 from irregulars.messages.records import GPU_HEALTH, UNKNOWN, Batch
-from irregulars.producers.node.roster import Owner
+from irregulars.producers.node.events import NodeEvents
+from irregulars.producers.node.roster import HealthSample, Owner, Samples
 from irregulars.producers.publishing.sources import Record, take_records
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 # Age at which samples are complete, ns: one that comes later is left out, and nothing waits for it.
 _LAG_NS: Final = 500_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Mean rates of one device, each over the interval since the sample before."""
-
-    owner: Owner  # the rank that the samples are of
-    # device, path: Name of the device; index into `messages.records.PATHS`
-    device: str
-    path: int
-    times_ns: np.ndarray  # int64, shape (n,), growing: ends of the intervals
-    rates: np.ndarray  # float64, shape (n, 2): bytes/s sent and received; NaN: not known
-
-
-@dataclass(frozen=True, slots=True)
-class HealthSample:
-    """State of one GPU at `time_ns`; ``values`` are columns of ``gpu_health`` by name, those not known are absent."""
-
-    owner: Owner
-    device: str
-    time_ns: int
-    values: dict[str, float]
+_BATCH_S: Final = 1.0  # seconds for which samples are gathered for one batch
+T = TypeVar("T")
 
 
 class Feed(Protocol):
@@ -54,43 +35,27 @@ class Feed(Protocol):
         """Stop sampling; called once at least, and a second time does nothing."""
 
 
-class EventFeed(Protocol):
-    """Gives what devices report to a `DeviceSource`; see `producers.node.events.NodeEvents`."""
-
-    def take(self) -> list[tuple[Owner, DeviceEvent]]:
-        """Return the events since the last call. Never blocks."""
-
-    def of_health(self, samples: Iterable[HealthSample]) -> Iterable[tuple[Owner, DeviceEvent]]:
-        """Return the events in new states of GPUs."""
-
-    def close(self) -> None:
-        """Let go of everything."""
-
-
 class DeviceSource:
     """Gathers samples of feeds into batches of ``bandwidth`` and ``gpu_health``.
 
-    `health`: returns states of GPUs; None: they are not sampled. `batch_s`, `health_s`: seconds for which samples,
-    and states, are gathered for one batch. `owners`: ranks whose devices are sampled: their watermark of
-    ``bandwidth`` moves on also where a device gives no samples, since an iteration waits for it. `events`: what
-    devices report; None: that is not asked.
+    `health`: returns states of GPUs; None: they are not sampled. `health_s`: seconds for which states are gathered
+    for one batch. `owners`: ranks whose devices are sampled: their watermark of ``bandwidth`` moves on also where a
+    device gives no samples, since an iteration waits for it. `events`: reports of devices; None: they are not asked.
     """
 
     def __init__(
         self,
         feeds: Sequence[Feed],
         health: Callable[[], list[HealthSample]] | None = None,
-        batch_s: float = 1.0,
         health_s: float = 5.0,
         owners: Callable[[], Iterable[Owner]] = tuple,
         clock_s: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
-        events: EventFeed | None = None,
+        events: NodeEvents | None = None,
     ) -> None:
         self._events = events
         self._feeds, self._health = feeds, health or (lambda: [])
-        self._batch_s, self._clock_s = batch_s, clock_s
-        self._next_s = clock_s() + batch_s
+        self._clock_s, self._next_s = clock_s, clock_s() + _BATCH_S
         self._health_s, self._next_health_s = health_s, clock_s() + health_s
         self._rows: Counter[tuple[str, Owner]] = Counter()
         self._owners, self._now_ns = owners, now_ns
@@ -103,13 +68,13 @@ class DeviceSource:
         now_s = self._clock_s()
         is_health_due = now_s >= self._next_health_s
         if now_s >= self._next_s or is_health_due:  # `Feed.take` brings the states too: none must be left behind
-            self._next_s = now_s + self._batch_s
+            self._next_s = now_s + _BATCH_S
             self._gather()
         if is_health_due:
             self._next_health_s = now_s + self._health_s
             until_ns = self._now_ns() - _LAG_NS
             states = self._health()
-            for owner, samples in _by_owner(states).items():
+            for owner, samples in _by_owner((one.owner, one) for one in states).items():
                 self._add("gpu_health", owner, until_ns, *_health(samples))
             if self._events is not None:
                 self._add_events(self._events.of_health(states))
@@ -132,11 +97,8 @@ class DeviceSource:
             self._events.close()
 
     def _add_events(self, events: Iterable[tuple[Owner, DeviceEvent]]) -> None:
-        """Add events, which no watermark holds back: a log may tell late what it tells."""
-        own: dict[Owner, list[DeviceEvent]] = {}
-        for owner, event in events:
-            own.setdefault(owner, []).append(event)
-        for owner, found in own.items():
+        """Add events, which no watermark holds back: a log may tell of them late."""
+        for owner, found in _by_owner(events).items():
             key = ("events", owner)
             header = replace(owner.header("events", self._rows[key], 0, ()), watermark_ns=None)
             self._ready.append(batch_of(found, header))
@@ -145,7 +107,7 @@ class DeviceSource:
     def _gather(self) -> None:
         if self._events is not None:
             self._add_events(self._events.take())
-        sampled = _by_owner(s for feed in self._feeds for s in feed.take())
+        sampled = _by_owner((one.owner, one) for feed in self._feeds for one in feed.take())
         until_ns = self._now_ns() - _LAG_NS
         back_ns = max(self._watermarks_ns.values(), default=until_ns) - until_ns
         if back_ns > _LAG_NS and not self._is_clock_back:
@@ -180,13 +142,10 @@ class DeviceSource:
         return self._watermarks_ns[key]
 
 
-_Sample = TypeVar("_Sample", Samples, HealthSample)
-
-
-def _by_owner(samples: Iterable[_Sample]) -> dict[Owner, list[_Sample]]:
-    grouped: dict[Owner, list[_Sample]] = {}
-    for one in samples:
-        grouped.setdefault(one.owner, []).append(one)
+def _by_owner(pairs: Iterable[tuple[Owner, T]]) -> dict[Owner, list[T]]:
+    grouped: dict[Owner, list[T]] = {}
+    for owner, one in pairs:
+        grouped.setdefault(owner, []).append(one)
     return grouped
 
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from irregulars.messages.device_events import MOST_TEXT, DeviceEvent
 from irregulars.messages.records import THROTTLE_REASONS
-from irregulars.producers.node.device_source import HealthSample
 from irregulars.producers.node.kernel_log import Devices, KernelEvent, KernelLog
-from irregulars.producers.node.roster import Owner, Roster
+from irregulars.producers.node.roster import HealthSample, Owner, Roster
+from irregulars.producers.node.sysfs import text_of
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 Event = tuple[Owner, DeviceEvent]
@@ -63,7 +63,7 @@ class NodeEvents:
         self._xids: dict[tuple[str, int | None], int] = {}  # when it was told last: NVML and the kernel both tell it
 
     def take(self) -> list[Event]:
-        """Return what the kernel's log and the NICs tell since the last call. Never blocks."""
+        """Return the events of the kernel's log, of NICs and of ended processes since the last call. Never blocks."""
         lines = self._kernel_log.take() if self._kernel_log is not None else []
         found = [event for time_ns, line in lines for event in self._of_line(time_ns, line)]
         for name, owner in self._roster.users.items():
@@ -96,7 +96,7 @@ class NodeEvents:
             self._kernel_log.close()
 
     def _of_line(self, time_ns: int, line: KernelEvent) -> Iterator[Event]:
-        """Yield an event of the rank that uses the device; what is about the host goes to one rank of each job."""
+        """Yield an event of the rank that uses the device; one of the host itself goes to one rank of each job."""
         device = self._devices.name_of(line.device) if line.device else ""
         if device is None:
             _LOG.info("event=kernel_event_of_another_device kind=%s device=%s", line.kind, line.device)
@@ -165,32 +165,22 @@ class LinkWatch:
 
     def look(self, name: str) -> Iterator[tuple[str, int | None, str]]:
         """Yield kind, code and detail of what happened to a NIC since the last call; nothing at the first."""
-        folder, state, counters = self._files(name)
-        text = _text(folder / state)
+        device, _, port = name.partition(":")
+        folder = self._sysfs / "class" / "infiniband" / device / "ports" / (port or "1")
+        is_port = folder.exists()
+        folder = folder if is_port else self._sysfs / "class" / "net" / name
+        state, counters = ("state", _COUNTERS) if is_port else ("operstate", _OF_INTERFACE)
+        text = text_of(folder / state)
         if text:
             is_up = text.endswith(("ACTIVE", "up", "unknown"))
             if is_up != self._is_up.setdefault(name, is_up):
                 self._is_up[name] = is_up
                 yield "link_up" if is_up else "link_down", None, text
         for counter in counters:
-            value = _text(folder / counter)
+            value = text_of(folder / counter)
             if not value.isdigit():
                 continue
             before = self._counts.get(folder / counter)
             self._counts[folder / counter] = int(value)
             if before is not None and int(value) > before:
                 yield "link_errors", int(value) - before, counter.rpartition("/")[2]
-
-    def _files(self, name: str) -> tuple[Path, str, tuple[str, ...]]:
-        device, _, port = name.partition(":")
-        folder = self._sysfs / "class" / "infiniband" / device / "ports" / (port or "1")
-        if folder.exists():
-            return folder, "state", _COUNTERS
-        return self._sysfs / "class" / "net" / name, "operstate", _OF_INTERFACE
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""

@@ -22,8 +22,7 @@ import numpy as np
 
 from irregulars.messages.records import PATHS
 from irregulars.producers.node.counters import UNREADABLE, CounterTrack
-from irregulars.producers.node.device_source import HealthSample, Samples
-from irregulars.producers.node.roster import Roster
+from irregulars.producers.node.roster import HealthSample, Roster, Samples
 
 with warnings.catch_warnings():
     # The package `pynvml` warns that its code is in `nvidia-ml-py` today. It installs that, and that is what we use.
@@ -254,6 +253,12 @@ class Gpu:
         def clock(name: str, kind: int) -> Reader:
             return reader(name, lambda: pynvml.nvmlDeviceGetClockInfo(handle, kind))
 
+        def throttle_reasons() -> int:
+            try:
+                return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+            except pynvml.NVMLError_FunctionNotFound:  # drivers before 535 have the same under its old name
+                return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
         def temperature() -> int:
             return int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
 
@@ -261,7 +266,7 @@ class Gpu:
             "sm_clock_mhz": clock("sm_clock_mhz", pynvml.NVML_CLOCK_SM),
             "memory_clock_mhz": clock("memory_clock_mhz", pynvml.NVML_CLOCK_MEM),
             "temperature_c": reader("temperature_c", temperature),
-            "throttle_reasons": reader("throttle_reasons", lambda: _throttle_reasons(handle)),
+            "throttle_reasons": reader("throttle_reasons", throttle_reasons),
             "ecc_corrected": errors("ecc_corrected", pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             "ecc_uncorrected": errors("ecc_uncorrected", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
             "power_w": _Power(self.name, handle),
@@ -300,13 +305,6 @@ class _Power:
         if before is None or energy < before[0] or now_s <= before[1]:
             return None
         return (energy - before[0]) / 1000.0 / (now_s - before[1])
-
-
-def _throttle_reasons(handle: Any) -> int:
-    try:
-        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    except pynvml.NVMLError_FunctionNotFound:  # drivers before 535 have the same under its old name
-        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
 _RETRY_S: Final = 30.0
@@ -396,33 +394,26 @@ class _OpenGpus:
         self.indices: dict[int, int] = {}  # by address of NVML's device
 
     def read(self, index: int) -> GpuReading | None:
-        if index not in self._gpus and time.monotonic() >= self._retry_s.get(index, 0.0):
-            self._open(index)
-        gpu = self._gpus.get(index)
+        if index not in self._gpus and time.monotonic() < self._retry_s.get(index, 0.0):
+            return None
         try:
-            return None if gpu is None else gpu.read()
-        except GpuGone as error:
-            self._gpus.pop(index).close()
-            self._retry_later(index, error)
+            if index not in self._gpus:
+                self._open(index)
+            return self._gpus[index].read()
+        except (pynvml.NVMLError, GpuGone) as error:
+            if index in self._gpus:
+                self._gpus.pop(index).close()
+            if index not in self._retry_s:
+                _LOG.error("event=gpu_gone device=gpu%d reason=%r", index, str(error))
+            self._retry_s[index] = time.monotonic() + _RETRY_S
             return None
 
     def _open(self, index: int) -> None:
-        try:
-            gpu = Gpu(index)
-        except (pynvml.NVMLError, GpuGone) as error:
-            self._retry_later(index, error)
-            return
-        if index in self._retry_s:
+        gpu = self._gpus[index] = Gpu(index)
+        if self._retry_s.pop(index, None) is not None:
             _LOG.info("event=gpu_back device=%s uuid=%s", gpu.name, gpu.uuid)
-            del self._retry_s[index]
-        self._gpus[index] = gpu
         self.indices[_address(gpu.handle)] = index
         self.xids.watch(gpu)
-
-    def _retry_later(self, index: int, error: Exception) -> None:
-        if index not in self._retry_s:
-            _LOG.error("event=gpu_gone device=gpu%d reason=%r", index, str(error))
-        self._retry_s[index] = time.monotonic() + _RETRY_S
 
     def close(self) -> None:
         self.xids.close()
@@ -445,7 +436,6 @@ class _Xids:
             _LOG.warning("event=gpu_counter_missing device=%s counter=xid reason=%r", gpu.name, str(error))
 
     def take(self, indices: dict[int, int]) -> Iterator[GpuReading]:
-        """Yield the errors since the last call, each as a reading."""
         while self._set is not None:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)

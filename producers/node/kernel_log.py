@@ -19,7 +19,7 @@ _MOST_LINES: Final = 4096  # of one poll: a storm of lines must not hold up the 
 
 
 class KernelEvent(NamedTuple):
-    """What a line tells: kind as in `records.EVENT_KINDS`, the device's PCI address or name, code, and the line."""
+    """An event in a line: kind as in `records.EVENT_KINDS`, the device's PCI address or name, code, and the line."""
 
     kind: str
     device: str  # empty: the host itself
@@ -45,7 +45,7 @@ _LINK: Final = re.compile(
 
 
 def parse_line(line: str) -> KernelEvent | None:
-    """Return what a line of the kernel's log tells; None: nothing of ours.
+    """Return the event in a line of the kernel's log; None: nothing of ours.
 
     >>> parse_line("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python, GPU has fallen off the bus.")
     KernelEvent(kind='xid', device='0000:3b:00', code=79, detail='pid=7, name=python, GPU has fallen off the bus.')
@@ -69,7 +69,7 @@ def parse_line(line: str) -> KernelEvent | None:
 
 
 class KernelLog:
-    """Follows the kernel's log from its end on; what was written before the agent began is not read.
+    """Follows the kernel's log from its end on; lines from before the agent began are not read.
 
     `path`: ``/dev/kmsg``, where each read is one record ``priority,number,µs since boot,flags;line``, or a text file
     that something appends to, which may be replaced. One that can't be read is logged once, and sought again.
@@ -132,9 +132,7 @@ class KernelLog:
                 value = os.read(self._file, _READ_BYTES)
             except BlockingIOError:
                 return
-            except (
-                BrokenPipeError
-            ):  # records were overwritten before we read them: the next read is of those that are
+            except BrokenPipeError:  # records were overwritten before we read them: the next read is of those left
                 continue
             except OSError as error:
                 _LOG.warning("event=kernel_log_lost path=%s reason=%r", self._path, error.strerror)

@@ -8,14 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from irregulars.messages.records import PATHS
 from irregulars.producers.node.counters import UNREADABLE, CounterTrack
-from irregulars.producers.node.device_source import Samples
-from irregulars.producers.node.roster import Roster
+from irregulars.producers.node.roster import Roster, Samples
 from irregulars.producers.node.sysfs import Nic
 
 _LOG: Final = logging.getLogger("irregulars.agent")
@@ -28,23 +27,10 @@ _LONGEST_COUNT: Final = 24  # 20 digits and a line feed
 Tick = tuple[tuple[str, ...], list[int]]
 
 
-class Sampler(Protocol):
-    """Reads counters; `NicSampler`, or a script of a test."""
-
-    def watch(self, nics: Mapping[str, Nic]) -> None:
-        """Read the counters of `nics` from now on, and no others."""
-
-    def take(self) -> list[Tick]:
-        """Take the ticks since the last call, oldest first."""
-
-    def close(self) -> None:
-        """Stop reading."""
-
-
 class NicFeed:
     """Samples the NICs that the roster's ranks use; each device's samples go to one rank."""
 
-    def __init__(self, roster: Roster, find: Callable[[str], Nic | None], sampler: Sampler) -> None:
+    def __init__(self, roster: Roster, find: Callable[[str], Nic | None], sampler: NicSampler) -> None:
         self._roster, self._find, self._sampler = roster, find, sampler
         self._missing: set[str] = set()
         self._impossible: set[str] = set()
@@ -151,33 +137,12 @@ class NicSampler:
         files.close()
 
 
-class _CounterFiles:
-    """The two counters of a NIC, open: one system call reads one. Raises `OSError` or `ValueError` unless it can."""
-
-    def __init__(self, nic: Nic) -> None:
-        self.nic = nic
-        self.descriptors: list[int] = []
-        try:
-            for path in (nic.tx, nic.rx):
-                self.descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            for descriptor in self.descriptors:
-                int(os.pread(descriptor, _LONGEST_COUNT, 0))
-        except (OSError, ValueError):
-            self.close()  # leaves nothing open
-            raise
-
-    def close(self) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-
-
 class _OpenFiles:
     """The counters that are open now. Logs once of each NIC that it can't be read, and once that it can again."""
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
-        self._files: list[_CounterFiles] = []
-        self._descriptors: list[list[int]] = []
+        self._files: dict[str, list[int]] = {}  # by name: the descriptors of both counters; one system call reads one
         self._wanted: Mapping[str, Nic] = {}
         self._failed: set[str] = set()
         self._retry_s = 0.0
@@ -191,24 +156,28 @@ class _OpenFiles:
         if is_new or (self._failed and time.monotonic() >= self._retry_s):
             self._retry_s = time.monotonic() + _RETRY_S
             for name, nic in self._wanted.items():
-                if name not in self.names:
+                if name not in self._files:
                     self._open(name, nic)
 
     def _open(self, name: str, nic: Nic) -> None:
+        descriptors = self._files[name] = []
         try:
-            files = _CounterFiles(nic)
+            for path in (nic.tx, nic.rx):
+                descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                int(os.pread(descriptors[-1], _LONGEST_COUNT, 0))
         except (OSError, ValueError) as error:
+            self._close(name)
             self._log_failure(name, error)
             return
+        self.names = tuple(self._files)
         if name in self._failed:
             _LOG.info("event=nic_back device=%s", name)
             self._failed.discard(name)
-        self._set_files([*self._files, files])
 
-    def _set_files(self, files: list[_CounterFiles]) -> None:
-        self._files = files
-        self.names = tuple(one.nic.name for one in files)
-        self._descriptors = [one.descriptors for one in files]
+    def _close(self, name: str) -> None:
+        for descriptor in self._files.pop(name):
+            os.close(descriptor)
+        self.names = tuple(self._files)
 
     def _log_failure(self, name: str, error: Exception) -> None:
         if name not in self._failed:
@@ -220,7 +189,7 @@ class _OpenFiles:
         values: list[int] = []
         now_ns, pread = time.time_ns, os.pread
         try:
-            for sent, received in self._descriptors:
+            for sent, received in self._files.values():
                 values.append(now_ns())
                 values.append(int(pread(sent, _LONGEST_COUNT, 0)))
                 values.append(int(pread(received, _LONGEST_COUNT, 0)))
@@ -231,19 +200,17 @@ class _OpenFiles:
     def _read_each(self) -> Tick:
         """Read all again, and close those that can't be read."""
         names, values, now_ns = self.names, list[int](), time.time_ns
-        for files in self._files:
+        for name in names:
             read_ns = now_ns()
             try:
-                values += (read_ns, *(int(os.pread(one, _LONGEST_COUNT, 0)) for one in files.descriptors))
+                values += (read_ns, *(int(os.pread(one, _LONGEST_COUNT, 0)) for one in self._files[name]))
             except (OSError, ValueError) as error:
                 values += (now_ns(), UNREADABLE, UNREADABLE)
-                self._log_failure(files.nic.name, error)
+                self._log_failure(name, error)
                 self._retry_s = time.monotonic() + _RETRY_S
-                files.close()
-                self._set_files([one for one in self._files if one is not files])
+                self._close(name)
         return names, values
 
     def close(self) -> None:
-        for files in self._files:
-            files.close()
-        self._set_files([])
+        for name in self.names:
+            self._close(name)

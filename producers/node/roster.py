@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from irregulars.messages.announcements import Announcement, Heartbeat
 from irregulars.messages.bundles import group_of
 from irregulars.messages.records import Header
@@ -35,6 +37,28 @@ class Owner:
         return Header(schema, *own, rows_before, watermark_ns, names, *place)
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Mean rates of one device, each over the interval since the sample before."""
+
+    owner: Owner  # the rank that the samples are of
+    # device, path: Name of the device; index into `messages.records.PATHS`
+    device: str
+    path: int
+    times_ns: np.ndarray  # int64, shape (n,), growing: ends of the intervals
+    rates: np.ndarray  # float64, shape (n, 2): bytes/s sent and received; NaN: not known
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSample:
+    """State of one GPU at `time_ns`; ``values`` are columns of ``gpu_health`` by name, those not known are absent."""
+
+    owner: Owner
+    device: str
+    time_ns: int
+    values: dict[str, float]
+
+
 class Roster:
     """The ranks that were announced on this host. A GPU has one rank; a NIC belongs to the first that named it.
 
@@ -55,10 +79,12 @@ class Roster:
     ) -> None:
         self.fabric = fabric or Fabric()
         self._host, self._nearest_nics = host, dict(nearest_nics or {})
-        self._gpus, self._is_sampling_nics = frozenset(gpus), is_sampling_nics
-        self._nic_owners: dict[str, Owner] = {}
-        self._gpu_owners: dict[int, Owner] = {}
-        self._users: dict[str, Owner] = {}
+        self._sampled_gpus, self._is_sampling_nics = frozenset(gpus), is_sampling_nics
+        # The NICs and GPUs that are sampled, with their owners
+        self.nics: dict[str, Owner] = {}
+        self.gpus: dict[int, Owner] = {}
+        # The rank that uses each device, by its name (``gpu3``, ``mlx5_0``), whether it is sampled or not
+        self.users: dict[str, Owner] = {}
 
     def admit(self, announcement: Announcement) -> Announcement:
         """Add a rank, and complete its announcement: host, NIC, switches, and the sources that we sample."""
@@ -67,66 +93,38 @@ class Roster:
         group = group_of(host, announcement.rank)
         own = (announcement.job, announcement.attempt, announcement.rank)
         owner = Owner(*own, group, announcement.start, announcement.since_ns)
-        self._use(owner, announcement.gpu, nic)
-        sources = list(announcement.sources)
-        if self._takes_gpu(announcement.gpu, owner):
-            sources += _SAMPLED
-        if nic is not None and self._is_sampling_nics and self._takes_nic(nic, owner):
-            sources += _SAMPLED[:1]
-        own_sources = tuple(dict.fromkeys(sources))
-        return self.fabric.place(replace(announcement, host=host, nic=nic, group=group, sources=own_sources))
+        is_gpu_sampled, is_nic_sampled = self.assign(owner, announcement.gpu, nic)
+        sampled = _SAMPLED if is_gpu_sampled else _SAMPLED[:is_nic_sampled]
+        sources = tuple(dict.fromkeys((*announcement.sources, *sampled)))
+        return self.fabric.place(replace(announcement, host=host, nic=nic, group=group, sources=sources))
 
-    def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
-        """Add a rank that is not announced through this agent."""
+    def assign(self, owner: Owner, gpu: int | None, nic: str | None) -> tuple[bool, bool]:
+        """Add a rank, also one that is not announced through this agent.
+
+        Returns whether its GPU, and its NIC, are sampled as its own.
+        """
+        is_gpu_sampled = gpu is not None and gpu in self._sampled_gpus
+        if gpu is not None:
+            self.users[f"gpu{gpu}"] = owner
+            if is_gpu_sampled:
+                self.gpus[gpu] = owner  # the newest: an earlier job may have been killed
         nic = nic or self._nearest_nics.get(-1 if gpu is None else gpu)
-        self._use(owner, gpu, nic)
-        self._takes_gpu(gpu, owner)
-        if nic is not None and self._is_sampling_nics:
-            self._takes_nic(nic, owner)
+        if nic is None:
+            return is_gpu_sampled, False
+        for owners in (self.users, self.nics)[: 1 + self._is_sampling_nics]:
+            holder = owners.get(nic)
+            if holder is None or holder.rank == owner.rank or not holder.is_beside(owner):
+                owners[nic] = owner
+        return is_gpu_sampled, self._is_sampling_nics and self.nics[nic] == owner
 
     def release(self, last: Heartbeat) -> None:
         """Remove a rank that has ended, by its last heartbeat: samples of its devices are dropped."""
         ended = Owner(last.job, last.attempt, last.rank, start=last.start, since_ns=last.since_ns)
-        self._nic_owners = {name: owner for name, owner in self._nic_owners.items() if owner != ended}
-        self._gpu_owners = {index: owner for index, owner in self._gpu_owners.items() if owner != ended}
-        self._users = {device: owner for device, owner in self._users.items() if owner != ended}
+        self.nics = {name: owner for name, owner in self.nics.items() if owner != ended}
+        self.gpus = {index: owner for index, owner in self.gpus.items() if owner != ended}
+        self.users = {device: owner for device, owner in self.users.items() if owner != ended}
 
     @property
     def owners(self) -> tuple[Owner, ...]:
         """Ranks whose devices are sampled."""
-        return tuple(dict.fromkeys([*self._nic_owners.values(), *self._gpu_owners.values()]))
-
-    @property
-    def users(self) -> Mapping[str, Owner]:
-        """The rank that uses each device, by its name (``gpu3``, ``mlx5_0``), whether it is sampled or not."""
-        return self._users
-
-    @property
-    def nics(self) -> Mapping[str, Owner]:
-        """NICs in use, with their owners."""
-        return self._nic_owners
-
-    @property
-    def gpus(self) -> Mapping[int, Owner]:
-        """GPUs in use, with their owners."""
-        return self._gpu_owners
-
-    def _use(self, owner: Owner, gpu: int | None, nic: str | None) -> None:
-        if gpu is not None:
-            self._users[f"gpu{gpu}"] = owner
-        holder = None if nic is None else self._users.get(nic)
-        if nic is not None and (holder is None or holder.rank == owner.rank or not holder.is_beside(owner)):
-            self._users[nic] = owner
-
-    def _takes_gpu(self, index: int | None, owner: Owner) -> bool:
-        if index is None or index not in self._gpus:
-            return False
-        self._gpu_owners[index] = owner  # the newest: an earlier job may have been killed
-        return True
-
-    def _takes_nic(self, nic: str, owner: Owner) -> bool:
-        holder = self._nic_owners.get(nic)
-        if holder is not None and holder.rank != owner.rank and holder.is_beside(owner):
-            return False
-        self._nic_owners[nic] = owner
-        return True
+        return tuple(dict.fromkeys([*self.nics.values(), *self.gpus.values()]))

@@ -36,7 +36,7 @@ def place_of(device: Path) -> PciPlace | None:
         return None
     while not _ADDRESS.fullmatch(resolved.name):
         resolved = resolved.parent
-    node = _text(resolved / "numa_node")
+    node = text_of(resolved / "numa_node")
     return PciPlace(tuple(parts), int(node) if re.fullmatch(r"[0-9]{1,9}", node) else None)
 
 
@@ -44,7 +44,7 @@ def find_gpus(sysfs: Path = SYSFS) -> dict[int, PciPlace]:
     """Return NVIDIA's GPUs, by index in the order of their addresses, which is NVML's."""
     found = []
     for device in sorted((sysfs / "bus" / "pci" / "devices").glob("*")):
-        if _text(device / "vendor") == _NVIDIA and _text(device / "class").startswith(_DISPLAY_CLASS):
+        if text_of(device / "vendor") == _NVIDIA and text_of(device / "class").startswith(_DISPLAY_CLASS):
             found.append(place_of(device))
     return dict(enumerate(place for place in found if place is not None))
 
@@ -144,20 +144,21 @@ def _rdma_ports(device: Path) -> list[Nic]:
         else:
             _LOG.warning("event=counters_missing device=%s reason='no byte counters in %s'", name, port)
             continue
-        rate = _RATE.search(_text(port / "rate"))
+        rate = _RATE.search(text_of(port / "rate"))
         capacity = float(rate[1]) * _GBIT if rate and float(rate[1]) > 0 else None
         found.append(Nic(name, tx, rx, unit_bytes, capacity, place_of(device / "device")))
     return found
 
 
 def _interface(path: Path) -> Nic:
-    speed = _text(path / "speed")  # Mb/s; -1, or no answer, where the link is down
+    speed = text_of(path / "speed")  # Mb/s; -1, or no answer, where the link is down
     capacity = float(speed) * 1e6 / 8 if re.fullmatch(r"[0-9]{1,9}", speed) and int(speed) > 0 else None
     folder = path / "statistics"
     return Nic(path.name, folder / "tx_bytes", folder / "rx_bytes", 1, capacity, place_of(path / "device"))
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return the text of a small file, empty where there is none."""
     try:
         return path.read_text().strip()
     except (OSError, ValueError):  # not there, or no text

@@ -1,4 +1,4 @@
-"""The publishing agent: polls a source, publishes what comes, and sends heartbeats.
+"""The publishing agent: polls a source, publishes its records, and sends heartbeats.
 
 It keeps no data of its own: messages that the broker does not take yet wait in a bounded queue, and the source waits
 with it.
@@ -37,7 +37,7 @@ FINISHED: Final = "finished"
 STOPPED: Final = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Progress:
     """Counts of an agent since its start."""
 
@@ -61,34 +61,26 @@ _NO_PROGRESS: Final = SourceProgress(0)
 class _Rank:
     """The values of a rank's next heartbeat, and those that were published before."""
 
-    job: str
-    attempt: int
-    rank: int
-    group: str | None = None
-    start: str | None = None
-    since_ns: int | None = None
+    own: Announcement | Heartbeat | Header  # the record that made it known
     sources: dict[str, SourceProgress] = field(default_factory=dict)
     lost_rows: dict[str, int] = field(default_factory=dict)  # by the source's own heartbeats
     published: dict[str, SourceProgress] = field(default_factory=dict)  # by heartbeats and headers of batches
     left_out: int = _NOTHING_NEW  # heartbeats, one after the other: the first one is sent
 
-    @classmethod
-    def of(cls, own: Announcement | Heartbeat | Header) -> _Rank:
-        return cls(own.job, own.attempt, own.rank, own.group, own.start, own.since_ns)
-
     @property
     def key(self) -> bytes:
         """Key of its messages, other than the announcement."""
-        return rank_key(self.job, self.rank) if self.group is None else group_key(self.job, self.group)
+        own = self.own
+        return rank_key(own.job, own.rank) if own.group is None else group_key(own.job, own.group)
 
     def heartbeat(self, reason: str | None, publisher: Publisher) -> Heartbeat:
-        key, sources = rank_key(self.job, self.rank), {}
+        own, sources = self.own, {}
         for schema, progress in self.sources.items():
-            lost_rows = self.lost_rows.get(schema, 0) + publisher.lost_rows(schema, key, self.attempt)
-            sources[schema] = replace(progress, lost_rows=lost_rows)
+            lost_rows = publisher.lost_rows(schema, rank_key(own.job, own.rank), own.attempt)
+            sources[schema] = replace(progress, lost_rows=self.lost_rows.get(schema, 0) + lost_rows)
         state = "running" if reason is None else "ended"
-        own = (self.job, self.attempt, self.rank)
-        return Heartbeat(*own, sources, state, reason, self.group, self.start, self.since_ns)
+        place = (own.group, own.start, own.since_ns)
+        return Heartbeat(own.job, own.attempt, own.rank, sources, state, reason, *place)
 
 
 class Agent:
@@ -157,7 +149,7 @@ class Agent:
             for rank in self._ranks.values():
                 self._beat(publisher, rank, rank.heartbeat(reason if self._ends_ranks else None, publisher))
             publisher.flush()
-            self._progress = replace(self._progress, reason=reason)
+            self._progress.reason = reason
             self._report(publisher)
             counts = (len(self._ranks), self._progress.rows, self._progress.delivered_messages)
             _LOG.info("event=agent_ended reason=%s ranks=%d rows=%d messages=%d", reason, *counts)
@@ -173,7 +165,7 @@ class Agent:
         elif isinstance(record, Heartbeat):
             # Apply a source's own heartbeat: lost rows, watermarks, and the end of the rank.
             rank = self._rank(record)
-            if rank.group is not None:  # a watermark must not overtake the rows that are before it
+            if rank.own.group is not None:  # a watermark must not overtake the rows that are before it
                 self._publish_together(publisher, self._bundler.take_all())
             for schema, progress in record.sources.items():
                 rank.lost_rows[schema] = max(progress.lost_rows, rank.lost_rows.get(schema, 0))
@@ -182,8 +174,8 @@ class Agent:
                 if until_ns is not None and (known.watermark_ns is None or known.watermark_ns < until_ns):
                     rank.sources[schema] = replace(known, watermark_ns=until_ns)
             if record.state == "ended":
-                if rank.group is not None:
-                    self._bundler.forget(record, rank.group)
+                if rank.own.group is not None:
+                    self._bundler.forget(record, rank.own.group)
                 self._beat(publisher, rank, rank.heartbeat(record.reason or FINISHED, publisher))
                 self._ranks.pop(key_of(record), None)
         elif record.header.group is not None:
@@ -216,19 +208,18 @@ class Agent:
             for at in [at for at in self._ranks if (at[0], at[2]) == (own.job, own.rank)]:
                 if at[1] < own.attempt or at[3:] != (own.start, own.since_ns):
                     del self._ranks[at]
-            known = self._ranks.setdefault(key_of(own), _Rank.of(own))
+            known = self._ranks.setdefault(key_of(own), _Rank(own))
             for schema in own.sources:
                 known.sources.setdefault(schema, SourceProgress(0, None))
-        before = self._progress
-        value_bytes = before.value_bytes + len(value)
-        self._progress = replace(before, announcements=before.announcements + 1, value_bytes=value_bytes)
+        self._progress.announcements += 1
+        self._progress.value_bytes += len(value)
 
     def _publish_batches(self, publisher: Publisher, batches: Sequence[Batch], value: bytes) -> None:
         """Send one message with a batch, or with the batches of a bundle."""
         first, rows = batches[0].header, sum(map(len, batches))
         ranks = [self._rank(batch.header) for batch in batches]
         publisher.send(first.schema, ranks[0].key, value, rows, first.attempt)
-        newest_ns = self._progress.watermark_ns
+        done = self._progress
         for rank, batch in zip(ranks, batches, strict=True):
             until_ns = batch.header.watermark_ns  # which never falls
             progress = SourceProgress(batch.header.rows_before + len(batch), until_ns)
@@ -237,17 +228,16 @@ class Agent:
             lost_rows = rank.published.get(first.schema, _NO_PROGRESS).lost_rows
             rank.published[first.schema] = replace(progress, lost_rows=lost_rows)
             if until_ns is not None:
-                newest_ns = max(newest_ns or 0, until_ns)
-        before = self._progress
-        batches_so_far, value_bytes = before.batches + 1, before.value_bytes + len(value)
-        newest = replace(before, watermark_ns=newest_ns, value_bytes=value_bytes)
-        self._progress = replace(newest, batches=batches_so_far, rows=before.rows + rows)
+                done.watermark_ns = max(done.watermark_ns or 0, until_ns)
+        done.batches += 1
+        done.rows += rows
+        done.value_bytes += len(value)
 
     def _rank(self, own: Heartbeat | Header) -> _Rank:
         """Return a rank. A resumed source does not announce again: then its first batch makes it known."""
         found = self._ranks.get(key_of(own))
         if found is None:
-            found = _Rank.of(own)
+            found = _Rank(own)
             if self._ends_ranks:
                 self._ranks[key_of(own)] = found
         return found
@@ -272,7 +262,7 @@ class Agent:
         publisher.send("heartbeats", rank.key, encode_heartbeat(beat))
 
     def _report(self, publisher: Publisher) -> None:
-        delivered = publisher.delivered.messages
-        self._progress = replace(self._progress, delivered_messages=delivered, position=self._source.position())
+        self._progress.delivered_messages = publisher.delivered.messages
+        self._progress.position = self._source.position()
         if self._on_progress is not None:
-            self._on_progress(self._progress)
+            self._on_progress(replace(self._progress))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as KafkaMessage
 
 from irregulars.errors import InputError, ServiceError, TopicMismatch
 from irregulars.kafka.broker import is_refusal, service_error
 from irregulars.kafka.lasting_producer import BY_KEY, LastingProducer
 from irregulars.kafka.login_password import is_login_refusal, password_of
 from irregulars.kafka.topics import HEADER_BYTES, MAX_MESSAGE_BYTES, SENDING, TopicSettings, partition_of
+from irregulars.producers.publishing.spool import Message
 
 _LOG: Final = logging.getLogger("irregulars.agent")
 _TICK_S: Final = 0.1
@@ -90,21 +92,18 @@ class Publisher:
 
     def _prepare(self) -> None:
         """Make the producer at the start, which shows that the settings are usable."""
-        self._made = self._make(self._config())
+        _ = self._producer
 
     @property
     def _producer(self) -> LastingProducer:
         if self._made is None:
-            self._made = self._make(self._config())
+            try:
+                self._made = LastingProducer(self._config())
+            except (KafkaException, TypeError) as error:
+                text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+                rule = "settings of librdkafka must be ones that it takes"
+                raise InputError(f"{rule}; got an error: {text}") from None
         return self._made
-
-    @staticmethod
-    def _make(config: dict[str, Any]) -> LastingProducer:
-        try:
-            return LastingProducer(config)
-        except (KafkaException, TypeError) as error:
-            text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            raise InputError(f"settings of librdkafka must be ones that it takes; got an error: {text}") from None
 
     def connect(self, topics: Iterable[str]) -> None:
         """Wait for the broker, and check that `topics` exist and have equal numbers of partitions.
@@ -152,22 +151,23 @@ class Publisher:
         whose partition it goes to, where that is not its own. Raises ServiceError if an earlier message could not be
         delivered, or this one never can be.
         """
-        name = self._settings.topics.name(topic)
+        self._queue(Message(topic, key, value, rows, attempt, partition_key or b""))
+
+    def _queue(self, message: Message) -> None:
         while True:
             try:
-                self._producer.produce(
-                    name, value=value, key=key, partition=self._partition(name, partition_key),
-                    on_delivery=partial(self._on_delivery, topic, rows),
-                )  # fmt: skip
+                self._produce(message, partial(self._on_delivery, message.topic, message.rows))
                 return
             except BufferError:
                 self.serve(_TICK_S)
             except KafkaException as error:
                 raise self._service_error(error.args[0]) from None
 
-    def _partition(self, name: str, key: bytes | None) -> int:
-        """Return the partition of a key in a topic; none where the message's own key chooses it."""
-        return BY_KEY if key is None else partition_of(key, self._partitions[name])
+    def _produce(self, message: Message, on_delivery: Callable[[KafkaError | None, KafkaMessage], None]) -> None:
+        name, where = self._settings.topics.name(message.topic), message.partition_key
+        partition = partition_of(where, self._partitions[name]) if where else BY_KEY
+        produce = partial(self._producer.produce, name, value=message.value, key=message.key)
+        produce(partition=partition, on_delivery=on_delivery)
 
     @property
     def is_behind(self) -> bool:
@@ -230,7 +230,7 @@ class Publisher:
         # librdkafka's own log would print several lines a second while a broker is away; `_on_trouble` logs it once.
         return {"log_level": 0, **settings.kafka, **ours}
 
-    def _on_delivery(self, topic: str, rows: int, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, topic: str, rows: int, error: KafkaError | None, message: KafkaMessage) -> None:
         if error is None:
             self.delivered.messages += 1
             self.delivered.rows[topic] += rows

@@ -1,9 +1,9 @@
 """A publisher that survives an absent broker: messages wait in memory, then on disk, in order.
 
 All messages have one order, and move through three places: waiting -> spool (only while Kafka is away) -> in flight.
-What is in flight lies in librdkafka's queue, whose messages never time out: it is idempotent and retries in order, so
+Messages in flight lie in librdkafka's queue and never time out there: it is idempotent and retries in order, so
 that a broker which comes back finds each message once, in its partition's order. Only a restart of the agent sends
-again what was in flight: at least once, and the rows are the same.
+the messages again that were in flight: at least once, and the rows are the same.
 """
 
 from __future__ import annotations
@@ -107,19 +107,10 @@ class SpoolingPublisher(Publisher):
         self._topics = tuple(topics)
         self._try_to_connect()
 
-    def send(
-        self,
-        topic: str,
-        key: bytes,
-        value: bytes,
-        rows: int = 0,
-        attempt: int = 0,
-        partition_key: bytes | None = None,
-    ) -> None:
-        """Put a message behind all others; never waits. See `Publisher.send`."""
-        message = Message(topic, key, value, rows, attempt, partition_key or b"")
-        if topic == "jobs":
-            self._newest_attempts[key] = attempt
+    def _queue(self, message: Message) -> None:
+        """Put a message behind all others; never waits."""
+        if message.topic == "jobs":
+            self._newest_attempts[message.key] = message.attempt
         self._waiting.append(message)
         self._waiting_bytes += message.size_bytes
         self._move()
@@ -213,7 +204,7 @@ class SpoolingPublisher(Publisher):
         if not self._loaded:
             return False
         number, message = self._loaded[0]
-        self._produce(number, message, self._loaded_from)
+        self._give_out(number, message, self._loaded_from)
         self._loaded.popleft()
         return True
 
@@ -233,23 +224,16 @@ class SpoolingPublisher(Publisher):
         if not self._waiting:
             return False
         message = self._waiting[0]
-        self._produce(self._number, message, None)
+        self._give_out(self._number, message, None)
         self._waiting.popleft()
         self._waiting_bytes -= message.size_bytes
         self._number += 1
         return True
 
-    def _produce(self, number: int, message: Message, segment: Segment | None) -> None:
-        name = self._settings.topics.name(message.topic)
+    def _give_out(self, number: int, message: Message, segment: Segment | None) -> None:
         failure: KafkaError | None = None
         try:
-            self._producer.produce(
-                name,
-                value=message.value,
-                key=message.key,
-                partition=self._partition(name, message.partition_key or None),
-                on_delivery=partial(self._on_result, number),
-            )
+            self._produce(message, partial(self._on_result, number))
         except KafkaException as error:
             failure = error.args[0]
         self._in_flight[number] = message, segment

@@ -10,7 +10,7 @@ Which collectives a job calls: in a pass through a stage, beside it, and before 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from irregulars.producers.simulator.settings import NS_PER_MS, SimulatorSettings
@@ -128,37 +128,24 @@ class Program:
         """Call a collective, where the job has such groups."""
         if has_group(self.settings, group):
             is_logged = ("barrier" if operator == "barrier" else group) not in self.settings.hidden
-            self._call(group, (operator,), size_bytes, is_logged=is_logged, is_scaled=is_scaled)
+            self._add(Call(group, (operator,), size_bytes, is_logged=is_logged, is_scaled=is_scaled))
 
     def exchange(self, *messages: tuple[str, int]) -> None:
         """Call p2p with all these pairs of operator and stage in one batch; nothing if there are none."""
         if messages:
             operators, peers = zip(*messages, strict=True)
-            self._call(P2P, operators, self.settings.activation_bytes, peers=peers, is_scaled=True)
+            self._add(Call(P2P, operators, self.settings.activation_bytes, peers, is_scaled=True))
 
-    def beside(
-        self,
-        stream: int,
-        group: str,
-        operators: tuple[str, ...],
-        size_bytes: int,
-        *,
-        after: tuple[int, ...] = (),
-        peers: tuple[int, ...] = (),
-        ring: int = 0,
-    ) -> int:
+    def beside(self, call: Call) -> int:
         """Call on another stream, as soon as the work so far is done; return the place of the call."""
         self.mark()
-        is_logged = group not in self.settings.hidden
-        call = Call(group, operators, size_bytes, peers, stream=stream, is_logged=is_logged, is_scaled=ring > 0,
-                    after=after, ring=ring)  # fmt: skip
-        self.calls.append(call)
+        self.calls.append(replace(call, is_logged=call.group not in self.settings.hidden))
         return len(self.calls) - 1
 
     def mark(self) -> None:
         """Mark the moment at which the work so far is done."""
         if self._work:
-            self._call(POINT, (), 0, is_logged=False)
+            self._add(Call(POINT, (), 0, is_logged=False))
 
     def wait_for(self, place: int) -> None:
         """Do no more work before this call, of another stream, is over."""
@@ -241,13 +228,14 @@ class Program:
     def _go_round(self, milliseconds: float, micro_batch: int) -> None:
         """Work on one block of the sequence after the other, while the next one is on its way."""
         if self._after:
-            self._call(POINT, (), 0, is_logged=False)  # nothing goes round before its parameters have come
+            self._add(Call(POINT, (), 0, is_logged=False))  # nothing goes round before its parameters have come
         blocks, coming = self.settings.cp, None
         for block in range(blocks):
             before = coming
             if block < blocks - 1:
-                coming = self.beside(RING_STREAM, "cp", ("send", "recv"), self.settings.activation_bytes,
-                                     peers=(1, -1), ring=blocks)  # fmt: skip
+                size_bytes = self.settings.activation_bytes
+                batch = Call("cp", ("send", "recv"), size_bytes, (1, -1), stream=RING_STREAM, is_scaled=True)
+                coming = self.beside(replace(batch, ring=blocks))
             if before is not None:
                 self.wait_for(before)
             self.work(milliseconds / blocks, micro_batch)
@@ -266,29 +254,18 @@ class Program:
             self.mark()
             if is_backward:
                 group, size_bytes = unit_of(self.settings)
-                scattered = self.beside(GRADIENT_STREAM, group, ("reduce_scatter",), size_bytes)
+                scattered = self.beside(Call(group, ("reduce_scatter",), size_bytes, stream=GRADIENT_STREAM))
                 if has_group(self.settings, "replica"):
                     own_bytes = size_bytes // (self.settings.shards * self.settings.ep * self.settings.cp)
-                    self.beside(REPLICA_STREAM, "replica", ("all_reduce",), own_bytes, after=(scattered,))
+                    reduced = Call("replica", ("all_reduce",), own_bytes, stream=REPLICA_STREAM, after=(scattered,))
+                    self.beside(reduced)
 
     def _gather(self) -> int:
         group, size_bytes = unit_of(self.settings)
-        return self.beside(GRADIENT_STREAM, group, ("all_gather",), size_bytes)
+        return self.beside(Call(group, ("all_gather",), size_bytes, stream=GRADIENT_STREAM))
 
-    def _call(
-        self,
-        group: str,
-        operators: tuple[str, ...],
-        size_bytes: int,
-        *,
-        peers: tuple[int, ...] = (),
-        is_logged: bool = True,
-        is_scaled: bool = False,
-    ) -> None:
-        call = Call(
-            group, operators, size_bytes, peers, tuple(self._work),
-            is_joining=self._is_joining, is_logged=is_logged, is_scaled=is_scaled, after=self._after,
-        )  # fmt: skip
-        self.calls.append(call)
+    def _add(self, call: Call) -> None:
+        work, joins = tuple(self._work), self._is_joining
+        self.calls.append(replace(call, work=work, is_joining=joins, after=self._after))
         self._work.clear()
         self._is_joining, self._after = False, ()

@@ -5,7 +5,7 @@ Nothing else is touched: the waiting follows in the engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from irregulars.errors import InputError
 from irregulars.producers.simulator.faults import Fault
-from irregulars.producers.simulator.network import Network, NetworkState, state_of
+from irregulars.producers.simulator.network import Network, SlowDevice
 from irregulars.producers.simulator.noise import FAULTS, generator_of
 from irregulars.producers.simulator.settings import NS_PER_MS
 from irregulars.producers.simulator.topology import Ints, Topology
@@ -30,7 +30,7 @@ class Effects:
     work_factor: Floats | None = None
     stall_ns: Floats | None = None
     load: Floats | None = None  # array ``(replicas, micro-batches)``: weight of each micro-batch
-    network: NetworkState | None = None  # state of the network
+    slow_devices: tuple[SlowDevice, ...] = ()  # of the network
     hangs: tuple[Fault, ...] = ()  # the faults that stop a rank
 
 
@@ -59,11 +59,23 @@ class Faults:
         active = [(n, fault) for n, fault in self._faults.items() if fault.is_active(iteration)]
         if not active:
             return NO_EFFECTS
-        strengths = [(fault, *self._strength(n, fault, iteration)) for n, fault in active]
-        uneven = [(n, fault) for n, fault in active if fault.kind == "uneven_data"]
+        settings = self._topology.settings
         work_factor, stall_ns = np.ones(self._topology.world_size), np.zeros(self._topology.world_size)
+        load: Floats | None = None
         slow_devices = []
-        for fault, factor, add_ms in strengths:
+        for number, fault in active:
+            part = fault.part(iteration)
+            if fault.shape == "fluctuating":
+                part = float(generator_of(settings, FAULTS, number, iteration).random())
+            factor, add_ms = fault.factor, fault.add_ms
+            if part != 1:
+                factor, add_ms = 1 + (factor - 1) * part, add_ms * part
+            if fault.kind == "uneven_data":
+                generator = generator_of(settings, FAULTS, number, iteration)
+                sigma = float(np.sqrt(np.log1p(fault.spread**2)))
+                shape = settings.replicas, settings.micro_batches
+                drawn = generator.lognormal(-(sigma**2) / 2, sigma, shape)
+                load = drawn if load is None else load * drawn
             if fault.kind in ("slow_rank", "slow_host", "slow_stage"):
                 work_factor[fault_ranks(fault, self._topology)] *= factor
             if fault.kind in ("slow_rank", "slow_host"):
@@ -76,32 +88,14 @@ class Faults:
                     device = (int(self._topology.nic[fault.rank]),)
                 else:
                     device = (self._topology.find_switch(str(fault.switch)),)
-                slow_devices.append((_DEVICES[fault.kind], device, factor, add_ms))
+                slow_devices.append(SlowDevice(_DEVICES[fault.kind], device, factor, add_ms * NS_PER_MS))
         return Effects(
             work_factor=work_factor,
             stall_ns=stall_ns,
-            load=self._load(uneven, iteration) if uneven else None,
-            network=state_of(self._topology, slow_devices) if slow_devices else None,
+            load=load,
+            slow_devices=tuple(slow_devices),
             hangs=tuple(fault for _, fault in active if fault.kind == "hang"),
         )
-
-    def _strength(self, number: int, fault: Fault, iteration: int) -> tuple[float, float]:
-        """Return factor and added milliseconds; a fluctuating fault has any part of its strength."""
-        part = fault.part(iteration)
-        if fault.shape == "fluctuating":
-            part = float(generator_of(self._topology.settings, FAULTS, number, iteration).random())
-        if part == 1:
-            return fault.factor, fault.add_ms
-        return 1 + (fault.factor - 1) * part, fault.add_ms * part
-
-    def _load(self, uneven: Sequence[tuple[int, Fault]], iteration: int) -> Floats:
-        settings = self._topology.settings
-        load = np.ones((settings.replicas, settings.micro_batches))
-        for number, fault in uneven:
-            sigma = float(np.sqrt(np.log1p(fault.spread**2)))
-            generator = generator_of(settings, FAULTS, number, iteration)
-            load *= generator.lognormal(-(sigma**2) / 2, sigma, load.shape)
-        return load
 
 
 def fault_ranks(fault: Fault, topology: Topology) -> Ints:

@@ -30,7 +30,7 @@ from irregulars.producers.simulator.plan import COPIED, NOBODY, ROOT, Plan, make
 from irregulars.producers.simulator.schedule import EVALUATE, TRAIN
 from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US, SimulatorSettings
 from irregulars.producers.simulator.topology import Ints, Topology
-from irregulars.producers.simulator.untidiness import Untidiness, WarmUp
+from irregulars.producers.simulator.untidiness import Untidiness
 
 Floats = NDArray[np.float64]
 # How often an iteration is run again. One is enough where transfers begin together, two where one delays others.
@@ -96,27 +96,22 @@ def others_in_the_way_ns(nic: Ints, begin_ns: Floats, length_ns: Floats, alone_n
     end = begin + length_ns
     span = float(end.max()) + 1.0  # each NIC has a stretch of one long time axis for itself
     rate = alone_ns / np.maximum(length_ns, 1.0)
-    ramps = [_ramps(nic, at, rate, span) for at in (begin, end)]
+    # W is a sum of ramps, which begin to climb where a transfer begins and to fall where it ends. In order of NIC and
+    # time: their places, and sums over those before of slope and of slope times start.
+    ramps = []
+    for start in (begin, end):
+        order = np.argsort(nic * span + start)
+        sums = (np.r_[0.0, np.cumsum(rate[order])], np.r_[0.0, np.cumsum(rate[order] * start[order])])
+        ramps.append(((nic * span + start)[order], *sums))
 
     def done_ns(at: Floats) -> Floats:
-        started, ended = (_climbed(*ramp, nic, at, span) for ramp in ramps)
-        return started - ended
+        heights = []
+        for place, slopes, starts in ramps:
+            past, first = np.searchsorted(place, nic * span + at, side="right"), np.searchsorted(place, nic * span)
+            heights.append(at * (slopes[past] - slopes[first]) - (starts[past] - starts[first]))
+        return np.asarray(heights[0] - heights[1])
 
     return np.maximum(done_ns(end) - done_ns(begin) - rate * length_ns, 0.0)
-
-
-def _ramps(nic: Ints, at: Floats, rate: Floats, span: float) -> tuple[Floats, Floats, Floats]:
-    """Ramps in order of NIC and time: their places, and sums over those before of slope and of slope times start."""
-    place = nic * span + at
-    order = np.argsort(place)
-    slope, start = rate[order], at[order]
-    return place[order], np.r_[0.0, np.cumsum(slope)], np.r_[0.0, np.cumsum(slope * start)]
-
-
-def _climbed(place: Floats, slopes: Floats, starts: Floats, nic: Ints, at: Floats, span: float) -> Floats:
-    """Sum over the ramps of each NIC of how high they are at a time."""
-    past, first = np.searchsorted(place, nic * span + at, side="right"), np.searchsorted(place, nic * span)
-    return np.asarray(at * (slopes[past] - slopes[first]) - (starts[past] - starts[first]))
 
 
 LAUNCH_NS: Final = 20 * NS_PER_US  # time between two operators of a rank with no work between them
@@ -178,7 +173,6 @@ class Engine:
             self.plans[EVALUATE] = make_plan(self.topology, EVALUATE)
         self._faults = Faults(self.topology, self.network, dict(enumerate(settings.faults)))
         self._untidiness = Untidiness(self.topology)
-        self._warm_up = WarmUp(settings)
         self._contention = {
             name: Contention.of(self.topology, self.network, plan)
             for name, plan in (self.plans.items() if settings.is_nic_contended else ())
@@ -211,7 +205,7 @@ class Engine:
         expert_load = self._untidiness.expert_load(iteration)
         gap_ns = self._gap_ns(plan, iteration, effects, expert_load) * noise.gap
         # Add times without work: a fault's standstill, pauses of ranks, and compiling.
-        for stall_ns in (effects.stall_ns, self._warm_up.compile_ns(iteration)):
+        for stall_ns in (effects.stall_ns, self._untidiness.compile_ns(iteration)):
             if stall_ns is not None:
                 gap_ns[plan.first_forward_step] += stall_ns
         ranks, parts, lengths_ns = self._untidiness.pauses(iteration)
@@ -222,7 +216,7 @@ class Engine:
         may_hang = self.network.is_between_hosts[plan.flows.path] & bool(self.settings.stalls_per_iteration)
         lanes, ratios = self._untidiness.stalls(iteration, np.flatnonzero(may_hang))
         flow_ns[lanes] += ratios * (self._nominal_ns if len(lanes) else 0.0)
-        connecting = self._warm_up.connecting(iteration, plan.flows.path, nowhere_path(self.topology))
+        connecting = self._untidiness.connecting(iteration, plan.flows.path, nowhere_path(self.topology))
         flow_ns[connecting] += self.settings.connect_ms * NS_PER_MS
         stuck_steps = self._stop(plan, gap_ns, effects)
         meet = partial(_meet, plan, ready_ns, gap_ns, noise=noise, stuck_steps=stuck_steps)
@@ -231,7 +225,7 @@ class Engine:
         for _ in range(PASSES if self._contention else 0):
             # Each flow takes longer, since others cross its NICs too.
             contention = self._contention[next(name for name, one in self.plans.items() if one is plan)]
-            hop_ns_per_byte, _ = self.network.hop_times(effects.network)
+            hop_ns_per_byte, _ = self.network.hop_times(effects.slow_devices)
             begins_ns = begin_ns[plan.flows.transfer]
             flow_ns = alone_ns + contention.extra_ns(begins_ns, flow_ns, wire_bytes, hop_ns_per_byte)
             arrival_ns, departure_ns, begin_ns = meet(flow_ns)
@@ -253,7 +247,7 @@ class Engine:
         load = self._untidiness.load(iteration)
         if effects.load is not None:
             load = load * effects.load
-        factor = drift_factor(self.settings, iteration) * self._warm_up.work_factor(iteration)
+        factor = drift_factor(self.settings, iteration) * self._untidiness.warm_up_factor(iteration)
         gap_ns = plan.work_ns(load, expert_load) * factor
         for by_rank in (self._untidiness.work_factor(iteration), effects.work_factor):
             if by_rank is not None:
@@ -272,7 +266,7 @@ class Engine:
         return np.asarray(wire_bytes * busiest[flows.path])
 
     def _flow_ns(self, plan: Plan, wire_bytes: Floats, effects: Effects) -> Floats:
-        latency_ns, ns_per_byte = self.network.path_times(effects.network)
+        latency_ns, ns_per_byte = self.network.path_times(effects.slow_devices)
         return np.asarray(latency_ns[plan.flows.path] + wire_bytes * ns_per_byte[plan.flows.path])
 
     def _stop(self, plan: Plan, gap_ns: Floats, effects: Effects) -> Ints | None:

@@ -132,109 +132,89 @@ def parse_fault(text: str) -> Fault:
     >>> fault.rank, fault.first, fault.past, fault.factor
     (17, 40, 60, 8.0)
     """
-    kind, _, rest = text.strip().partition(":")
-    if kind not in _PLACES:
-        raise InputError(f"fault must begin with one of {', '.join(FAULT_KINDS)}; got {kind!r} (fault {text!r})"
-                         f"{nearest(kind, FAULT_KINDS)}")  # fmt: skip
-    pairs: dict[str, str] = {}
-    for part in filter(None, (p.strip() for p in rest.split(","))):
-        key, sign, value = (p.strip() for p in part.partition("="))
-        if not (key and sign and value):
-            raise InputError(f"a setting of a fault must be key=value; got {part!r} (fault {text!r})")
-        if key in pairs:
-            raise InputError(f"a setting of a fault must be given once; got {key!r} twice (fault {text!r})")
-        pairs[key] = value
-    values = pairs
-    _check_keys(kind, values, text)
-    first, past, shape = _times(values, text)
+    read = _FaultText(text)
+    first, past = read.index("from") or 0, read.index("to")
+    shape = read.values.get("shape", "lasting")
+    read.need(shape in SHAPES, f"shape must be one of {', '.join(SHAPES)}", repr(shape))
+    read.need(past is None or past > first, f"to must be above from = {first}", past)
+    read.need(shape != "from_start" or not first, "from must be 0 where shape is from_start", first)
+    over, over_text = read.index("over"), repr(read.values.get("over"))
+    if over is not None:
+        read.need(shape in GROWING, f"over must stand with shape {' or '.join(GROWING)}", over_text)
+        read.need(over, "over must be 1 or more", over_text)
     try:
-        at = float(values.get("at", 0.5))
+        at = float(read.values.get("at", 0.5))
     except ValueError:
         at = -1.0
-    if not 0 <= at < 1:
-        raise InputError(f"at must be a number from 0 to below 1; got {values['at']!r} (fault {text!r})")
-    inside = values.get("inside", "no")
-    if inside not in ("yes", "no"):
-        raise InputError(f"inside must be yes or no; got {inside!r} (fault {text!r})")
+    read.need(0 <= at < 1, "at must be a number from 0 to below 1", repr(read.values.get("at")))
+    inside = read.values.get("inside", "no")
+    read.need(inside in ("yes", "no"), "inside must be yes or no", repr(inside))
     return Fault(
-        kind=kind, first=first, past=past, shape=shape, factor=_number(values, "factor", text, least=1.0),
-        add_ms=_number(values, "add_ms", text), spread=_number(values, "spread", text),
-        rank=_index(values, "src" if "src" in values else "rank", text), peer=_index(values, "dst", text),
-        host=values.get("host"), switch=values.get("switch"), stage=_index(values, "stage", text),
-        excess=_number(values, "excess", text), by=_sought(kind, values, text), over=_over(shape, values, text),
+        kind=read.kind, first=first, past=first + 1 if shape == "spike" else past, shape=shape,
+        factor=read.number("factor", least=1.0), add_ms=read.number("add_ms"), spread=read.number("spread"),
+        rank=read.index("src" if "src" in read.values else "rank"), peer=read.index("dst"),
+        host=read.values.get("host"), switch=read.values.get("switch"), stage=read.index("stage"),
+        excess=read.number("excess"), by=read.sought(), over=_USUAL_OVER if over is None else over,
         at=at, is_inside=inside == "yes",
     )  # fmt: skip
 
 
-def _check_keys(kind: str, values: Mapping[str, str], text: str) -> None:
-    known = (*_PLACES[kind], *(_HANG if kind == "hang" else (*_STRENGTHS[kind], *_TIMES, *_EXCESS)))
-    for key in values:
-        if key not in known:
-            raise InputError(f"a setting of {kind} must be one of {', '.join(known)}; got {key!r} (fault {text!r})"
-                             f"{nearest(key, known)}")  # fmt: skip
-    for key in _PLACES[kind]:
-        if key not in values:
-            raise InputError(f"{kind} must say {key}=…; got {sorted(values)} (fault {text!r})")
-    strengths = _STRENGTHS[kind]
-    given = [key for key in strengths if key in values]
-    if strengths and not given and "excess" not in values:
-        raise InputError(
-            f"{kind} must say {'=… or '.join((*strengths, 'excess'))}=…; got {sorted(values)} (fault {text!r})"
-        )
-    if given and "excess" in values:
-        raise InputError(f"excess must stand without {' and '.join(given)}; got both (fault {text!r})")
+class _FaultText:
+    """A fault's kind and settings as text, with the keys that its kind has and needs."""
 
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.kind, _, rest = text.strip().partition(":")
+        rule = f"fault must begin with one of {', '.join(FAULT_KINDS)}"
+        self.need(self.kind in _PLACES, rule, repr(self.kind), nearest(self.kind, FAULT_KINDS))
+        self.values: dict[str, str] = {}
+        for part in filter(None, (p.strip() for p in rest.split(","))):
+            key, sign, value = (p.strip() for p in part.partition("="))
+            self.need(key and sign and value, "a setting of a fault must be key=value", repr(part))
+            self.need(key not in self.values, "a setting of a fault must be given once", f"{key!r} twice")
+            self.values[key] = value
+        places, strengths = _PLACES[self.kind], _STRENGTHS[self.kind]
+        known = (*places, *(_HANG if self.kind == "hang" else (*strengths, *_TIMES, *_EXCESS)))
+        for key in self.values:
+            rule = f"a setting of {self.kind} must be one of {', '.join(known)}"
+            self.need(key in known, rule, repr(key), nearest(key, known))
+        given, found = [key for key in strengths if key in self.values], sorted(self.values)
+        for key in places:
+            self.need(key in self.values, f"{self.kind} must say {key}=…", found)
+        is_strong = given or "excess" in self.values or not strengths
+        self.need(is_strong, f"{self.kind} must say {'=… or '.join((*strengths, 'excess'))}=…", found)
+        is_one = not given or "excess" not in self.values
+        self.need(is_one, f"excess must stand without {' and '.join(given)}", "both")
 
-def _sought(kind: str, values: Mapping[str, str], text: str) -> str:
-    if "excess" not in values:
-        if "by" in values:
-            raise InputError(f"by must stand with excess; got {sorted(values)} (fault {text!r})")
-        return ""
-    by = values.get("by", _STRENGTHS[kind][0])
-    if by not in _STRENGTHS[kind]:
-        raise InputError(f"by must be one of {', '.join(_STRENGTHS[kind])}; got {by!r} (fault {text!r})")
-    return by
+    def need(self, is_right: object, rule: str, got: object, hint: str = "") -> None:
+        if not is_right:
+            raise InputError(f"{rule}; got {got} (fault {self._text!r}){hint}")
 
+    def sought(self) -> str:
+        """Return the strength that is looked for, empty where it is given."""
+        if "excess" not in self.values:
+            self.need("by" not in self.values, "by must stand with excess", sorted(self.values))
+            return ""
+        strengths = _STRENGTHS[self.kind]
+        by = self.values.get("by", strengths[0])
+        self.need(by in strengths, f"by must be one of {', '.join(strengths)}", repr(by))
+        return by
 
-def _over(shape: str, values: Mapping[str, str], text: str) -> int:
-    over = _index(values, "over", text)
-    if over is None:
-        return _USUAL_OVER
-    if shape not in GROWING or not over:
-        rule = "over must be 1 or more" if shape in GROWING else f"over must stand with shape {' or '.join(GROWING)}"
-        raise InputError(f"{rule}; got {values['over']!r} (fault {text!r})")
-    return over
+    def number(self, key: str, least: float = 0.0) -> float:
+        """Return a number above `least`, which it is where it is not given: a strength that does nothing."""
+        if key not in self.values:
+            return least
+        try:
+            value = float(self.values[key])
+        except ValueError:
+            raise InputError(f"{key} must be a number; got {self.values[key]!r} (fault {self._text!r})") from None
+        self.need(least < value < float("inf"), f"{key} must be above {least:g}", repr(self.values[key]))
+        return value
 
-
-def _times(values: Mapping[str, str], text: str) -> tuple[int, int | None, str]:
-    first, past = _index(values, "from", text) or 0, _index(values, "to", text)
-    shape = values.get("shape", "lasting")
-    if shape not in SHAPES:
-        raise InputError(f"shape must be one of {', '.join(SHAPES)}; got {shape!r} (fault {text!r})")
-    if past is not None and past <= first:
-        raise InputError(f"to must be above from = {first}; got {past!r} (fault {text!r})")
-    if shape == "from_start" and first:
-        raise InputError(f"from must be 0 where shape is from_start; got {first!r} (fault {text!r})")
-    return first, first + 1 if shape == "spike" else past, shape
-
-
-def _number(values: Mapping[str, str], key: str, text: str, least: float = 0.0) -> float:
-    """Read a number above `least`, which it is where it is not given: a strength that does nothing."""
-    if key not in values:
-        return least
-    try:
-        value = float(values[key])
-    except ValueError:
-        raise InputError(f"{key} must be a number; got {values[key]!r} (fault {text!r})") from None
-    if not least < value < float("inf"):
-        raise InputError(f"{key} must be above {least:g}; got {values[key]!r} (fault {text!r})")
-    return value
-
-
-def _index(values: Mapping[str, str], key: str, text: str) -> int | None:
-    value = values.get(key)
-    if value is None:
-        return None
-    if not (value.isascii() and value.isdigit()):
-        raise InputError(f"{key} must be an integer of 0 or more; got {value!r} (fault {text!r})")
-    return int(value)
+    def index(self, key: str) -> int | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        is_index = value.isascii() and value.isdigit()
+        self.need(is_index, f"{key} must be an integer of 0 or more", repr(value))
+        return int(value)

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_US
+from irregulars.producers.simulator.settings import NS_PER_S, NS_PER_US
 from irregulars.producers.simulator.topology import AXES, Ints, Topology
 
 Floats = NDArray[np.float64]
-_NS_PER_S = 1e9
 
 
 def wire_factor(operator: str, ranks: int) -> float:
@@ -47,16 +46,13 @@ def nowhere_path(topology: Topology) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkState:
-    """Faults of the network in one iteration: factors on the time per byte, and added delays.
+class SlowDevice:
+    """A fault of the network in one iteration: a factor on the time per byte, and a delay of each transfer."""
 
-    ``nic`` and ``switch`` are ``(factor, delay_ns)`` per device, ``links`` holds ``(source, destination, factor,
-    delay_ns)``.
-    """
-
-    nic: tuple[Floats, Floats]
-    switch: tuple[Floats, Floats]
-    links: tuple[tuple[int, int, float, float], ...] = ()
+    kind: str  # ``nic``, ``switch`` or ``link``
+    where: tuple[int, ...]  # its index; of a link the ranks that send and receive
+    factor: float = 1.0
+    delay_ns: float = 0.0
 
 
 class Network:
@@ -74,13 +70,12 @@ class Network:
             for number, communicator in enumerate(topology.groups.communicators)
             if communicator.kind != "pp"  # pipeline groups hold pairs only
         ]
-        hops += _pair_hops(topology) + _round_hops(topology)
+        hops += _pair_hops(topology)
         count = nowhere_path(topology) + 1
-        order = np.argsort(np.concatenate([h.path for h in hops]), kind="stable")
-        self.hop_path = np.concatenate([h.path for h in hops])[order]
-        self.hop_source = np.concatenate([h.source for h in hops])[order]
-        self.hop_destination = np.concatenate([h.destination for h in hops])[order]
-        self.hop_load = np.concatenate([h.load for h in hops])[order]
+        path, source, destination, load = (np.concatenate(column) for column in zip(*hops, strict=True))
+        order = np.argsort(path, kind="stable")
+        self.hop_path, self.hop_source = path[order], source[order]
+        self.hop_destination, self.hop_load = destination[order], load[order]
         self.is_between_hosts = np.bincount(self.hop_path, minlength=count) > 0
         uses_nvlink = ~self.is_between_hosts
         steps = np.ones(count)  # rounds of messages: the depth of a tree over the members, 1 for a pair
@@ -92,7 +87,7 @@ class Network:
             self.is_between_hosts, settings.network_latency_us * NS_PER_US, settings.nvlink_latency_us * NS_PER_US
         )
         self._latency_ns[-1] = 0.0
-        self._nvlink_ns_per_byte = np.where(uses_nvlink, _NS_PER_S / settings.nvlink_bytes_per_s, 0.0)
+        self._nvlink_ns_per_byte = np.where(uses_nvlink, NS_PER_S / settings.nvlink_bytes_per_s, 0.0)
 
     def crossings(self, path: Ints) -> tuple[Ints, Ints]:
         """Return each crossing of a hop by a flow, in order of flows: number of the flow, and of the hop.
@@ -108,9 +103,9 @@ class Network:
         """Whether any transfer of the job goes from this rank's NIC to that one's."""
         return bool(np.any((self.hop_source == source) & (self.hop_destination == destination)))
 
-    def path_times(self, state: NetworkState | None = None) -> tuple[Floats, Floats]:
-        """Latency in ns, and ns per byte, of each path; `state` None: all is well."""
-        hop_ns_per_byte, delay_ns = self.hop_times(state)
+    def path_times(self, slow: Sequence[SlowDevice] = ()) -> tuple[Floats, Floats]:
+        """Latency in ns, and ns per byte, of each path."""
+        hop_ns_per_byte, delay_ns = self.hop_times(slow)
         ns_per_byte, latency_ns = self._nvlink_ns_per_byte.copy(), self._latency_ns.copy()
         if len(self.hop_path):
             paths, offsets = np.unique(self.hop_path, return_index=True)
@@ -118,39 +113,36 @@ class Network:
             latency_ns[paths] += np.maximum.reduceat(delay_ns, offsets)
         return latency_ns, ns_per_byte
 
-    def hop_times(self, state: NetworkState | None = None) -> tuple[Floats, Floats]:
+    def hop_times(self, slow: Sequence[SlowDevice] = ()) -> tuple[Floats, Floats]:
         """Return the ns per byte of a flow, and the delay in ns, of each hop."""
-        factor, delay_ns = self._hop_state(state)
-        s = self._topology.settings
+        hops, topology, s = len(self.hop_path), self._topology, self._topology.settings
+        factor, delay_ns = np.ones(hops), np.zeros(hops)
+        for kind, device_of in (("nic", topology.nic), ("switch", topology.switch)) if slow else ():
+            own_factor, own_delay_ns = np.ones(len(device_of)), np.zeros(len(device_of))
+            for one in slow:
+                if one.kind == kind:
+                    own_factor[one.where[0]] *= one.factor
+                    own_delay_ns[one.where[0]] += one.delay_ns
+            # The slower of the devices at both ends counts.
+            ends = device_of[self.hop_source], device_of[self.hop_destination]
+            factor *= np.maximum(*(own_factor[end] for end in ends))
+            delay_ns += np.maximum(*(own_delay_ns[end] for end in ends))
+        for one in slow:
+            if one.kind == "link":
+                on_link = (self.hop_source == one.where[0]) & (self.hop_destination == one.where[1])
+                factor[on_link] *= one.factor
+                delay_ns[on_link] += one.delay_ns
         # Contending ranks are in each other's way when they do transfer at the same time: the engine adds that.
         sharers = 1 if s.is_nic_contended else min(s.gpus_per_nic, s.gpus_per_host)
-        return np.asarray(self.hop_load * factor * _NS_PER_S * sharers / s.nic_bytes_per_s), delay_ns
-
-    def _hop_state(self, state: NetworkState | None) -> tuple[Floats, Floats]:
-        factor, delay_ns = np.ones(len(self.hop_path)), np.zeros(len(self.hop_path))
-        if state is None:
-            return factor, delay_ns
-        for devices, (slow, late) in ((self._topology.nic, state.nic), (self._topology.switch, state.switch)):
-            source, destination = devices[self.hop_source], devices[self.hop_destination]
-            factor *= np.maximum(slow[source], slow[destination])
-            delay_ns += np.maximum(late[source], late[destination])
-        for link_source, link_destination, slow_link, late_link in state.links:
-            on_link = (self.hop_source == link_source) & (self.hop_destination == link_destination)
-            factor[on_link] *= slow_link
-            delay_ns[on_link] += late_link
-        return factor, delay_ns
+        return np.asarray(self.hop_load * factor * NS_PER_S * sharers / s.nic_bytes_per_s), delay_ns
 
 
-@dataclass(frozen=True, slots=True)
-class _Hops:
-    path: Ints
-    source: Ints
-    destination: Ints
-    load: Floats
+# Path, source, destination and load of each hop
+_Hops = tuple[Ints, Ints, Ints, Floats]
 
-    @classmethod
-    def make(cls, path: int | Ints, source: Ints, destination: Ints, load: float) -> _Hops:
-        return cls(np.broadcast_to(path, source.shape), source, destination, np.full(source.shape, load))
+
+def _hops(path: int | Ints, source: Ints, destination: Ints, load: float) -> _Hops:
+    return np.broadcast_to(path, source.shape), source, destination, np.full(source.shape, load)
 
 
 def count_up(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
@@ -172,43 +164,24 @@ def _ring_hops(path: int, ranks: Sequence[int], host: Ints) -> _Hops:
         first, counts = first[:0], np.ones(1, dtype=np.int64)
     rings = int(counts.min())
     grid = members[np.add.outer(first, np.arange(rings))]  # members are in order of rank, and so of host
-    return _Hops.make(path, grid.ravel(), np.roll(grid, -1, axis=0).ravel(), 1 / rings)
+    return _hops(path, grid.ravel(), np.roll(grid, -1, axis=0).ravel(), 1 / rings)
 
 
 def _pair_hops(topology: Topology) -> list[_Hops]:
-    """One hop for each ordered pair of neighbours in the pipeline that live on different hosts."""
-    stages = topology.settings.pp if topology.settings.model_chunks > 1 else topology.settings.pp - 1
-    lower = topology.grid[:stages].ravel()
-    upper = np.roll(topology.grid, -1, axis=0)[:stages].ravel()
-    is_far = topology.host[lower] != topology.host[upper]
-    lower, upper = lower[is_far], upper[is_far]
-    down = len(topology.groups.communicators)
-    up = down + topology.world_size
-    return [_Hops.make(down + lower, lower, upper, 1.0), _Hops.make(up + lower, upper, lower, 1.0)]
+    """One hop for each ordered pair of ranks on different hosts that send to each other.
 
-
-def _round_hops(topology: Topology) -> list[_Hops]:
-    """One hop from each rank to the next in its context parallel group, where keys and values go round."""
-    if topology.settings.cp_exchange != "ring" or topology.settings.cp == 1:
-        return []
-    source = topology.grid.ravel()
-    target = np.roll(topology.grid, -1, axis=AXES.index("cp")).ravel()
-    is_far = topology.host[source] != topology.host[target]
-    return [_Hops.make(ring_path(topology) + source[is_far], source[is_far], target[is_far], 1.0)]
-
-
-def state_of(topology: Topology, devices: Sequence[tuple[str, Sequence[int], float, float]]) -> NetworkState:
-    """Combine slow devices into one state of the network.
-
-    `devices`: ``(kind, where, factor, add_ms)``; kind ``nic`` and ``switch`` have one index, ``link`` has both ranks.
+    These are neighbours in the pipeline, and in context parallel groups in which keys and values go round.
     """
-    nics, switches = len(topology.nic_host), int(topology.switch[-1]) + 1
-    arrays = {"nic": (np.ones(nics), np.zeros(nics)), "switch": (np.ones(switches), np.zeros(switches))}
-    links = []
-    for kind, where, factor, add_ms in devices:
-        if kind == "link":
-            links.append((where[0], where[1], factor, add_ms * NS_PER_MS))
-        else:
-            arrays[kind][0][where[0]] *= factor
-            arrays[kind][1][where[0]] += add_ms * NS_PER_MS
-    return NetworkState(arrays["nic"], arrays["switch"], tuple(links))
+    settings, grid = topology.settings, topology.grid
+    stages = settings.pp if settings.model_chunks > 1 else settings.pp - 1
+    lower, upper = grid[:stages].ravel(), np.roll(grid, -1, axis=0)[:stages].ravel()
+    down = len(topology.groups.communicators)
+    pairs = [(down + lower, lower, upper), (down + topology.world_size + lower, upper, lower)]
+    if settings.cp_exchange == "ring" and settings.cp > 1:
+        source, target = grid.ravel(), np.roll(grid, -1, axis=AXES.index("cp")).ravel()
+        pairs.append((ring_path(topology) + source, source, target))
+    hops = []
+    for path, source, target in pairs:
+        is_far = topology.host[source] != topology.host[target]
+        hops.append(_hops(path[is_far], source[is_far], target[is_far], 1.0))
+    return hops

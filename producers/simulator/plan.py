@@ -68,20 +68,15 @@ def operator_rows(topology: Topology, programs: Sequence[Sequence[Call]], start:
     )
     counts = np.concatenate([np.full(topology.stage_ranks, block[0].shape[1]) for block in blocks])
     rank = np.repeat(topology.rank_of_seat, counts)
+    is_p2p, is_send, ends = peer != UNKNOWN, operator == SEND, topology.world_size + 1
+    source = np.where(is_p2p, np.where(is_send, rank, peer), -1)
+    target = np.where(is_p2p, np.where(is_send, peer, rank), -1)
     return OperatorRows(
         step=step, communicator=communicator, local_communicator=local.astype(np.uint16),
         operator=operator.astype(np.uint8), peer=peer, size_bytes=size.astype(np.float64),
-        is_scaled=is_scaled.astype(np.bool_), series=_series(communicator, operator, rank, peer, topology.world_size),
+        is_scaled=is_scaled.astype(np.bool_), series=(communicator * ends + source + 1) * ends + target + 1,
         ordinal=ordinal, per_iteration=per_iteration, first=np.concatenate([[0], np.cumsum(counts)]),
     )  # fmt: skip
-
-
-def _series(communicator: Ints, operator: Ints, rank: Ints, peer: Ints, world_size: int) -> Ints:
-    """One number for a communicator, or for an ordered pair on it."""
-    is_p2p, is_send = peer != UNKNOWN, operator == SEND
-    source = np.where(is_p2p, np.where(is_send, rank, peer), -1)
-    target = np.where(is_p2p, np.where(is_send, peer, rank), -1)
-    return (communicator * (world_size + 1) + source + 1) * (world_size + 1) + target + 1
 
 
 def _stage_rows(
@@ -116,7 +111,6 @@ def _stage_rows(
 
 
 def _peers(topology: Topology, stage: int, call: Call, peer: int) -> Ints:
-    """Rank at the other end, for each rank of a stage."""
     if call.group == P2P:
         return topology.grid[peer].ravel()
     if call.ring:
@@ -230,8 +224,16 @@ def make_plan(topology: Topology, turn: str = TRAIN) -> Plan:
     layout = _Layout(topology, programs, start)
     layout.add_waves()
     columns = topology.settings.micro_batches * (1 + has_expert_work(topology.settings)) + 2
-    work = tuple(_stage_work(program, columns) for program in programs)
-    first_forward = np.repeat([_first_forward(w) for w in work], topology.stage_ranks)
+    work, first_forwards = [], []
+    for program in programs:
+        own = np.zeros((len(program) + 1, columns))
+        for place, call in enumerate(program, start=1):
+            for micro_batch, work_ns in call.work:
+                own[place, micro_batch] += work_ns  # LEADER_WORK and OWN_WORK are negative: the last two columns
+        has_forward = own[:, :LEADER_WORK].any(axis=1)
+        first_forwards.append(int(np.argmax(has_forward)) if has_forward.any() else len(program))
+        work.append(own)
+    first_forward = np.repeat(first_forwards, topology.stage_ranks)
     seat = topology.seat
     return Plan(
         topology=topology,
@@ -245,24 +247,14 @@ def make_plan(topology: Topology, turn: str = TRAIN) -> Plan:
                 for program in programs
             ]
         ),
-        stage_work=work,
+        stage_work=tuple(work),
         waves=tuple(layout.waves),
         flows=layout.flows(),
         rows=operator_rows(topology, programs, start),
     )
 
 
-def _stage_work(program: Sequence[Call], columns: int) -> Floats:
-    work = np.zeros((len(program) + 1, columns))
-    for place, call in enumerate(program, start=1):
-        for micro_batch, work_ns in call.work:
-            work[place, micro_batch] += work_ns  # LEADER_WORK and OWN_WORK are negative: the last two columns
-    return work
-
-
-def _first_forward(work: Floats) -> int:
-    has_forward = work[:, :LEADER_WORK].any(axis=1)
-    return int(np.argmax(has_forward)) if has_forward.any() else len(work) - 1
+_Flow = tuple[Ints, Ints, float, bool]
 
 
 @dataclass(slots=True)
@@ -274,8 +266,8 @@ class _Layout:
     start: Ints
     waves: list[Wave] = field(default_factory=list)
     _count: int = 0
-    _first: list[tuple[Ints, float, bool]] = field(default_factory=list)
-    _second: list[tuple[Ints, Ints, float, bool]] = field(default_factory=list)
+    # First and second flow of the transfers: their transfers, paths, bytes of one member, and `Call.is_scaled`
+    _flows: tuple[list[_Flow], list[_Flow]] = field(default_factory=lambda: ([], []))
 
     def add_waves(self) -> None:
         seats = np.arange(self.topology.world_size).reshape(self.topology.grid.shape)
@@ -290,15 +282,13 @@ class _Layout:
             self.waves.append(self._wave(wave, seats, links, is_merging))
 
     def flows(self) -> Flows:
-        """All flows of the transfers so far."""
-        first = [(path, wire, is_scaled) for path, wire, is_scaled in self._first]
-        second = [(path, wire, is_scaled) for _, path, wire, is_scaled in self._second]
-        both = first + second
+        transfer, path, wire_bytes, is_scaled = zip(*self._flows[0], *self._flows[1], strict=True)
+        counts = list(map(len, path))
         return Flows(
-            transfer=np.concatenate([np.arange(self._count), *(transfer for transfer, *_ in self._second)]),
-            path=np.concatenate([path for path, _, _ in both]),
-            wire_bytes=np.concatenate([np.full(len(path), wire) for path, wire, _ in both]),
-            is_scaled=np.concatenate([np.full(len(path), is_scaled) for path, _, is_scaled in both]),
+            np.concatenate(transfer),
+            np.concatenate(path),
+            np.repeat(wire_bytes, counts),
+            np.repeat(is_scaled, counts),
         )
 
     def _wave(self, wave: list[Meeting], seats: Ints, links: list[list[Links]], is_merging: bool) -> Wave:
@@ -311,13 +301,11 @@ class _Layout:
             for part, values in zip(parts, self._steps(meeting, members, links, depth), strict=True):
                 part.append(values.ravel())
             widths.append(np.full(len(members), members.shape[1]))
-            call = self._call(meeting.members[0])
+            call = self._call_of(meeting)
             factor = wire_factor(call.operators[0], members.shape[1]) if call.operators else 0.0
-            paths = self._paths(meeting, call, members)
-            self._first.append((paths[0], factor * call.size_bytes, call.is_scaled))
-            if len(paths) > 1:
-                transfer = self._count + np.arange(len(members))
-                self._second.append((transfer, paths[1], factor * call.size_bytes, call.is_scaled))
+            transfer = self._count + np.arange(len(members))
+            for flows, path in zip(self._flows, self._paths(meeting, call, members), strict=False):
+                flows.append((transfer, path, factor * call.size_bytes, call.is_scaled))
             self._count += len(members)
         width = np.concatenate(widths)
         shares, roles, is_queued, before, *others = (np.concatenate(part) for part in parts)
@@ -329,19 +317,20 @@ class _Layout:
             roles=roles if roles.any() else None, is_merging=is_merging,
         )  # fmt: skip
 
-    def _call(self, member: tuple[int, int]) -> Call:
-        stage, place = member
+    def _call_of(self, meeting: Meeting) -> Call:
+        """Return the first of the calls that meet."""
+        stage, place = meeting.members[0]
         return self.programs[stage][place]
 
     def _members(self, meeting: Meeting, seats: Ints) -> Ints:
         """Seats of each transfer of a meeting: one row a transfer."""
-        group = self._call(meeting.members[0]).group
-        stage = meeting.members[0][0]
+        call, stage = self._call_of(meeting), meeting.members[0][0]
+        group = call.group
         if group == POINT:
             return np.asarray(seats[stage].reshape(-1, 1))
         if group == P2P:
             return np.stack([seats[s].ravel() for s, _ in meeting.members], axis=1)
-        if self._call(meeting.members[0]).ring:
+        if call.ring:
             rings = along(seats[stage : stage + 1], group)
             pairs = ring_pairs(rings.shape[1])[meeting.part]
             return np.concatenate([rings[:, list(pair)] for pair in pairs])
@@ -357,16 +346,14 @@ class _Layout:
             is_queued[stage] = self.topology.settings.is_launched_ahead and self.programs[stage][place].stream > 0
         stages = members // self.topology.stage_ranks
         step, *earlier = (self.start[members] + 1 + row[stages] for row in places)
-        roles = np.broadcast_to(self._roles(meeting, members.shape[1]), members.shape)
-        return [step, roles, is_queued[stages], *earlier]
-
-    def _roles(self, meeting: Meeting, width: int) -> Ints:
-        calls = [self._call(member) for member in meeting.members]
+        calls = [self.programs[stage][place] for stage, place in meeting.members]
         if calls[0].group == P2P:
             is_buffered = self.topology.settings.is_send_buffered
-            return np.array([COPIED if is_buffered and set(c.operators) == {"send"} else ALL for c in calls])
-        root, others = _ROOTED.get("".join(calls[0].operators), (ALL, ALL))
-        return np.array([root] + [others] * (width - 1))
+            roles = [COPIED if is_buffered and set(call.operators) == {"send"} else ALL for call in calls]
+        else:
+            root, rest = _ROOTED.get("".join(calls[0].operators), (ALL, ALL))
+            roles = [root] + [rest] * (members.shape[1] - 1)
+        return [step, np.broadcast_to(roles, members.shape), is_queued[stages], *earlier]
 
     def _paths(self, meeting: Meeting, call: Call, members: Ints) -> list[Ints]:
         """Path of each flow, first all that lead down the pipeline."""

@@ -170,14 +170,10 @@ def described_keys() -> Iterator[tuple[str, str]]:
     for names, text in re.findall(r"^(\w[\w, ]*): (.*\n?(?:    .*\n?)*)", explained, re.MULTILINE):
         keys = [name for name in names.split(", ") if name not in _OTHERS]
         if keys:
-            yield ", ".join(f"{key}={_shown(defaults[key])}" for key in keys), _first_sentence(text)
-
-
-def _first_sentence(text: str) -> str:
-    text = " ".join(text.split())
-    if not text.startswith("``"):  # else a list of the values that it may have
-        text = text.split(". ")[0].rstrip(".") + "."
-    return text.replace("``", "`")
+            text = " ".join(text.split())
+            if not text.startswith("``"):  # else a list of the values that it may have
+                text = text.split(". ")[0].rstrip(".") + "."
+            yield ", ".join(f"{key}={_shown(defaults[key])}" for key in keys), text.replace("``", "`")
 
 
 def _shown(value: Any) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +26,16 @@ from irregulars.producers.simulator.noise import (
     generator_of,
 )
 from irregulars.producers.simulator.plan import OperatorRows, Plan
-from irregulars.producers.simulator.settings import NS_PER_MS, SimulatorSettings
+from irregulars.producers.simulator.settings import NS_PER_MS, NS_PER_S, SimulatorSettings
 from irregulars.producers.simulator.topology import Ints
 
 Bools = NDArray[np.bool_]
 
 
-def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -> tuple[Bools | None, Bools | None]:
+def delivered(settings: SimulatorSettings, rows: OperatorRows, iteration: int) -> tuple[Bools, Bools] | None:
     """Return which rows of an iteration arrive, and which of these arrive twice; None: all, and none."""
     if not (settings.loss_ratio or settings.repeat_ratio):
-        return None, None
+        return None
     generator = generator_of(settings, DELIVERY, iteration)
     count = len(rows.step)
     comes = np.ones(count, dtype=np.bool_)
@@ -102,7 +101,9 @@ class JobRows:
             tuple(topology.groups.communicators[c].id for c in topology.groups.of_rank(rank))
             for rank in range(topology.world_size)
         ]
-        self._counts = _Counts(engine)
+        plans = list(engine.plans.values())
+        # By plan, for each of its rows: the operators of its series in one training iteration, and in one evaluation
+        self._per_turn = {id(plan): [_in_series_of(plan, turn) for turn in plans] for plan in plans}
         self._published = {schema: np.zeros(topology.world_size, dtype=np.int64) for schema in SCHEMAS}
 
     def commops(self, runs: Sequence[Run]) -> Iterator[Batch]:
@@ -125,7 +126,7 @@ class JobRows:
         plan, settings = runs[0].plan, self._engine.settings
         rows, seats = plan.rows, self._engine.topology.seat
         iterations = np.array([run.iteration for run in runs])
-        before = [self._counts.before(plan, run.iteration) for run in runs]
+        before = [self._operators_before(plan, run.iteration) for run in runs]
         scale = np.array([settings.workload_factor(run.iteration) for run in runs])
         sizes = np.where(rows.is_scaled, np.rint(scale[:, None] * rows.size_bytes), rows.size_bytes)
         sizes = self._sizes_of_experts(plan, runs, sizes)
@@ -161,14 +162,20 @@ class JobRows:
         loads = np.array([run.expert_load for run in runs])[:, place]
         return np.where(is_back, np.rint(sizes * loads), sizes)
 
+    def _operators_before(self, plan: Plan, iteration: int) -> Ints:
+        """Return for each row of a plan the number of operators of its series before this iteration."""
+        every = self._engine.settings.evaluate_every
+        evaluations = iteration // every if every else 0
+        turns = (iteration - evaluations, evaluations)
+        return sum((count * per for count, per in zip(turns, self._per_turn[id(plan)], strict=False)),
+                   start=np.zeros(1, dtype=np.int64))  # fmt: skip
+
     def skip(self, runs: Sequence[Run]) -> None:
         """Count the rows of operators and of iterations as sent, without making them; no run may be hung."""
         for run in runs:
             rows = run.plan.rows
-            comes, again = delivered(self._engine.settings, rows, run.iteration)
-            sent = np.ones(len(rows.step), dtype=np.int64) if comes is None else comes.astype(np.int64)
-            if again is not None:
-                sent += again
+            way = delivered(self._engine.settings, rows, run.iteration)
+            sent = np.ones(len(rows.step), dtype=np.int64) if way is None else np.add(*way, dtype=np.int64)
             before = np.concatenate([[0], np.cumsum(sent)])[rows.first]
             self._published["commops"] += np.diff(before)[self._engine.topology.seat]
             self._published["iterations"] += 1
@@ -241,22 +248,6 @@ class JobRows:
         return batch
 
 
-class _Counts:
-    """Counts the operators of each series in the iterations before one."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._every = engine.settings.evaluate_every
-        plans = list(engine.plans.values())
-        self._per_turn = {id(plan): [_in_series_of(plan, turn) for turn in plans] for plan in plans}
-
-    def before(self, plan: Plan, iteration: int) -> Ints:
-        """Return for each row of a plan the number of operators of its series before this iteration."""
-        evaluations = iteration // self._every if self._every else 0
-        turns = (iteration - evaluations, evaluations)
-        return sum((count * per for count, per in zip(turns, self._per_turn[id(plan)], strict=False)),
-                   start=np.zeros(1, dtype=np.int64))  # fmt: skip
-
-
 def _in_series_of(plan: Plan, turn: Plan) -> Ints:
     """Return for each row of one plan the number of operators of its series in an iteration of another."""
     if plan is turn:
@@ -274,26 +265,19 @@ def _operators(settings: SimulatorSettings, runs: Sequence[Run]) -> tuple[Ints, 
     rows = runs[0].plan.rows
     arrival_ns = np.array([run.arrival_ns[rows.step] for run in runs])
     departure_ns = np.array([run.departure_ns[rows.step] for run in runs])
-    ways = [delivered(settings, rows, run.iteration) for run in runs]
-    if not any(run.is_hung for run in runs):
-        starts_ns = _whole_ns(arrival_ns)
-        elapsed_ns = (_whole_ns(departure_ns) - starts_ns).astype(np.float64)
-        comes, again = (None if way[0] is None else np.array(way) for way in zip(*ways, strict=True))
-        return starts_ns, elapsed_ns, None if comes is None or again is None else (comes, again)
-    is_entered, is_left = np.isfinite(arrival_ns), np.isfinite(departure_ns)
+    is_entered, is_left = np.isfinite(arrival_ns), np.isfinite(departure_ns)  # of a job that hangs: not all
     starts_ns = _whole_ns(np.where(is_entered, arrival_ns, 0.0))
     ends_ns = _whole_ns(np.where(is_left, departure_ns, 0.0))
     elapsed_ns = np.where(is_left, ends_ns - starts_ns, np.nan)
-    comes = np.array([x if way is None else x & way for x, (way, _) in zip(is_entered, ways, strict=True)])
-    again = np.array([np.zeros_like(x) if way is None else x & way for x, (_, way) in zip(comes, ways, strict=True)])
-    return starts_ns, elapsed_ns, (comes, again)
+    comes, again = is_entered, np.zeros_like(is_entered)
+    ways = [way for run in runs if (way := delivered(settings, rows, run.iteration)) is not None]
+    if ways:
+        comes, again = is_entered & np.array([way[0] for way in ways]), np.array([way[1] for way in ways])
+    return starts_ns, elapsed_ns, None if comes.all() and not again.any() else (comes, again & comes)
 
 
 def _whole_ns(times_ns: Sequence[Floats] | Floats) -> NDArray[np.int64]:
     return np.rint(np.asarray(times_ns)).astype(np.int64)
-
-
-_NS_PER_S: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +328,7 @@ class BandwidthSampler:
         self._reserve(until_ns)
         number = self._taken
         time_ns = self._phase_ns[:, None] + np.arange(number, number + count) * self._period_ns
-        rates = self._sent[:, :, :count] * (_NS_PER_S / self._period_ns)
+        rates = self._sent[:, :, :count] * (NS_PER_S / self._period_ns)
         self._sent = self._sent[:, :, count:]
         self._taken += count
         return Samples(number, time_ns, rates[0], rates[1])

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 from irregulars.producers.simulator.calls import P2P, Call, Program
@@ -32,32 +33,25 @@ def stage_programs(settings: SimulatorSettings, turn: str = TRAIN) -> list[list[
 
     `turn`: `TRAIN` or `EVALUATE`.
     """
-    return [_stage_program(stage, settings, turn) for stage in range(settings.pp)]
+    programs = [Program(stage, settings) for stage in range(settings.pp)]
+    for program in programs:
+        program.load_data()
+        if turn == EVALUATE:
+            for _ in range(settings.evaluation_passes):
+                for micro_batch in range(settings.micro_batches):
+                    _pass_on(program, micro_batch)
+            program.collective("world", "all_reduce", 8)
+        else:
+            (_run_interleaved if settings.model_chunks > 1 else _run_1f1b)(program)
+            program.finish()
+    return [program.calls for program in programs]
 
 
-def _stage_program(stage: int, settings: SimulatorSettings, turn: str) -> list[Call]:
-    program = Program(stage, settings)
-    program.load_data()
-    if turn == EVALUATE:
-        before, after = _ends(program)
-        for _ in range(program.settings.evaluation_passes):
-            for micro_batch in range(program.settings.micro_batches):
-                _exchange(program, before, "recv")
-                program.forward(micro_batch)
-                _exchange(program, after, "send")
-        program.collective("world", "all_reduce", 8)
-        return program.calls
-    if settings.model_chunks > 1:
-        _run_interleaved(program)
-    else:
-        _run_1f1b(program)
-    program.finish()
-    return program.calls
-
-
-def _ends(program: Program) -> tuple[int, int]:
-    """Stages before and after this one; those that do not exist are outside the range of stages."""
-    return program.stage - 1, program.stage + 1
+def _pass_on(program: Program, micro_batch: int) -> None:
+    """Do one forward between the stages before and after this one."""
+    _exchange(program, program.stage - 1, "recv")
+    program.forward(micro_batch)
+    _exchange(program, program.stage + 1, "send")
 
 
 def _exchange(program: Program, stage: int, *operators: str) -> None:
@@ -67,14 +61,11 @@ def _exchange(program: Program, stage: int, *operators: str) -> None:
 
 
 def _run_1f1b(program: Program) -> None:
-    settings = program.settings
-    before, after = _ends(program)
+    settings, before, after = program.settings, program.stage - 1, program.stage + 1
     warmup = min(settings.pp - program.stage - 1, settings.micro_batches)
     steady = settings.micro_batches - warmup
     for micro_batch in range(warmup):
-        _exchange(program, before, "recv")
-        program.forward(micro_batch)
-        _exchange(program, after, "send")
+        _pass_on(program, micro_batch)
     if steady:
         _exchange(program, before, "recv")
     for k in range(steady):
@@ -88,72 +79,49 @@ def _run_1f1b(program: Program) -> None:
         _exchange(program, before, "send")
 
 
-class _Interleaving:
-    """Chunk and micro-batch of the n-th forward or backward of a stage, and the messages that go with it.
-
-    Micro-batches pass a chunk in rounds of as many as there are stages.
-    """
-
-    def __init__(self, program: Program) -> None:
-        settings = program.settings
-        self._stage, self._pp, self._chunks = program.stage, settings.pp, settings.model_chunks
-        self.total = settings.micro_batches * settings.model_chunks
-        warmup = 2 * (self._pp - self._stage - 1) + (self._chunks - 1) * self._pp
-        self.warmup = self.total if settings.micro_batches == self._pp else min(warmup, self.total)
-        self._before, self._after = (self._stage - 1) % self._pp, (self._stage + 1) % self._pp
-
-    def micro_batch(self, number: int) -> int:
-        return number // (self._pp * self._chunks) * self._pp + number % self._pp
-
-    def after_forward(self, number: int) -> Iterator[Message]:
-        """Messages of the call after the forward of this number: its output, and the input of the next one."""
-        if not self._is_last(self._forward_chunk(number)):
-            yield "send", self._after
-        yield from self.forward_input(number + 1)
-
-    def after_backward(self, number: int) -> Iterator[Message]:
-        if not self._is_first(self._backward_chunk(number)):
-            yield "send", self._before
-        yield from self.backward_input(number + 1)
-
-    def forward_input(self, number: int) -> Iterator[Message]:
-        if number < self.total and not self._is_first(self._forward_chunk(number)):
-            yield "recv", self._before
-
-    def backward_input(self, number: int) -> Iterator[Message]:
-        if number < self.total and not self._is_last(self._backward_chunk(number)):
-            yield "recv", self._after
-
-    def _forward_chunk(self, number: int) -> int:
-        return number % (self._pp * self._chunks) // self._pp
-
-    def _backward_chunk(self, number: int) -> int:
-        return self._chunks - 1 - self._forward_chunk(number)
-
-    def _is_first(self, chunk: int) -> bool:
-        return self._stage == 0 and chunk == 0
-
-    def _is_last(self, chunk: int) -> bool:
-        return self._stage == self._pp - 1 and chunk == self._chunks - 1
-
-
 def _run_interleaved(program: Program) -> None:
-    turn = _Interleaving(program)
-    warmup, total = turn.warmup, turn.total
-    program.exchange(*turn.forward_input(0))
+    """Micro-batches pass a chunk of the model in rounds of as many as there are stages."""
+    settings, stage = program.settings, program.stage
+    pp, chunks = settings.pp, settings.model_chunks
+    total = settings.micro_batches * chunks
+    warmup = total if settings.micro_batches == pp else min(2 * (pp - stage - 1) + (chunks - 1) * pp, total)
+    before, after = (stage - 1) % pp, (stage + 1) % pp
+
+    def micro_batch(number: int) -> int:
+        return number // (pp * chunks) * pp + number % pp
+
+    # Of the n-th forward or backward: whether its input comes from another stage, and its output goes to one. The
+    # first chunk of the first stage and the last chunk of the last have no neighbour at one side.
+    def is_end(number: int, *, is_backward: bool, at_first: bool) -> bool:
+        chunk = number % (pp * chunks) // pp
+        chunk = chunks - 1 - chunk if is_backward else chunk
+        return (stage, chunk) == ((0, 0) if at_first else (pp - 1, chunks - 1))
+
+    def input_of(number: int, *, is_backward: bool) -> list[Message]:
+        if number >= total or is_end(number, is_backward=is_backward, at_first=not is_backward):
+            return []
+        return [("recv", after if is_backward else before)]
+
+    def messages_after(number: int, *, is_backward: bool) -> list[Message]:
+        """Return the output of a forward or backward, and the input of the next one."""
+        is_last = is_end(number, is_backward=is_backward, at_first=is_backward)
+        output: list[Message] = [] if is_last else [("send", before if is_backward else after)]
+        return output + input_of(number + 1, is_backward=is_backward)
+
+    program.exchange(*input_of(0, is_backward=False))
     for n in range(warmup):
-        program.forward(turn.micro_batch(n))
-        is_turning = n == warmup - 1 and warmup < total
-        program.exchange(*turn.after_forward(n), *(turn.backward_input(0) if is_turning else ()))
+        program.forward(micro_batch(n))
+        turn = input_of(0, is_backward=True) if n == warmup - 1 and warmup < total else []
+        program.exchange(*messages_after(n, is_backward=False), *turn)
     for n in range(total - warmup):
-        program.forward(turn.micro_batch(warmup + n))
-        program.backward(turn.micro_batch(n), is_last=n == total - 1)
-        program.exchange(*turn.after_forward(warmup + n), *turn.after_backward(n))
+        program.forward(micro_batch(warmup + n))
+        program.backward(micro_batch(n), is_last=n == total - 1)
+        program.exchange(*messages_after(warmup + n, is_backward=False), *messages_after(n, is_backward=True))
     if warmup == total:
-        program.exchange(*turn.backward_input(0))
+        program.exchange(*input_of(0, is_backward=True))
     for n in range(total - warmup, total):
-        program.backward(turn.micro_batch(n), is_last=n == total - 1)
-        program.exchange(*turn.after_backward(n))
+        program.backward(micro_batch(n), is_last=n == total - 1)
+        program.exchange(*messages_after(n, is_backward=True))
 
 
 CallKey = tuple[int, int]  # stage of a call, and its place in the stage's program
@@ -193,85 +161,38 @@ def predecessors(program: Sequence[Call]) -> list[Links]:
 def waves(programs: Programs) -> list[list[Meeting]]:
     """Order all calls of an iteration so that each wave depends on earlier waves only.
 
-    Returns
-    -------
-    list of list of Meeting
-        Meetings of one wave touch different calls, and are independent of each other.
-
-    Raises
-    ------
-    RuntimeError
-        If the programs wait for each other for ever: an error of the schedule, not of its settings.
+    Meetings of one wave touch different calls, and are independent of each other. Raises RuntimeError if the programs
+    wait for each other for ever: an error of the schedule, not of its settings.
     """
-    order = _Order(programs, list(_meetings(programs)))
-    result = []
-    while order.ready:
-        result.append(order.take_wave())
-    if order.is_stuck:
-        raise RuntimeError("stage programs must not wait for each other in a circle")
-    return result
-
-
-class _Order:
-    """Kahn's topological sort over calls, of which each is over when all its meetings are."""
-
-    def __init__(self, programs: Programs, meetings: list[Meeting]) -> None:
-        self.ready: list[Meeting] = []
-        self._followers: defaultdict[CallKey, list[CallKey]] = defaultdict(list)
-        self._meetings_of: defaultdict[CallKey, list[Meeting]] = defaultdict(list)
-        self._missing = {meeting: len(meeting.members) for meeting in meetings}
-        for meeting in meetings:
-            for member in meeting.members:
-                self._meetings_of[member].append(meeting)
-        counts: dict[CallKey, int] = {}
-        for stage, program in enumerate(programs):
-            for place, (before, others) in enumerate(predecessors(program)):
-                needed = {(stage, x) for x in (before, *others) if x >= 0}
-                counts[stage, place] = len(needed)
-                for one in needed:
-                    self._followers[one].append((stage, place))
-        self._waits_for, first = counts, [call for call, count in counts.items() if not count]
-        self._open_meetings = {call: len(self._meetings_of[call]) for call in self._waits_for}
-        self._left = len(self._waits_for)
-        for call in first:
-            self._arrive(call)
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether calls are left that can't happen."""
-        return self._left > 0
-
-    def take_wave(self) -> list[Meeting]:
-        """Take the meetings that can happen now, each call in one of them at most."""
-        busy: set[CallKey] = set()
+    meetings_of: defaultdict[CallKey, list[Meeting]] = defaultdict(list)
+    for meeting in _meetings(programs):
+        for member in meeting.members:
+            meetings_of[member].append(meeting)
+    sorter: TopologicalSorter[Meeting] = TopologicalSorter()
+    for stage, program in enumerate(programs):
+        for place, (before, others) in enumerate(predecessors(program)):
+            needed = [one for x in (before, *others) if x >= 0 for one in meetings_of[stage, x]]
+            for meeting in meetings_of[stage, place]:
+                sorter.add(meeting, *needed)
+    try:
+        sorter.prepare()
+    except CycleError:
+        raise RuntimeError("stage programs must not wait for each other in a circle") from None
+    result, ready = [], list[Meeting]()
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()], key=lambda one: (one.members, one.part))
+        busy = set[CallKey]()
         wave, later = [], []
-        for meeting in sorted(self.ready, key=lambda one: one.members):
+        for meeting in ready:
             if busy.isdisjoint(meeting.members):
                 wave.append(meeting)
                 busy.update(meeting.members)
             else:
                 later.append(meeting)
-        self.ready = later
-        for meeting in wave:
-            for call in meeting.members:
-                self._close(call)
-        return wave
-
-    def _arrive(self, call: CallKey) -> None:
-        for meeting in self._meetings_of[call]:
-            self._missing[meeting] -= 1
-            if not self._missing[meeting]:
-                self.ready.append(meeting)
-
-    def _close(self, call: CallKey) -> None:
-        self._open_meetings[call] -= 1
-        if self._open_meetings[call]:
-            return
-        self._left -= 1
-        for follower in self._followers[call]:
-            self._waits_for[follower] -= 1
-            if not self._waits_for[follower]:
-                self._arrive(follower)
+        sorter.done(*wave)
+        result.append(wave)
+        ready = later
+    return result
 
 
 def _meetings(programs: Programs) -> Iterator[Meeting]:

@@ -13,17 +13,19 @@ from typing import Final
 from irregulars.errors import InputError
 from irregulars.producers.simulator.faults import Fault
 
-CP_EXCHANGES: Final = ("collective", "ring")
-LOGGED: Final = ("all", "tp_leaders", "some_ranks", "some_hosts")
+_KNOWN: Final = {
+    "clock": ("shared", "per_host"),
+    "gradient_sync": ("sharded", "all_reduce", "fsdp"),
+    "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+    "logged": ("all", "tp_leaders", "some_ranks", "some_hosts"),
+    "cp_exchange": ("collective", "ring"),
+    "hidden": ("tp", "cp", "ep", "barrier"),
+}
 COMPILED_ITERATIONS: Final = 2  # Number of first iterations in which something is compiled
 NS_PER_S: Final = 1e9
 NS_PER_MS: Final = 1_000_000.0
 NS_PER_US: Final = 1_000.0
 MIB: Final = 1 << 20
-CLOCKS: Final = ("shared", "per_host")
-GRADIENT_SYNCS: Final = ("sharded", "all_reduce", "fsdp")
-RANK_ORDERS: Final = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
-HIDEABLE: Final = ("tp", "cp", "ep", "barrier")
 _POSITIVE: Final = frozenset(
     {"attempt", "dp", "pp", "tp", "cp", "ep", "shards", "model_chunks", "micro_batches", "iterations",
      "gpus_per_host", "gpus_per_nic", "hosts_per_switch", "gradient_buckets", "nic_bytes_per_s", "nvlink_bytes_per_s",
@@ -236,13 +238,9 @@ class SimulatorSettings:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 _need(name not in _POSITIVE or value > 0, f"{name} must be above 0", value)
                 _need(value >= 0 and math.isfinite(value), f"{name} must be 0 or more", value)
-        _one_of("clock", self.clock, CLOCKS)
-        _one_of("gradient_sync", self.gradient_sync, GRADIENT_SYNCS)
-        _one_of("rank_order", self.rank_order, RANK_ORDERS)
-        _one_of("logged", self.logged, LOGGED)
-        _one_of("cp_exchange", self.cp_exchange, CP_EXCHANGES)
-        for name in self.hidden:
-            _one_of("hidden", name, HIDEABLE)
+        for name, known in _KNOWN.items():
+            for value in self.hidden if name == "hidden" else [getattr(self, name)]:
+                _need(value in known, f"{name} must be one of {', '.join(known)}", value)
         _need(bool(self.job), "job must be a text that is not empty", self.job)
         _need(self.world_size >= 2, "dp * pp * tp * cp * ep * shards must be 2 or more", self.world_size)
         _need(
@@ -292,8 +290,3 @@ class SimulatorSettings:
 def _need(is_right: bool, rule: str, value: object) -> None:
     if not is_right:
         raise InputError(f"{rule}; got {value!r} (simulator settings)")
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} must be one of {', '.join(known)}; got {value!r} (simulator settings)")

@@ -186,7 +186,6 @@ def simulate_trace(
     directory: Path | str,
     settings: SimulatorSettings,
     *,
-    start_ns: int = RECORDED_START_NS,
     on_part: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Write the whole job as a trace directory (contract, section 1), with ``label.json``.
@@ -198,8 +197,8 @@ def simulate_trace(
     Raises InputError if a fault does not fit the cluster; OSError if the directory can't be written.
     """
     truth = measure(settings)
-    simulation = Simulation(truth.settings, start_ns)
-    announcements = simulation.announcements(truth.recorded_until_ns(start_ns))
+    simulation = Simulation(truth.settings, RECORDED_START_NS)
+    announcements = simulation.announcements(truth.recorded_until_ns(RECORDED_START_NS))
 
     def batches() -> Iterator[Batch]:
         for part in simulation.parts(max_span_s=float("inf"), max_rows=_TRACE_ROWS):

@@ -101,10 +101,13 @@ class Groups:
                 continue
             members = np.sort(along(grid, group), axis=1)
             numbers[members] = len(found) + np.arange(len(members))[:, None]
-            found += [
-                Communicator(name, _KINDS.get(group, group), tuple(ranks))
-                for name, ranks in zip(_names(settings, group), members.tolist(), strict=True)
-            ]
+            # Names are the coordinates that a group's ranks share, without unused dimensions.
+            fixed = [axis for axis in AXES if axis not in VARYING[group]]
+            places = product(*(range(getattr(settings, axis)) for axis in fixed))
+            for place, ranks in zip(places, members.tolist(), strict=True):
+                own = [f"{_LETTERS[axis]}{x}" for axis, x in zip(fixed, place, strict=True)
+                       if axis in _ALWAYS_NAMED or getattr(settings, axis) > 1]  # fmt: skip
+                found.append(Communicator("_".join([group, *own]), _KINDS.get(group, group), tuple(ranks)))
         self.communicators = tuple(found)
 
     def of_rank(self, rank: int) -> list[int]:
@@ -115,18 +118,6 @@ class Groups:
         """Return by group, per rank: the place of its communicator in the result of `of_rank`."""
         exists = np.stack(list(self.numbers.values())) >= 0
         return dict(zip(self.numbers, np.cumsum(exists, axis=0) - 1, strict=True))
-
-
-def _names(settings: SimulatorSettings, group: str) -> list[str]:
-    """Return a name of each group: the coordinates that its ranks share, without unused dimensions."""
-    fixed = [axis for axis in AXES if axis not in VARYING[group]]
-    places = product(*(range(getattr(settings, axis)) for axis in fixed))
-    shown = [axis in _ALWAYS_NAMED or getattr(settings, axis) > 1 for axis in fixed]
-    return [
-        "_".join([group, *(f"{_LETTERS[axis]}{x}" for axis, x, is_shown in zip(fixed, place, shown, strict=True)
-                           if is_shown)])
-        for place in places
-    ]  # fmt: skip
 
 
 class Topology:

@@ -184,11 +184,6 @@ def measure(settings: SimulatorSettings) -> Truth:
     return Truth(settings, label_of(settings, topology, healthy_s[: len(measured_s)], measured_s), hung_ns)
 
 
-def label(settings: SimulatorSettings) -> dict[str, Any]:
-    """Return the label that `measure` finds."""
-    return measure(settings).label
-
-
 def label_of(
     settings: SimulatorSettings, topology: Topology, healthy_s: Floats, measured_s: Floats
 ) -> dict[str, Any]:
@@ -214,20 +209,16 @@ def label_of(
 def _described(fault: Fault, topology: Topology) -> dict[str, Any]:
     ranks = fault_ranks(fault, topology).tolist()
     is_link, is_switch = fault.kind == "slow_link", fault.kind == "slow_switch"
+    # The smallest communicator that both ends of a link are in: the one whose transfers it carries.
+    shared = [one for one in topology.groups.communicators if set(ranks) <= set(one.ranks)] if is_link else []
     return {
         "kind": VERDICT_OF[fault.kind], "rank": ranks[0] if ranks else None, "peer": fault.peer, "ranks": ranks,
-        "communicator": _shared_communicator(ranks, topology) if is_link else None,
+        "communicator": min(shared, key=lambda one: len(one.ranks)).id if shared else None,
         "switch": topology.switch_name(topology.find_switch(str(fault.switch))) if is_switch else None,
         "iterations": list(fault.iterations(topology.settings.iterations)), "fault": fault.kind, "shape": fault.shape,
         "factor": fault.factor, "add_ms": fault.add_ms, "spread": fault.spread,
         "wanted_excess_ratio": fault.excess or None,
     }  # fmt: skip
-
-
-def _shared_communicator(ranks: list[int], topology: Topology) -> str | None:
-    """Smallest communicator that both ends of a link are in: the one whose transfers it carries."""
-    both = [c for c in topology.groups.communicators if set(ranks) <= set(c.ranks)]
-    return min(both, key=lambda c: len(c.ranks)).id if both else None
 
 
 def _measured(fault: Fault, healthy_s: Floats, measured_s: Floats, warm_from: int) -> dict[str, Any]:

@@ -15,41 +15,13 @@ from numpy.typing import NDArray
 
 from irregulars.producers.simulator.calls import has_expert_work
 from irregulars.producers.simulator.noise import UNTIDINESS, WARM_UP, generator_of
-from irregulars.producers.simulator.settings import NS_PER_MS, SimulatorSettings
+from irregulars.producers.simulator.settings import NS_PER_MS
 from irregulars.producers.simulator.topology import Ints, Topology
 
 Floats = NDArray[np.float64]
 # How much is compiled in the first and the second iteration, relative to ``compile_ms``.
 _COMPILED: Final = (1.0, 0.2)
 _COMPILE_SPREAD: Final = 0.15  # caches, and CPUs that others use too
-
-
-class WarmUp:
-    """The beginning of one job."""
-
-    def __init__(self, settings: SimulatorSettings) -> None:
-        self._settings = settings
-
-    def work_factor(self, iteration: int) -> float:
-        """Factor on all work: falls evenly to 1."""
-        count = self._settings.warmup_iterations
-        return 1 + self._settings.warmup_ratio * max(count - iteration, 0) / count if count else 1.0
-
-    def compile_ns(self, iteration: int) -> Floats | None:
-        """Return per rank how long it compiles before its first forward; None: none does."""
-        settings = self._settings
-        if not settings.compile_ms or iteration >= len(_COMPILED):
-            return None
-        drawn = generator_of(settings, WARM_UP, iteration).standard_normal(settings.world_size)
-        length_ns = settings.compile_ms * NS_PER_MS * _COMPILED[iteration]
-        return np.asarray(length_ns * np.maximum(1 + _COMPILE_SPREAD * drawn, 0.5))
-
-    def connecting(self, iteration: int, flow_path: Ints, nowhere: int) -> Ints:
-        """Flows that are the first on their path, which has to be connected."""
-        if iteration or not self._settings.connect_ms:
-            return np.empty(0, dtype=np.int64)
-        paths, first = np.unique(flow_path, return_index=True)
-        return np.asarray(first[paths != nowhere])
 
 
 STALL_LOW_RATIO: Final = 0.5
@@ -71,11 +43,19 @@ class Untidiness:
     def __init__(self, topology: Topology) -> None:
         self._settings = topology.settings
         self._host = topology.host
-        self._rank_factor = self._draw_ranks()
+        self._rank_factor: Floats | None = None
+        if ratio := self._settings.rank_spread_ratio:
+            drawn = generator_of(self._settings, UNTIDINESS, _RANKS, 0).standard_normal(self._settings.world_size)
+            # Acceptance tests sort out slower GPUs.
+            self._rank_factor = 1 + ratio * np.clip(drawn, -_SLOWEST_RANK_STDS, _SLOWEST_RANK_STDS)
         hosts = int(topology.host[-1]) + 1
         spells, phases = self._draw_spells(hosts), self._draw_phases(hosts)
         self._host_factor = spells if phases is None else phases if spells is None else spells * phases
-        self._popularity = self._draw_experts()
+        self._popularity: Floats | None = None
+        if has_expert_work(self._settings):
+            generator = generator_of(self._settings, UNTIDINESS, _EXPERTS, 0)
+            shape = self._settings.iterations, self._settings.ep
+            self._popularity = autocorrelated(generator, *shape, _ROUTER_ITERATIONS)
 
     def work_factor(self, iteration: int) -> Floats | None:
         """Per rank: factor on all its work; None: 1 for all."""
@@ -83,6 +63,27 @@ class Untidiness:
             return self._rank_factor
         by_host: Floats = self._host_factor[min(iteration, len(self._host_factor) - 1)][self._host]
         return by_host if self._rank_factor is None else by_host * self._rank_factor
+
+    def warm_up_factor(self, iteration: int) -> float:
+        """Factor on all work at the beginning of the job: falls evenly to 1."""
+        count = self._settings.warmup_iterations
+        return 1 + self._settings.warmup_ratio * max(count - iteration, 0) / count if count else 1.0
+
+    def compile_ns(self, iteration: int) -> Floats | None:
+        """Return per rank how long it compiles before its first forward; None: none does."""
+        settings = self._settings
+        if not settings.compile_ms or iteration >= len(_COMPILED):
+            return None
+        drawn = generator_of(settings, WARM_UP, iteration).standard_normal(settings.world_size)
+        length_ns = settings.compile_ms * NS_PER_MS * _COMPILED[iteration]
+        return np.asarray(length_ns * np.maximum(1 + _COMPILE_SPREAD * drawn, 0.5))
+
+    def connecting(self, iteration: int, flow_path: Ints, nowhere: int) -> Ints:
+        """Flows that are the first on their path, which has to be connected."""
+        if iteration or not self._settings.connect_ms:
+            return np.empty(0, dtype=np.int64)
+        paths, first = np.unique(flow_path, return_index=True)
+        return np.asarray(first[paths != nowhere])
 
     def load(self, iteration: int) -> Floats | float:
         """Weight of each micro-batch of each replica: the length of its sequences, and how uneven they are."""
@@ -130,27 +131,12 @@ class Untidiness:
         load /= load.mean(axis=2, keepdims=True)
         return np.repeat(load.ravel(), settings.tp)
 
-    def _draw_experts(self) -> Floats | None:
-        settings = self._settings
-        if not has_expert_work(settings):
-            return None
-        generator = generator_of(settings, UNTIDINESS, _EXPERTS, 0)
-        return autocorrelated(generator, settings.iterations, settings.ep, _ROUTER_ITERATIONS)
-
     def stalls(self, iteration: int, lanes: Ints) -> tuple[Ints, Floats]:
         """Which of these flows hang, and for how many iteration times."""
         generator = generator_of(self._settings, UNTIDINESS, _STALLS, iteration)
         count = int(generator.poisson(self._settings.stalls_per_iteration)) if len(lanes) else 0
         chosen = lanes[generator.integers(len(lanes), size=count)] if count else lanes[:0]
         return chosen, generator.uniform(STALL_LOW_RATIO, STALL_HIGH_RATIO, count)
-
-    def _draw_ranks(self) -> Floats | None:
-        ratio = self._settings.rank_spread_ratio
-        if not ratio:
-            return None
-        drawn = generator_of(self._settings, UNTIDINESS, _RANKS, 0).standard_normal(self._settings.world_size)
-        # Acceptance tests sort out slower GPUs.
-        return np.asarray(1 + ratio * np.clip(drawn, -_SLOWEST_RANK_STDS, _SLOWEST_RANK_STDS))
 
     def _draw_phases(self, hosts: int) -> Floats | None:
         settings = self._settings

@@ -37,7 +37,7 @@ class _Place:
 
 
 def declined(model: Any, every: int, group: Any) -> Callable[[Any], None]:
-    """Return what a rank calls that can't audit: it says so once to the others, who would wait for it else."""
+    """Return the callable of a rank that can't audit: it says so once to the others, who would wait for it else."""
     try:
         return _Vote(model, every, group, can_audit=False)
     except Exception:  # without torch, or with a model that we don't know, nobody waits
@@ -56,7 +56,6 @@ class _Vote:
         self._is_agreed: bool | None = None if self._obstacle_found is None else False
 
     def __call__(self, batch: Any) -> None:
-        """Take part in the vote, if it is due."""
         self._calls += 1
         if not self._calls % self._every:
             self._agree()
@@ -90,7 +89,6 @@ class _Vote:
         return bool(int(votes))
 
     def _device(self) -> Any:
-        """Return the device whose tensors the group sends."""
         from torch import distributed
 
         is_nccl = "nccl" in str(distributed.get_backend(self._group))

@@ -73,7 +73,6 @@ def _words(tensor: Any) -> tuple[Any, Any]:
 
 
 def _tables(device: Any) -> tuple[Any, Any]:
-    """Return odd weights of a row's words, and of rows."""
     import torch
 
     if device not in _weights:

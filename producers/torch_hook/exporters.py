@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -54,8 +55,7 @@ class TraceDirectory:
     def run(self, source: TorchSource, wait: Callable[[float], bool]) -> None:
         """Append frames to the part as they come."""
         path, world_size = None, 0
-        while not source.is_exhausted:
-            records = source.poll(_POLL_ROWS)
+        for records in _polls(source, wait):
             for record in records:
                 if path is None and isinstance(record, Announcement):
                     path, world_size = part_path(self._directory, record.attempt, record.rank), record.world_size
@@ -66,9 +66,6 @@ class TraceDirectory:
                     self.delivered_rows += _operators(record)
             if path is not None:
                 self._write_open(source, path)
-            if not records and wait(POLL_S):
-                source.end()
-                time.sleep(_LAST_POLL_S)
         if path is not None:
             _append(path, encode_frame(End(source.lost_rows)))
             assemble_if_whole(self._directory, world_size)
@@ -83,6 +80,16 @@ class TraceDirectory:
         if frame and frame != self._written_open:
             _append(path, frame)
         self._written_open = frame
+
+
+def _polls(source: TorchSource, wait: Callable[[float], bool]) -> Iterator[Sequence[Record]]:
+    """Yield the records of each poll until the source, which ends with training, is exhausted."""
+    while not source.is_exhausted:
+        records = source.poll(_POLL_ROWS)
+        yield records
+        if not records and wait(POLL_S):
+            source.end()
+            time.sleep(_LAST_POLL_S)
 
 
 def _frame_of(record: Record, source: TorchSource) -> bytes:
@@ -122,14 +129,9 @@ class AgentSocket:
                     source.start_over()
                     if source.is_unmarked:
                         connection.sendall(encode_frame(Unmarked()))
-                    while not source.is_exhausted:
-                        records = source.poll(_POLL_ROWS)
-                        for record in records:
-                            connection.sendall(_frame_of(record, source))
-                            self.delivered_rows += _operators(record)
-                        if not records and wait(POLL_S):
-                            source.end()
-                            time.sleep(_LAST_POLL_S)
+                    for record in chain.from_iterable(_polls(source, wait)):
+                        connection.sendall(_frame_of(record, source))
+                        self.delivered_rows += _operators(record)
                     connection.sendall(encode_frame(End(source.lost_rows)))
             except OSError as error:
                 self._on_trouble(error)

@@ -1,4 +1,4 @@
-"""What a thread waited for outside of its program: a processor, its quota, a disk, memory. From /proc and cgroups."""
+"""Waits of a thread outside of its program: for a processor, its quota, a disk, memory. From /proc and cgroups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Counters(NamedTuple):
 
 
 class HostWaits:
-    """Reads the counters of the thread that makes it; what the machine does not offer counts as 0.
+    """Reads the counters of the thread that makes it; a counter that the machine lacks counts as 0.
 
     `proc`, `cgroups`: where these are mounted.
     """

@@ -9,28 +9,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final, Protocol, SupportsFloat, SupportsInt
+from typing import Final, SupportsFloat, SupportsInt
 
 import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.messages.records import AUDIT, NUMERICS, PAUSE, PHASES, UNKNOWN, no_numerics
+from irregulars.producers.torch_hook.hooks.device_events import DeviceBoundary
 from irregulars.producers.torch_hook.pauses import Pause, Pauses
 
 _MOST_ROWS: Final = 1 << 14
 TRAIN: Final = PHASES.index("train")
 _FLOATS: Final = ("tokens", *NUMERICS[:-1])  # columns of figures; a checksum is an integer
 _OF_TRAINERS: Final = tuple(phase for phase in PHASES if phase != "observed")
-
-
-class Boundary(Protocol):
-    """The border of two iterations."""
-
-    host_ns: int  # time at which the training thread passed it, ns of the monotonic clock
-
-    def time_ns(self) -> int | None:
-        """Return the time at which the device of its operators passed it; None: not yet."""
-        ...
 
 
 @dataclass(slots=True)
@@ -42,6 +33,9 @@ class HostBoundary:
     def time_ns(self) -> int | None:
         """Return `host_ns`."""
         return self.host_ns
+
+
+Boundary = HostBoundary | DeviceBoundary  # of two iterations
 
 
 @dataclass(slots=True)
@@ -170,7 +164,7 @@ class Iterations:
 
     @property
     def running(self) -> int | None:
-        """Number of the iteration that runs; None: none runs, or what is computed is another rank's."""
+        """Number of the iteration that runs; None: none runs, or another rank's is computed."""
         return None if self._current is None or self._is_auditing else self._current.iteration
 
     @property

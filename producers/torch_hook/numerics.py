@@ -1,4 +1,4 @@
-"""What each step of training computes, as this rank sees it: norms of gradient and update, and checksums."""
+"""The numbers of each training step, as this rank sees them: norms of gradient and update, and checksums."""
 
 from __future__ import annotations
 
@@ -77,15 +77,9 @@ class _Sample:
 class NumericsWatch:
     """Measures the steps of one optimizer, and sets the figures of the iterations in which they fall.
 
-    Parameters
-    ----------
-    every
-        Measures each iteration whose number this divides.
-    checksum_steps
-        Number of measured iterations over which the parameters and the optimizer's state are summed once: each sums
-        the part that its number names, the same one on all ranks. 0: none.
-    on_error
-        Is given what goes wrong; training goes on.
+    `every`: measures each iteration whose number this divides. `checksum_steps`: number of measured iterations over
+    which the parameters and the optimizer's state are summed once: each sums the part that its number names, the same
+    one on all ranks; 0: none. `on_error`: is given each error; training goes on.
     """
 
     def __init__(

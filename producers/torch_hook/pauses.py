@@ -1,4 +1,4 @@
-"""What a rank does in its own time: collections, waiting for data, checkpoints, compilations, waiting for its host.
+"""Pauses of a rank in its own time: collections, waiting for data or its host, checkpoints, compilations.
 
 Pauses are gathered until the iteration ends in which they are. One that runs within another (a collection while data
 are fetched) counts as itself alone, so that the times of all pauses add up.
@@ -50,7 +50,7 @@ class Pause(NamedTuple):
 class Pauses:
     """Records the pauses of the thread that trains, the one that calls `take`, from its first call on.
 
-    `sources`: of `SOURCES`. `on_error`: is given what goes wrong; training goes on.
+    `sources`: of `SOURCES`. `on_error`: is given each error; training goes on.
     """
 
     def __init__(self, sources: Collection[str], on_error: Callable[[Exception], None]) -> None:
@@ -101,9 +101,9 @@ class Pauses:
         return found
 
     def read_host(self) -> None:
-        """Record what the training thread waited for since the last call.
+        """Record the training thread's waits since the last call.
 
-        Best called where the last operator of an iteration has ended, before the optimizer's step: what is waited for
+        Best called where the last operator of an iteration has ended, before the optimizer's step: a wait
         behind it delays the next iteration.
         """
         if self._host is not None and threading.get_ident() == self._thread:

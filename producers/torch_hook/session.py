@@ -8,7 +8,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -51,6 +52,14 @@ class Troubles:
             self._logged.add(kind)
             _LOG.warning("event=torch_comms_trouble what=%s error=%r training=unaffected", what, str(error))
 
+    @contextmanager
+    def kept_from_training(self, what: str) -> Iterator[None]:
+        """Count an error of the block instead of raising it."""
+        try:
+            yield
+        except Exception as error:
+            self.add(error, what)
+
 
 class Session:
     """Records from `start` to `stop`.
@@ -66,13 +75,12 @@ class Session:
         troubles: Troubles,
         hook: str,
         iterations: str = "steps",
-        capacity: int = CAPACITY,
         pauses: Collection[str] = SOURCES,
     ) -> None:
         self.troubles = troubles
         self._pauses = Pauses(pauses, partial(troubles.add, what="pauses"))
         self._exporter = exporter
-        self._hook = choose_hook(hook, troubles, capacity)
+        self._hook = choose_hook(hook, troubles)
         self.groups = Groups()
         self._device_clock: DeviceClock | None = None  # once a group communicates on a device
         self.iterations = Iterations(
@@ -133,25 +141,23 @@ class Session:
             self._detach()
             raise
         atexit.register(self.stop)
-        _at_fork(weakref.WeakMethod(self._leave_child))
+        # In each child from now on, while this session lives: a registered function can't be removed.
+        leave = weakref.WeakMethod(self._leave_child)
+        os.register_at_fork(after_in_child=lambda: None if (method := leave()) is None else method())
 
     def report(self, figures: Mapping[str, Any], checksum: Any) -> None:
         """Set figures of the iteration that runs: numbers, or tensors of one."""
-        try:
+        with self.troubles.kept_from_training("report"):
             given = {name: number_of(value, float) for name, value in figures.items() if value is not None}
             self.iterations.report(given, None if checksum is None else number_of(checksum, int))
-        except Exception as error:
-            self.troubles.add(error, "report")
 
     def watch(self, model: Any, optimizer: Any, every: int, checksum_steps: int, process_group: Any) -> None:
         """Measure the steps of an optimizer from now on."""
-        try:
+        with self.troubles.kept_from_training("numerics"):
             is_shared = self._share(model, process_group)
             on_error = partial(self.troubles.add, what="numerics")
             own = (model, optimizer, every, checksum_steps if is_shared else 0)
             self._watches.append(NumericsWatch(self.iterations, *own, on_error))
-        except Exception as error:
-            self.troubles.add(error, "numerics")
 
     def audit(
         self, model: Any, compute: Callable[[Any, Any], object], every: int, group: Any
@@ -225,20 +231,16 @@ class Session:
         return HostBoundary() if clock is None or not DeviceBoundary.is_possible() else DeviceBoundary(clock)
 
     def _before_step(self, *_: Any) -> None:
-        try:
+        with self.troubles.kept_from_training("pauses"):
             self._pauses.read_host()
-        except Exception as error:
-            self.troubles.add(error, "pauses")
 
     def _on_step(self, optimizer: Any, *_: Any) -> None:
-        try:
+        with self.troubles.kept_from_training("step"):
             self.iterations.step(optimizer)
-        except Exception as error:
-            self.troubles.add(error, "step")
 
     def _run(self) -> None:
         try:
-            self._exporter.run(self._source, self._wait)
+            self._exporter.run(self._source, self._ending.wait)
         except BaseException as error:  # whichever it is, training goes on
             self.troubles.add(error, "exit")
             self._hook.enable(False)
@@ -252,11 +254,8 @@ class Session:
             # Of a rank that was never announced, its group being gone by now, the source takes nothing.
             self._rest_rows = self._hook.ring.take().size
 
-    def _wait(self, seconds: float) -> bool:
-        return self._ending.wait(seconds) if seconds else self._ending.is_set()
 
-
-def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook:
+def choose_hook(name: str, troubles: Troubles) -> Hook:
     """Return the native hook where its library was built, else the one in Python, and log that once.
 
     Raises RuntimeError if the native one is asked for by name and is not there.
@@ -265,7 +264,7 @@ def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook
     path = find_library() if name in ("auto", "native") else None
     if path is not None:
         try:
-            return NativeHook(path, capacity)
+            return NativeHook(path)
         except OSError as error:
             troubles.add(error, "native_library")
     if name == "native":
@@ -274,19 +273,8 @@ def choose_hook(name: str, troubles: Troubles, capacity: int = CAPACITY) -> Hook
         reason = "native hook not built for this torch"
         _LOG.info("event=torch_comms_hook hook=python reason=%r build=%r", reason, build)
     if name == "dispatcher" or not has_collective_hooks():
-        return DispatcherHook(troubles.add, capacity)
-    return PythonHook(troubles.add, capacity)
-
-
-def _at_fork(leave: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """Call a method in each child from now on, while its object lives: a registered function can't be removed."""
-
-    def call_if_alive() -> None:
-        method = leave()
-        if method is not None:
-            method()
-
-    os.register_at_fork(after_in_child=call_if_alive)
+        return DispatcherHook(troubles.add)
+    return PythonHook(troubles.add)
 
 
 def _world() -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,11 @@ from irregulars.messages.announcements import Announcement, Heartbeat, SourcePro
 from irregulars.messages.records import RECV, SEND, UNKNOWN, Batch, Header
 from irregulars.producers.publishing.batches import BATCH_ROWS, BATCH_SPAN_S, cut_in_order
 from irregulars.producers.publishing.sources import Record, take_records
+from irregulars.producers.torch_hook.hooks.dispatcher_hook import DispatcherHook
 from irregulars.producers.torch_hook.hooks.groups import Group, Groups
-from irregulars.producers.torch_hook.hooks.ring import OPEN, ROW, UNSEEN, Ring
+from irregulars.producers.torch_hook.hooks.native_library import NativeHook
+from irregulars.producers.torch_hook.hooks.python_hook import PythonHook
+from irregulars.producers.torch_hook.hooks.ring import OPEN, ROW, UNSEEN
 from irregulars.producers.torch_hook.identity import Identity, Start
 from irregulars.producers.torch_hook.iterations import Iterations
 
@@ -31,39 +34,7 @@ _LAST_WAIT_S: Final = 1.0
 STUCK_S: Final = 60.0
 
 
-class Hook(Protocol):
-    """A hook as the session and the source use it."""
-
-    name: str
-
-    @property
-    def ring(self) -> Ring:
-        """The ring that the hook writes into."""
-        ...
-
-    def attach(self, process_group: object, name: str, number: int, device: str) -> bool:
-        """Add the hook to a process group; return whether it worked."""
-        ...
-
-    def detach(self) -> None:
-        """Leave the groups, for good."""
-        ...
-
-    def enable(self, is_on: bool) -> None:
-        """Switch recording on or off."""
-        ...
-
-    def set_iteration(self, iteration: int) -> None:
-        """Set the iteration of the operators that follow."""
-        ...
-
-    def errors(self) -> tuple[int, str]:
-        """Count the errors inside the hook that were not logged yet, with the text of the first."""
-        ...
-
-    def ask_devices(self) -> None:
-        """Finish the rows of operators that have ended on a device since the last call."""
-        ...
+Hook = NativeHook | PythonHook | DispatcherHook
 
 
 class ClockOffset(NamedTuple):
@@ -87,16 +58,12 @@ def measure_offset(
     A process that is held up between two readings, as on a machine with more processes than cores, sees an offset
     that is off by as much: some ms, which is more than most operators take.
     """
-    best: ClockOffset | None = None
-    for _ in range(_TRIES):
+    found: list[ClockOffset] = []
+    while len(found) < _TRIES and not (found and found[-1].width_ns <= _NARROW_NS):
         before_ns, now_ns, after_ns = monotonic_ns(), wall_ns(), monotonic_ns()
         width_ns = after_ns - before_ns
-        if best is None or width_ns < best.width_ns:
-            best = ClockOffset(now_ns - before_ns - width_ns // 2, width_ns)
-        if best.width_ns <= _NARROW_NS:
-            break
-    assert best is not None
-    return best
+        found.append(ClockOffset(now_ns - before_ns - width_ns // 2, width_ns))
+    return min(found, key=lambda one: one.width_ns)
 
 
 class TorchSource:
@@ -212,7 +179,15 @@ class TorchSource:
             # directory has the newest.
             self._announce(rank, world_size, announced.start, announced.since_ns)
         self._collect(is_ending)
-        self._give_lost_rows()
+        # A heartbeat as soon as rows are lost: a missing operator must not look as if it was never entered.
+        one, lost_rows = self._announcement, self.lost_rows
+        if one is not None and lost_rows != self._given_lost_rows:
+            self._given_lost_rows = lost_rows
+            rows = self._rows["commops"] - self._rows_before["commops"]
+            lost = {"commops": SourceProgress(rows, None, lost_rows)}
+            self._queue.append(
+                Heartbeat(one.job, one.attempt, one.rank, lost, start=one.start, since_ns=one.since_ns)
+            )
         self._is_drained = is_ending
 
     def _is_ready(self) -> bool:
@@ -267,16 +242,6 @@ class TorchSource:
         own = (one.job, one.attempt, one.rank)
         return Header(schema, *own, rows, None, names, start=one.start, since_ns=one.since_ns)
 
-    def _give_lost_rows(self) -> None:
-        """Queue a heartbeat as soon as rows are lost: a missing operator must not look as if it was never entered."""
-        one, lost_rows = self._announcement, self.lost_rows
-        if one is None or lost_rows == self._given_lost_rows:
-            return
-        self._given_lost_rows = lost_rows
-        rows = self._rows["commops"] - self._rows_before["commops"]
-        lost = {"commops": SourceProgress(rows, None, lost_rows)}
-        self._queue.append(Heartbeat(one.job, one.attempt, one.rank, lost, start=one.start, since_ns=one.since_ns))
-
     def _clock_offset_ns(self) -> int:
         """From the monotonic clock to the host's; followed only when that was set, so that times keep their order."""
         measured = measure_offset()
@@ -297,18 +262,10 @@ def execution_starts(issued_ns: np.ndarray, ended_ns: np.ndarray, lanes: int) ->
     """Return the times at which operators began that wait in one queue for one of `lanes` threads or streams.
 
     The queue is first in, first out: an operator begins when all but ``lanes - 1`` of those before it have ended,
-    that is, at the `lanes`-largest of their ends, and never before it was issued.
+    that is, at the `lanes`-largest of their ends, and never before it was issued. Where that is after the operator's
+    end (another thread overtook), the time of issue is returned.
 
-    Parameters
-    ----------
-    issued_ns, ended_ns
-        In the order of issue, int64 ns; an operator that has not ended ends at the largest int64.
-    lanes
-        At least 1.
-
-    Returns
-    -------
-    int64 ns; the time of issue where the queue gives a time after the operator's end (another thread overtook).
+    `issued_ns`, `ended_ns`: int64, in the order of issue; an operator that has not ended ends at the largest int64.
 
     >>> execution_starts(np.array([0, 1, 2, 3]), np.array([10, 20, 30, 40]), lanes=2)
     array([ 0,  1, 10, 20])

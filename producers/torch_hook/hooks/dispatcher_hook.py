@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from irregulars.messages.records import OPERATOR_CODES, SEND
 from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, has_succeeded
-from irregulars.producers.torch_hook.hooks.ring import CAPACITY, NO_PEER, UNSEEN
+from irregulars.producers.torch_hook.hooks.ring import NO_PEER, UNSEEN
 
 _FAMILIES: Final = {
     "allreduce_": ("all_reduce", 0), "allreduce_coalesced_": ("all_reduce", 0), "broadcast_": ("broadcast", 0),
@@ -44,8 +44,8 @@ class DispatcherHook(RecordingHook):
 
     name = "dispatcher"
 
-    def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
-        super().__init__(on_error, capacity)
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        super().__init__(on_error)
         self._groups: dict[str, _Group] = {}
         import torch
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from irregulars.errors import InputError
 from irregulars.printing import printable
-from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW, Ring
+from irregulars.producers.torch_hook.hooks.ring import CAPACITY, ROW
 
 SOURCE: Final = Path(__file__).with_name("hook.cpp")
 DIRECTORY: Final = "TORCH_COMMS_NATIVE"  # environment variable: a directory of built libraries, or ``off``
@@ -94,21 +94,21 @@ def build_library(directory: Path | None = None) -> Path:
 class NativeHook:
     """Hooks in C++, with the reading side of the ring that they write into.
 
-    `capacity`: rows of the ring; the first hook of a process sets it. Raises OSError if the library can't be loaded.
+    Raises OSError if the library can't be loaded.
     """
 
     name = "native"
 
-    def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
+    def __init__(self, path: Path) -> None:
         self._library: Any = ctypes.CDLL(str(path))
         self._library.irregulars_take.restype = ctypes.c_uint64
         self._library.irregulars_errors.restype = ctypes.c_uint64
-        self._library.irregulars_open_ring(ctypes.c_uint64(capacity))
-        self._buffer = np.zeros(min(capacity, 1 << 14), dtype=ROW)
+        self._library.irregulars_open_ring(ctypes.c_uint64(CAPACITY))
+        self._buffer = np.zeros(1 << 14, dtype=ROW)
         self._dropped = ctypes.c_uint64()
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> NativeHook:
         """The hook itself: its library holds the ring."""
         return self
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from irregulars.messages.records import OPERATOR_CODES, SEND
 from irregulars.producers.torch_hook.hooks.recording_hook import RecordingHook, has_succeeded
-from irregulars.producers.torch_hook.hooks.ring import CAPACITY, NO_PEER, UNSEEN
+from irregulars.producers.torch_hook.hooks.ring import NO_PEER, UNSEEN
 
 HOOK_ID: Final = 0x1226  # as in hook.cpp: hooks of one group fire in the order of their ids
 _FAMILIES: Final = {
@@ -45,10 +45,10 @@ class PythonHook(RecordingHook):
 
     name = "python"
 
-    def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
         from torch._C._distributed_c10d import HookOpName
 
-        super().__init__(on_error, capacity)
+        super().__init__(on_error)
         self._codes = {
             int(getattr(HookOpName, name)): OPERATOR_CODES[operator]
             for name, operator in _FAMILIES.items()

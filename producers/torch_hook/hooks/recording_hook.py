@@ -1,4 +1,4 @@
-"""What the hooks in Python share: the ring, the switches, and how they learn that an operator has ended."""
+"""The base of the hooks in Python: the ring, the switches, and how they learn that an operator has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from irregulars.messages.records import UNKNOWN
 from irregulars.producers.torch_hook.hooks.device_events import DeviceEvents
-from irregulars.producers.torch_hook.hooks.ring import CAPACITY, UNSEEN, PythonRing
+from irregulars.producers.torch_hook.hooks.ring import UNSEEN, PythonRing
 
 _now_ns = time.monotonic_ns
 
@@ -20,8 +20,8 @@ _now_ns = time.monotonic_ns
 class RecordingHook:
     """Base of the hooks in Python; each adds how it sees operators."""
 
-    def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY) -> None:
-        self.ring = PythonRing(capacity)
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self.ring = PythonRing()
         self._on_error = on_error
         self._is_on = False
         self._iteration = UNKNOWN

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import struct
 import threading
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -40,25 +40,10 @@ _ENDED_AT: Final = 3
 assert _PACKED.size == ROW.itemsize == 64
 
 
-class Ring(Protocol):
-    """The reading side of a ring, in Python or native."""
-
-    def take(self) -> np.ndarray:
-        """Take the rows that ended (or went unseen) since the last call; dtype `ROW`, in the order of issue."""
-        ...
-
-    def still_open(self) -> np.ndarray:
-        """Copy the rows that have not ended."""
-        ...
-
-    @property
-    def dropped_rows(self) -> int:
-        """Rows overwritten before they were taken."""
-        ...
-
-
 class PythonRing:
     """A ring that Python code writes into; each write is one call into C, so that no reader sees half of it.
+
+    Read as the native one (`native_library.NativeHook`): ``take``, ``still_open``, ``dropped_rows``.
 
     ``add`` writes an open row and returns its ordinal, the number of rows written before it. ``finish`` sets the end,
     and the start if it is known, of a row; it does nothing if the row was overwritten since.
@@ -95,7 +80,7 @@ class PythonRing:
         self.finish: Final = finish
 
     def take(self) -> np.ndarray:
-        """Take the rows that ended since the last call."""
+        """Take the rows that ended (or went unseen) since the last call; dtype `ROW`, in the order of issue."""
         with self._lock:
             rows = self._copy(is_open=False)
             self._is_taken[(rows["id"] - 1).astype(np.int64) % self._capacity] = True

@@ -5,8 +5,8 @@ import pytest
 
 from irregulars.messages.announcements import Heartbeat, SourceProgress
 from irregulars.messages.records import PATHS, UNKNOWN, Batch, decode_batch, encode_batch
-from irregulars.producers.node.device_source import DeviceSource, HealthSample, Samples
-from irregulars.producers.node.roster import Owner
+from irregulars.producers.node.device_source import DeviceSource
+from irregulars.producers.node.roster import HealthSample, Owner, Samples
 
 ONE, TWO = Owner("job", 2, 1), Owner("job", 2, 5)
 MS = 1_000_000

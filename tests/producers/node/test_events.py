@@ -11,10 +11,10 @@ import pytest
 from irregulars.messages.announcements import Announcement
 from irregulars.messages.device_events import DeviceEvent, batch_of, events_of
 from irregulars.messages.records import Header, decode_batch, encode_batch
-from irregulars.producers.node.device_source import DeviceSource, HealthSample
+from irregulars.producers.node.device_source import DeviceSource
 from irregulars.producers.node.events import ErrorFiles, LinkWatch, NodeEvents
 from irregulars.producers.node.kernel_log import Devices, KernelLog, parse_line
-from irregulars.producers.node.roster import Owner, Roster
+from irregulars.producers.node.roster import HealthSample, Owner, Roster
 from tests.producers.node.sysfs_trees import Sysfs
 
 NOW_NS = 1_795_000_000 * 10**9

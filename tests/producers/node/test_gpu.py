@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from irregulars.messages.records import PATHS, THROTTLE_REASONS
-from irregulars.producers.node.device_source import HealthSample, Samples
 from irregulars.producers.node.gpu import Gpu, GpuFeed, GpuGone, GpuReading, Reader, count_gpus, pynvml
-from irregulars.producers.node.roster import Owner, Roster
+from irregulars.producers.node.roster import HealthSample, Owner, Roster, Samples
 from tests.producers.node.conftest import lines, wait_for
 from tests.producers.node.nvml_stub import NvmlStub
 

@@ -35,6 +35,19 @@ class Recorded:
         np.maximum.at(result, self.iterations["iteration"], self.iterations["elapsed_ns"] / 1e9)
         return result
 
+    def operators(self, rank: int, iteration: int) -> tuple[np.ndarray, ...]:
+        """Rows, communicator, start and end of what a rank did in an iteration; one that never ended ends at once."""
+        columns = self.commops
+        rows = np.flatnonzero((columns["rank"] == rank) & (columns["iteration"] == iteration))
+        start = columns["start_ns"][rows]
+        elapsed_ns = np.nan_to_num(columns["elapsed_ns"][rows]).astype(np.int64)
+        return rows, columns["communicator"][rows], start, start + elapsed_ns
+
+    def gaps_ns(self, iteration: int) -> np.ndarray:
+        """Per rank: all gaps between its operators."""
+        found = [self.operators(rank, iteration) for rank in range(len(self.announcements))]
+        return np.array([np.maximum(start[1:] - end[:-1], 0).sum() for *_, start, end in found])
+
     def transfers(self) -> dict[tuple[object, ...], tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
         """Per collective and per message: its iteration, the ranks, when each came and when each left.
 
@@ -86,11 +99,6 @@ def _columns(batches: list[Batch], schema: str) -> dict[str, np.ndarray]:
         columns[name] = np.concatenate([np.array(b.header.names, dtype=object)[b.columns[name]] for b in own])
         columns[name] = columns[name].astype(str)
     return columns
-
-
-@pytest.fixture(name="record")
-def _record() -> Callable[[SimulatorSettings], Recorded]:
-    return record
 
 
 @pytest.fixture

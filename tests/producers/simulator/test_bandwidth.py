@@ -50,10 +50,3 @@ def test_samples_of_a_nic_come_each_period_and_to_the_end_of_the_job() -> None:
         time_ns = job.bandwidth["time_ns"][job.bandwidth["rank"] == rank]
         assert np.abs(np.diff(time_ns) - 10_000_000).max() <= 1
         assert time_ns[-1] >= last_ns
-
-
-def test_ranks_that_share_a_nic_share_its_rate(tidy: Tidy) -> None:
-    one, two = (record(tidy(iterations=2, gpus_per_nic=sharers, bandwidth_period_ms=0.0)) for sharers in (1, 2))
-    for job in (one, two):
-        assert job.bandwidth == {}
-    assert two.iteration_s()[1] > one.iteration_s()[1]

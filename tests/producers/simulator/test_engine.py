@@ -12,7 +12,7 @@ from irregulars.producers.simulator.engine import Engine, others_in_the_way_ns
 from irregulars.producers.simulator.noise import LEAST_TRANSFER_RATIO
 from irregulars.producers.simulator.settings import SimulatorSettings
 from tests.conftest import examples
-from tests.producers.simulator.conftest import Recorded, Tidy, faulty, record
+from tests.producers.simulator.conftest import Recorded, Tidy, faulty, record, times_s
 
 
 @given(
@@ -230,21 +230,10 @@ def test_a_slow_switch_slows_groups_under_it_and_no_tensor_parallel_group(tidy: 
 )
 def test_a_factor_on_work_lengthens_the_gaps_of_its_ranks_alone(tidy: Tidy, text: str, ranks: list[int]) -> None:
     base = tidy(iterations=2, data_loading_ms=0.0)
-    gaps_ns = [_gaps_ns(record(job), 1, base.world_size) for job in (base, faulty(base, text))]
+    gaps_ns = [record(job).gaps_ns(1) for job in (base, faulty(base, text))]
     assert np.flatnonzero(gaps_ns[1] > 1.2 * gaps_ns[0]).tolist() == ranks
     others = np.setdiff1d(np.arange(base.world_size), ranks)
     assert gaps_ns[1][others] == pytest.approx(gaps_ns[0][others], rel=1e-6)
-
-
-def _gaps_ns(job: Recorded, iteration: int, world_size: int) -> np.ndarray:
-    columns = job.commops
-    result = np.zeros(world_size)
-    for rank in range(world_size):
-        own = (columns["rank"] == rank) & (columns["iteration"] == iteration)
-        start = columns["start_ns"][own]
-        end = start + columns["elapsed_ns"][own].astype(np.int64)
-        result[rank] = np.maximum(start[1:] - end[:-1], 0).sum()
-    return result
 
 
 def test_uneven_data_makes_another_replica_the_last_one_from_iteration_to_iteration(tidy: Tidy) -> None:
@@ -274,20 +263,19 @@ def test_a_fault_changes_nothing_before_its_first_iteration() -> None:
 
 def test_faults_end_and_the_job_recovers(tidy: Tidy) -> None:
     base = tidy(iterations=12)
-    healthy = record(base).iteration_s()
-    slow = record(faulty(base, "slow_nic:rank=17,from=3,to=6,factor=8", "slow_rank:rank=40,from=8,to=9,add_ms=40"))
-    excess = slow.iteration_s() / healthy - 1
+    slow = faulty(base, "slow_nic:rank=17,from=3,to=6,factor=8", "slow_rank:rank=40,from=8,to=9,add_ms=40")
+    excess = times_s(slow) / times_s(base) - 1
     assert np.flatnonzero(excess > 0.1).tolist() == [3, 4, 5, 8]
     assert np.abs(excess[[0, 1, 2, 6, 7, 9, 10, 11]]).max() < 0.01
 
 
 def test_shapes_of_a_fault(tidy: Tidy) -> None:
     base = tidy(iterations=20)
-    healthy = record(base).iteration_s()
+    healthy = times_s(base)
 
     def excess(shape: str) -> np.ndarray:
         text = f"slow_rank:rank=40,from=5,to=15,add_ms=100,shape={shape}"
-        return record(faulty(base, text)).iteration_s() - healthy
+        return times_s(faulty(base, text)) - healthy
 
     assert np.flatnonzero(excess("spike") > 0.01).tolist() == [5]
     assert np.ptp(excess("lasting")[5:15]) < 1e-3
@@ -303,17 +291,17 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others() -> None:
 
 
 def test_a_healthy_job_has_noise_and_no_lasting_excess() -> None:
-    times_s = record(SimulatorSettings()).iteration_s()
-    windows = np.convolve(times_s, np.ones(10) / 10, mode="valid")
-    assert 0.2 < times_s.mean() < 0.3
-    assert times_s.std() > 0.002
+    found_s = times_s(SimulatorSettings())
+    windows = np.convolve(found_s, np.ones(10) / 10, mode="valid")
+    assert 0.2 < found_s.mean() < 0.3
+    assert found_s.std() > 0.002
     assert windows.max() / windows.min() < 1.06
 
 
 def test_drift_lengthens_the_work_over_the_run(tidy: Tidy) -> None:
-    times_s = record(tidy(iterations=11, drift_ratio=0.1)).iteration_s()
-    assert np.all(np.diff(times_s) > 0)
-    assert times_s[-1] / times_s[0] == pytest.approx(1.1, abs=0.02)
+    found_s = times_s(tidy(iterations=11, drift_ratio=0.1))
+    assert np.all(np.diff(found_s) > 0)
+    assert found_s[-1] / found_s[0] == pytest.approx(1.1, abs=0.02)
 
 
 def test_a_buffered_send_does_not_wait_for_its_receiver(tidy: Tidy) -> None:

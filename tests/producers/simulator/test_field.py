@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from irregulars.errors import InputError
-from irregulars.producers.simulator.presets import SHAPES, with_preset, with_shape
+from irregulars.producers.simulator.presets import SHAPES, with_shape
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 from irregulars.producers.simulator.untidiness import Untidiness, autocorrelated
@@ -27,13 +27,6 @@ def variation(times: np.ndarray) -> float:
 def test_healthy_iterations_vary_by_1_to_8_percent(number: int, shape: str) -> None:
     job = field_case(with_shape(SimulatorSettings(iterations=60, seed=40), shape), number % 2)
     assert 0.01 <= variation(times_s(job)) <= 0.08
-
-
-def test_the_first_iterations_of_a_field_job_are_many_times_as_long() -> None:
-    times = times_s(with_preset(with_shape(SimulatorSettings(iterations=15), "ddp"), "field"))
-    assert times[0] > 8 * times[WARM:].mean()
-    assert times[1] > 2 * times[WARM:].mean()
-    assert times[2] > 1.1 * times[WARM:].mean()
 
 
 def test_cases_of_the_field_differ_in_seed_sizes_clocks_and_resolution() -> None:

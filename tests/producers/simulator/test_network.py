@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from irregulars.producers.simulator.network import Network, state_of
+from irregulars.producers.simulator.network import Network, SlowDevice
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.topology import Topology
 
@@ -48,7 +48,7 @@ def test_each_nic_of_a_ring_sends_and_receives_once(topology: Topology) -> None:
 def test_a_group_is_as_slow_as_its_slowest_nic(topology: Topology) -> None:
     network = Network(topology)
     _, healthy = network.path_times()
-    latency, slow = network.path_times(state_of(topology, [("nic", (17,), 8.0, 2.0)]))
+    latency, slow = network.path_times([SlowDevice("nic", (17,), 8.0, 2e6)])
     changed = np.flatnonzero(slow > healthy * 1.01)
     down = len(topology.groups.communicators)
     up = down + 64
@@ -60,7 +60,7 @@ def test_a_group_is_as_slow_as_its_slowest_nic(topology: Topology) -> None:
 def test_faults_on_the_same_path_multiply(topology: Topology) -> None:
     network = Network(topology)
     _, healthy = network.path_times()
-    _, slow = network.path_times(state_of(topology, [("nic", (17,), 3.0, 0.0), ("link", (1, 17), 2.0, 0.0)]))
+    _, slow = network.path_times([SlowDevice("nic", (17,), 3.0), SlowDevice("link", (1, 17), 2.0)])
     down = len(topology.groups.communicators)
     assert slow[down + 1] == pytest.approx(6 * healthy[down + 1])
     assert slow[down + 17] == pytest.approx(3 * healthy[down + 17])

@@ -46,7 +46,7 @@ def test_who_loses_rows_does_not_say_that_it_lost_none() -> None:
 
 
 def test_a_lossy_source_keeps_the_protocol() -> None:
-    settings = replace(BASE, dp=2, pp=2, tp=2, loss_ratio=0.1, repeat_ratio=0.1, evaluate_every=5)
+    settings = replace(BASE, dp=2, pp=2, tp=2, iterations=8, loss_ratio=0.1, repeat_ratio=0.1, evaluate_every=3)
     check_source(lambda position: SimulatorSource(settings, position=position))
 
 

@@ -10,20 +10,13 @@ import pytest
 from irregulars.messages.records import OPERATOR_CODES, Batch
 from irregulars.producers.simulator.settings import SimulatorSettings
 from irregulars.producers.simulator.source import SimulatorSource
-from tests.producers.simulator.conftest import Recorded, Tidy, faulty, record
-
-
-def own_rows(job: Recorded, rank: int, iteration: int) -> tuple[np.ndarray, ...]:
-    columns = job.commops
-    own = (columns["rank"] == rank) & (columns["iteration"] == iteration)
-    start = columns["start_ns"][own]
-    return columns["communicator"][own], start, start + np.nan_to_num(columns["elapsed_ns"][own]).astype(np.int64)
+from tests.producers.simulator.conftest import Tidy, faulty, record
 
 
 def test_buckets_overlap_the_backward_and_shorten_the_iteration(tidy: Tidy) -> None:
     base = tidy(iterations=2, gradient_buckets=4, gradient_bytes=1 << 31, pp=1, dp=8, tp=8)
     plain, overlapped = record(base), record(replace(base, is_gradient_overlapped=True))
-    names, start, end = own_rows(overlapped, 3, 1)
+    _, names, start, end = overlapped.operators(3, 1)
     is_bucket = np.char.startswith(names, "dp")
     buckets, others = np.flatnonzero(is_bucket)[:4], np.flatnonzero(~is_bucket)
     overlaps = [(start[others] < end[b]) & (end[others] > start[b]) for b in buckets]
@@ -35,7 +28,7 @@ def test_buckets_overlap_the_backward_and_shorten_the_iteration(tidy: Tidy) -> N
 def test_the_optimizer_waits_for_the_last_bucket(tidy: Tidy) -> None:
     job = record(tidy(iterations=2, gradient_buckets=4, gradient_bytes=1 << 31, is_gradient_overlapped=True))
     for rank in (0, 17, 63):
-        names, start, end = own_rows(job, rank, 1)
+        _, names, start, end = job.operators(rank, 1)
         own = np.flatnonzero(np.char.startswith(names, "dp"))
         assert start[own[4:]].min() >= end[own[:4]].max() + 5_000_000
 
@@ -79,8 +72,8 @@ def test_a_wait_that_nobody_logged_looks_like_a_gap(tidy: Tidy) -> None:
     base = tidy(iterations=2, dp=4, pp=1, tp=2, hidden=("tp",), gpus_per_host=2)
     slow = record(faulty(base, "slow_rank:rank=2,from=1,add_ms=50"))
     assert not np.char.startswith(slow.commops["communicator"], "tp").any()
-    _, begins, _ = own_rows(slow, 3, 1)
-    _, usual, _ = own_rows(record(base), 3, 1)
+    *_, begins, _ = slow.operators(3, 1)
+    *_, usual, _ = record(base).operators(3, 1)
     assert (begins[0] - usual[0]) / 1e6 == pytest.approx(50, abs=0.1)  # the innocent peer is as late as the culprit
 
 
@@ -88,7 +81,7 @@ def test_a_hidden_barrier_makes_all_late_together(tidy: Tidy) -> None:
     base = tidy(iterations=2, pp=1, dp=8, tp=8, hidden=("barrier",), gradient_sync="all_reduce")
     slow, usual = (record(job) for job in (faulty(base, "slow_rank:rank=9,from=1,add_ms=50"), base))
     assert set(usual.commops["operator"]) == {OPERATOR_CODES["all_reduce"]}
-    late_ms = [(own_rows(slow, rank, 1)[1][-1] - own_rows(usual, rank, 1)[1][-1]) / 1e6 for rank in (9, 40)]
+    late_ms = [(slow.operators(rank, 1)[2][-1] - usual.operators(rank, 1)[2][-1]) / 1e6 for rank in (9, 40)]
     assert late_ms == pytest.approx([50, 50], abs=0.1)
 
 

@@ -1,22 +1,20 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from irregulars.producers.simulator.faults import parse_fault
 from irregulars.producers.simulator.settings import SimulatorSettings
-from irregulars.producers.simulator.truth import label
+from irregulars.producers.simulator.truth import measure
+from tests.producers.simulator.conftest import faulty
 
 BASE = SimulatorSettings(iterations=20)
 
 
 def labelled(*texts: str) -> dict[str, object]:
-    return label(replace(BASE, faults=tuple(parse_fault(text) for text in texts)))
+    return measure(faulty(BASE, *texts)).label
 
 
 def test_a_healthy_job_has_nothing_to_find() -> None:
-    found = label(BASE)
+    found = measure(BASE).label
     assert (found["kind"], found["ranks"], found["iterations"]) == ("none", [], [0, 0])
     assert found["world_size"] == 64
 

@@ -9,12 +9,11 @@ import pytest
 
 from irregulars.producers.simulator.engine import Engine
 from irregulars.producers.simulator.settings import SimulatorSettings
-from tests.producers.simulator.conftest import Recorded, Tidy, record
+from tests.producers.simulator.conftest import Tidy, record, times_s
 
 
 def times_ms(settings: SimulatorSettings) -> np.ndarray:
-    engine = Engine(settings)
-    return np.array([engine.advance().elapsed_ns for _ in range(settings.iterations)]) / 1e6
+    return times_s(settings) * 1e3
 
 
 def test_the_first_iteration_compiles_and_the_second_once_more_for_a_fifth(tidy: Tidy) -> None:
@@ -23,12 +22,6 @@ def test_the_first_iteration_compiles_and_the_second_once_more_for_a_fifth(tidy:
     assert 1000 < added[0] < 1600  # of eight ranks the slowest
     assert added[1] == pytest.approx(added[0] / 5, rel=0.4)
     assert np.abs(added[2:]).max() < 0.1
-
-
-def test_stages_compile_one_after_the_other(tidy: Tidy) -> None:
-    base = {"dp": 1, "pp": 4, "tp": 1, "iterations": 2}
-    added = times_ms(tidy(**base, compile_ms=1000.0)) - times_ms(tidy(**base))
-    assert 3000 < added[0] < 5500
 
 
 def test_each_communicator_connects_once(tidy: Tidy) -> None:
@@ -41,17 +34,6 @@ def test_work_gets_shorter_evenly_while_the_job_warms_up(tidy: Tidy) -> None:
     base = {"dp": 1, "pp": 1, "tp": 2, "iterations": 7, "tp_operators": 0, "gradient_bytes": 1}
     ratio = times_ms(tidy(**base, warmup_iterations=4, warmup_ratio=0.4)) / times_ms(tidy(**base))
     assert ratio == pytest.approx([1.4, 1.3, 1.2, 1.1, 1.0, 1.0, 1.0], abs=0.01)
-
-
-def work_s(job: Recorded, ranks: int) -> np.ndarray:
-    """Per rank: all gaps between its operators, seconds."""
-    result = np.zeros(ranks)
-    for rank in range(ranks):
-        own = job.commops["rank"] == rank
-        start = job.commops["start_ns"][own]
-        end = start + job.commops["elapsed_ns"][own].astype(np.int64)
-        result[rank] = np.maximum(start[1:] - end[:-1], 0).sum() / 1e9
-    return result
 
 
 def test_ranks_of_a_slow_host_are_slow_together_for_some_iterations(tidy: Tidy) -> None:
@@ -69,8 +51,7 @@ def test_ranks_of_a_slow_host_are_slow_together_for_some_iterations(tidy: Tidy) 
 
 def test_ranks_have_their_own_speed_that_lasts(tidy: Tidy) -> None:
     base = tidy(iterations=4, rank_spread_ratio=0.02, pp=1, dp=8, tp=8)
-    job = record(base)
-    gaps = work_s(job, 64)
+    gaps = record(base).gaps_ns(1)
     assert 0.01 < gaps.std() / gaps.mean() < 0.03
 
 
@@ -81,9 +62,9 @@ def test_micro_batches_weigh_the_same_on_all_ranks_that_share_them(tidy: Tidy) -
     assert isinstance(load, np.ndarray)
     assert load.shape == (4, 8)
     assert load.std() == pytest.approx(0.1, rel=0.5)
-    gaps = work_s(record(base), 16).reshape(4, 4)
-    assert np.ptp(gaps, axis=1).max() < 1e-6
-    assert np.ptp(gaps[:, 0]) > 1e-3
+    gaps_s = record(base).gaps_ns(1).reshape(4, 4) / 1e9
+    assert np.ptp(gaps_s, axis=1).max() < 1e-6
+    assert np.ptp(gaps_s[:, 0]) > 1e-3
 
 
 def test_a_stall_hits_one_transfer_between_hosts_and_passes(tidy: Tidy) -> None:
@@ -105,24 +86,20 @@ def test_a_stall_hits_one_transfer_between_hosts_and_passes(tidy: Tidy) -> None:
 
 
 def test_longer_sequences_lengthen_compute_and_activations_and_leave_gradients_alone(tidy: Tidy) -> None:
-    base = tidy(iterations=6, workload_changes=((3, 2.0),))
+    base = tidy(iterations=9, workload_changes=((3, 2.0), (6, 1.0)))
     job = record(base)
     sizes = job.commops["size_bytes"]
-    is_late = job.commops["iteration"] >= 3
+    is_late = np.isin(job.commops["iteration"], (3, 4, 5))
     is_gradient = np.char.startswith(job.commops["communicator"], "dp")
     is_activation = np.char.startswith(job.commops["communicator"], "tp")
     assert set(sizes[is_activation & ~is_late]) == {float(base.activation_bytes)}
     assert set(sizes[is_activation & is_late]) == {2.0 * base.activation_bytes}
     assert set(sizes[is_gradient]) == {float(base.gradient_bytes)}
-    times_s = job.iteration_s()
-    assert times_s[4] / times_s[1] == pytest.approx(1.95, abs=0.1)
+    took_s = job.iteration_s()
+    assert took_s[4] / took_s[1] == pytest.approx(1.95, abs=0.1)
+    assert np.flatnonzero(took_s > 1.5 * took_s[0]).tolist() == [3, 4, 5]
     tokens = job.iterations["tokens"]
     assert set(tokens[job.iterations["iteration"] == 4]) == {2.0 * tokens[0]}
-
-
-def test_a_workload_may_change_back(tidy: Tidy) -> None:
-    times_s = record(tidy(iterations=6, workload_changes=((2, 1.5), (4, 1.0)))).iteration_s()
-    assert np.flatnonzero(times_s > 1.2 * times_s[0]).tolist() == [2, 3]
 
 
 @pytest.mark.parametrize(("is_marked", "phase"), [(True, 1), (False, 0)])

@@ -1,4 +1,4 @@
-"""What the ranks of the tests' training jobs do, on gloo: ``python ranks.py SCENARIO WAY ADDRESS HOOK``."""
+"""What the ranks of the tests' training jobs do, on gloo: ``python ranks.py SCENARIO TRACE_DIRECTORY HOOK``."""
 
 from __future__ import annotations
 
@@ -92,11 +92,6 @@ def training() -> None:
     queue(rank)
 
 
-def short() -> None:
-    join()
-    steps_of_ddp()
-
-
 class Numbers(torch.utils.data.Dataset):  # type: ignore[misc, unused-ignore]
     def __len__(self) -> int:
         return 16
@@ -131,18 +126,12 @@ def survival_and_hang() -> None:
     os._exit(0)
 
 
-SCENARIOS: dict[str, Callable[[], None]] = {
-    "training": training, "survival": survival_and_hang, "short": short,
-}  # fmt: skip
+SCENARIOS: dict[str, Callable[[], None]] = {"training": training, "survival": survival_and_hang}
 
 
-def main(scenario: str, way: str, address: str, hook: str) -> None:
+def main(scenario: str, trace_dir: str, hook: str) -> None:
     torch.set_num_threads(1)
-    where: dict[str, Any] = {way: address}
-    used = torch_comms.start(**where, job="test", hook=hook)
-    # One write: standard error shares the pipe, and an unbuffered print writes each argument by itself.
-    sys.stdout.write(f"hook {used}\n")
-    sys.stdout.flush()
+    print("hook", torch_comms.start(trace_dir=trace_dir, job="test", hook=hook), flush=True)
     SCENARIOS[scenario]()
     if distributed.is_initialized():
         distributed.destroy_process_group()

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,16 +12,10 @@ import pytest
 
 from irregulars.messages.records import PHASES, UNKNOWN, are_whole
 from irregulars.producers.trace.directory import Trace, read_trace
+from tests.producers.torch_hook.processes import NEEDS_TORCH, run_python, run_ranks
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        find_spec("torch") is None, reason="torch must be installed for tests of the hook (make torch); it is not"
-    ),
-]
-ROOT = Path(__file__).resolve().parents[3]
+pytestmark = NEEDS_TORCH
 SCRIPT = Path(__file__).with_name("numerics_ranks.py")
-LIMIT_S = 600.0
 RANKS = 4
 STEPS, AUDIT_EVERY, CHECKSUM_STEPS = 8, 2, 4
 SAME, MEASURED, FLIPPED, HASTY, SHARDED = 100, 200, 300, 400, 500
@@ -45,22 +35,8 @@ class Job(NamedTuple):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     directory = tmp_path_factory.mktemp("numerics")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(RANKS)}
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(directory / "trace")]
-    ranks = [
-        subprocess.Popen(
-            command, cwd=directory, env=environment | {"RANK": str(rank)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    try:
-        outputs = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    outputs = run_ranks([str(SCRIPT), str(directory / "trace")], directory, RANKS)
     log = "\n".join(error for _, error in outputs)
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, log
     trace = read_trace(directory / "trace")
     assert trace.rejected.count == 0, trace.rejected
     return Job([json.loads(said) for said, _ in outputs], log, trace)
@@ -223,11 +199,7 @@ for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int8):
 
 
 def test_a_checksum_shows_any_bit_and_any_swap(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", CHECKSUMS]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    done = run_python("-c", CHECKSUMS, directory=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -260,16 +232,4 @@ distributed.destroy_process_group()
 @pytest.mark.parametrize("failing", ["start", "set aside"])
 def test_a_rank_that_can_not_audit_holds_up_no_other(tmp_path: Path, failing: str) -> None:
     (tmp_path / "train.py").write_text(WITHOUT_ONE)
-    own = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}
-    command = [sys.executable, "-W", "ignore", "train.py", str(tmp_path), failing]
-    ranks = [
-        subprocess.Popen(command, cwd=tmp_path, env=own | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
-                         stderr=subprocess.PIPE)
-        for rank in range(3)
-    ]  # fmt: skip
-    try:
-        said = [rank.communicate(timeout=LIMIT_S)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+    run_ranks(["train.py", str(tmp_path), failing], tmp_path, 3)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        find_spec("torch") is None, reason="torch must be installed for tests of the hook (make torch); it is not"
-    ),
-]
-ROOT = Path(__file__).resolve().parents[3]
-LIMIT_S = 100.0
+from tests.producers.torch_hook.processes import NEEDS_TORCH, run_python
+
+pytestmark = NEEDS_TORCH
 TORCH_THAT_LACKS_GROUPS = """
 from torch.distributed import ProcessGroup, distributed_c10d as c10d
 from irregulars import torch_comms
@@ -40,8 +32,7 @@ assert not [one for one in gc.get_objects() if isinstance(one, Session)]
 
 def run(script: str, directory: Path) -> str:
     """Run a script to its end; return its log."""
-    command = [sys.executable, "-W", "ignore", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{script}"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = run_python("-c", script, directory=directory)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

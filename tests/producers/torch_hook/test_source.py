@@ -311,8 +311,3 @@ def test_on_a_device_the_start_is_its_event_s_and_the_queue_is_one(groups: Group
     rows["started"] = [50, 60]
     columns = RowReader().columns(rows, rows[:0], groups.all, 0)
     assert columns["start_ns"].tolist() == [50, 90]
-
-
-def test_what_has_not_ended_has_a_start_and_no_length(groups: Groups) -> None:
-    columns = RowReader().open_columns(rows_of([10], [0]), groups.all, SHIFT_NS)
-    assert (columns["start_ns"].tolist(), np.isnan(columns["elapsed_ns"]).tolist()) == ([10 + SHIFT_NS], [True])

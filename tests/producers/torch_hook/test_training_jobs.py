@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +14,9 @@ from irregulars.messages.records import OPERATOR_CODES, OPERATORS, PHASES, UNKNO
 from irregulars.producers.torch_hook.hooks.native_library import DIRECTORY
 from irregulars.producers.torch_hook.identity import machine_has_gpus
 from irregulars.producers.trace.directory import Trace, read_trace
+from tests.producers.torch_hook.processes import NEEDS_TORCH, run_python, run_ranks
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        find_spec("torch") is None, reason="torch must be installed for tests of the hook (make torch); it is not"
-    ),
-]
-ROOT = Path(__file__).resolve().parents[3]
+pytestmark = NEEDS_TORCH
 SCRIPT = Path(__file__).with_name("ranks.py")
 RANKS = 2
 ROUNDS = 3
@@ -33,8 +24,6 @@ FIRST_MARKED = 100
 QUEUED = 50
 GRADIENT_BYTES = 2 * (32 * 32 + 32) * 4
 """As in ranks.py."""
-
-LIMIT_S = 200.0
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +33,7 @@ def native_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("a C++ compiler must be installed to build the native hook; it is not")
     directory = tmp_path_factory.mktemp("native")
     module = "irregulars.producers.torch_hook.hooks.native_library"
-    command = [sys.executable, "-W", "ignore", "-m", module, str(directory)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = run_python("-m", module, str(directory), directory=directory)
     if "no collective hooks" in done.stderr:
         pytest.skip(f"this torch has no collective hooks: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
@@ -73,35 +61,12 @@ def survival(hook: str, tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return record("survival", tmp_path_factory.mktemp("survival"), hook)
 
 
-def run_job(scenario: str, directory: Path, way: str, address: str, hook: str) -> list[str]:
-    """Run all ranks to their end; what each printed. Any failure of one fails the test."""
-    (directory / "work").mkdir()
-    ranks = [_start(rank, scenario, directory / "work", way, address, hook) for rank in range(RANKS)]
-    try:
-        outputs = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, "\n".join(outputs)
-    return outputs
-
-
-def _start(rank: int, scenario: str, directory: Path, way: str, address: str, hook: str) -> subprocess.Popen[str]:
-    environment = os.environ | {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
-        "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), scenario, way, address, hook]
-    return subprocess.Popen(
-        command, cwd=directory, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-
-
 def record(scenario: str, directory: Path, hook: str) -> Trace:
     """Run a job that writes a trace directory, and read that: it must follow the contract, all of it."""
-    outputs = run_job(scenario, directory, "trace_dir", str(directory / "trace"), hook)
-    assert all(f"hook {hook}" in output for output in outputs)
-    assert "trouble" not in "".join(outputs)
+    (directory / "work").mkdir()
+    outputs = run_ranks([str(SCRIPT), scenario, str(directory / "trace"), hook], directory / "work", RANKS)
+    assert all(f"hook {hook}" in output for output, _ in outputs)
+    assert "trouble" not in "".join(log for _, log in outputs)
     trace = read_trace(directory / "trace")
     assert (trace.world_size, trace.rejected.count, trace.copies) == (RANKS, 0, 0)
     return trace
@@ -195,9 +160,3 @@ def test_forks_loaders_and_later_groups_are_survived(survival: Trace) -> None:
 def test_what_never_ended_is_logged_so(survival: Trace) -> None:
     unended = {rank: int(np.isnan(batch.columns["elapsed_ns"]).sum()) for rank, batch in survival.commops.items()}
     assert unended == {0: 1, 1: 0}
-
-
-@pytest.mark.parametrize(("way", "address"), [("bootstrap", "127.0.0.1:1"), ("agent", "/nowhere/agent.sock")])
-def test_training_goes_on_without_broker_or_agent(tmp_path: Path, way: str, address: str) -> None:
-    outputs = run_job("short", tmp_path, way, address, "python")
-    assert all("hook python" in output for output in outputs), outputs
