@@ -238,9 +238,12 @@ def track_records(opinions: Iterable[Opinion]) -> dict[str, TrackRecord]:
     without its slope, which a handful of opinions can't tell), with a normal prior around 0.
     """
     by_kind: dict[str, list[Opinion]] = defaultdict(list)
-    for one in newest_opinions(opinions):
-        by_kind[one.kind].append(one)
-    return {kind: _track_record(own) for kind, own in by_kind.items()}
+    records = {}
+    for kind, own in by_kind.items():
+        right = sum(bool(one.is_right) for one in own)
+        told = [(_log_odds(one.probability), bool(one.is_right)) for one in own if one.probability is not None]
+        records[kind] = TrackRecord(right, len(own) - right, _shift(told))
+    return records
 
 
 def silences(opinions: Iterable[Opinion]) -> list[Mute]:
@@ -272,12 +275,6 @@ def _silence(kind: str, device: str | None, job: str | None, own: Sequence[Opini
         device=None if device is None else escape(device)[:300],
         job=None if job is None else escape(job)[:300],
     )
-
-
-def _track_record(own: Sequence[Opinion]) -> TrackRecord:
-    right = sum(bool(one.is_right) for one in own)
-    told = [(_log_odds(one.probability), bool(one.is_right)) for one in own if one.probability is not None]
-    return TrackRecord(right, len(own) - right, _shift(told))
 
 
 def _shift(told: Sequence[tuple[float, bool]]) -> float:

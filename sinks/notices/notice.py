@@ -135,10 +135,7 @@ class Channel(Protocol):
 
 
 def summary_of(notice: Notice, most: int | None = None) -> str:
-    """Return one line for a person: event, place, cost, and the next step.
-
-    `most`: Characters at most; a text that is cut ends with an ellipsis. None: all.
-    """
+    """Return one line for a person, cut to `most` characters: event, place, cost, and the next step."""
     if notice.incidents:
         text = printable(f"{notice.event.upper()} {notice.alert['summary']}")
     else:

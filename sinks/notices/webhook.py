@@ -27,11 +27,10 @@ TIMESTAMP: Final = "Irregulars-Timestamp"
 class WebhookChannel(HttpChannel):
     """Posts each notice to a URL.
 
-    Every request has ``Idempotency-Key``, the same for the same notice. With a key it has `TIMESTAMP` (seconds since
-    the epoch) and `SIGNATURE`, ``sha256=`` and the HMAC of the timestamp, a dot and the body, in hexadecimal digits:
-    a receiver that refuses old timestamps can't be fooled with an old request. `token`, `key`: Give a bearer token,
-    and the key of the signature; None: none is sent, nothing is signed. `is_url_secret`: whether the URL must stand
-    in no error.
+    Every request has ``Idempotency-Key``, the same for the same notice. With a `key` it has `TIMESTAMP` (seconds
+    since the epoch) and `SIGNATURE`, ``sha256=`` and the HMAC of the timestamp, a dot and the body, in hexadecimal:
+    a receiver that refuses old timestamps can't be fooled with an old request. `is_url_secret`: the URL must stand in
+    no error.
     """
 
     def __init__(

@@ -77,12 +77,12 @@ class Health:
         places = {}
         for place, reading in readings.items():
             before = self._places.get(place)
+            has_moved = reading.lag == 0 or (before is not None and before.mark != reading.mark)
             if before is None:
-                places[place] = _Standing(reading.mark, now_s, has_moved=reading.lag == 0)
-                continue
-            has_moved = before.mark != reading.mark or reading.lag == 0
-            since_s = now_s if has_moved or is_excused else before.since_s
-            places[place] = _Standing(reading.mark, since_s, before.has_moved or has_moved)
+                places[place] = _Standing(reading.mark, now_s, has_moved)
+            else:
+                since_s = now_s if has_moved or is_excused else before.since_s
+                places[place] = _Standing(reading.mark, since_s, before.has_moved or has_moved)
         self._places = places
 
     def _is_broker_silent(self, now_s: float) -> bool:
@@ -154,8 +154,6 @@ class _Since:
 class FlowWatch:
     """Follows the counts of one worker.
 
-    Examples
-    --------
     >>> watch = FlowWatch()
     >>> [len(watch.look(now_s, Flow(0, int(now_s), 0))) for now_s in (0.0, 30.0, 61.0, 90.0)]
     [0, 0, 1, 0]

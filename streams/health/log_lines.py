@@ -90,11 +90,9 @@ _QUIET_S: Final = 10.0
 
 
 def logging_config(level: str) -> dict[str, Any]:
-    """Return a configuration for ``logging.config.dictConfig``.
-
-    `level`: of our own lines, one of `LEVELS`; those of Faust begin at a warning, or with ``debug`` at info. That one
-    of its timers was late, on which nothing depends, is shown with ``debug`` only.
-    """
+    """Return a configuration for ``logging.config.dictConfig``; `level`: of our own lines, one of `LEVELS`."""
+    # Faust's lines begin at a warning, or with ``debug`` at info. That one of its timers was late, on which nothing
+    # depends, is shown with ``debug`` only.
     others = "INFO" if level == "debug" else "WARNING"
     return {
         "version": 1,

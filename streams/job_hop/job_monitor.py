@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -149,11 +150,9 @@ class JobMonitor:
                 self._add_evidence(row)
 
     def follow(self, changes: Sequence[ThresholdChange]) -> None:
-        """Judge by thresholds that people changed, from the next iteration that `advance` judges on.
+        """Judge by all thresholds that people changed for this job, from the next iteration that `advance` judges on.
 
-        They are not part of the state: the stage calls this again after a restore.
-
-        `changes`: all that concern this job, in the order of their topic.
+        They are in the order of their topic, and no part of the state: the stage calls this again after a restore.
         """
         if changes is not self._changes:
             self._changes = changes
@@ -170,19 +169,21 @@ class JobMonitor:
 
         Ranks that keep an iteration waiting for longer than the grace are given up. When a job has been silent (see
         `JobClock`), its verdicts are closed, and it is asked whether it hangs; if it speaks again later, it is heard.
-        One that hangs is waited for a day longer: a job that hung in the evening may be started again in the morning.
-        Its verdict closes when it is forgotten, at the latest.
-
-        `now_s`, `until_s`: the present, and until when everything that ranks sent has been read (None: until now). A
-        silence counts from the present, and only as far as was read: the lag of a worker is not the job's silence.
+        A silence counts from the present, `now_s`, and only as far as was read, `until_s` (None: until now): the lag
+        of a worker is not the job's silence.
         """
         until_s = now_s if until_s is None else until_s
+
+        def is_stuck() -> bool:  # the newest evidence tells of operators that never ended
+            waiting = (rows for own in self._pending.values() for rows in own)
+            return self._judge.has_unended or any(rows.columns["unended"].any() for rows in waiting)
+
         oldest = min(self._pending, default=None)
         self._clock.tick(
             now_s,
             until_s,
             oldest=oldest,
-            is_stuck=self._is_stuck,
+            is_stuck=is_stuck,
             has_later=bool(self._later),
             is_hanging=self._judge.is_hanging,
         )
@@ -202,19 +203,12 @@ class JobMonitor:
             parts += self._advance_attempt(read_back)
         if len(parts) == 1:
             return parts[0]
-        return Judgements(
-            job=self.job,
-            announcements=[one for part in parts for one in part.announcements],
-            ends=[one for part in parts for one in part.ends],
-            iterations=[one for part in parts for one in part.iterations],
-            rank_iterations=concatenate_columns([p.rank_iterations for p in parts if p.rank_iterations]),
-            audits=concatenate_columns([p.audits for p in parts if p.audits]),
-            pauses=concatenate_columns([p.pauses for p in parts if p.pauses]),
-            detector_scores=concatenate_columns([p.detector_scores for p in parts if p.detector_scores]),
-            operators=concatenate_columns([p.operators for p in parts if p.operators]),
-            patterns=concatenate_columns([p.patterns for p in parts if p.patterns]),
-            verdicts=[one for part in parts for one in part.verdicts],
-        )
+        merged: dict[str, Any] = {}
+        for name in (one.name for one in fields(Judgements) if one.name != "job"):
+            own = [value for part in parts if (value := getattr(part, name))]
+            is_columns = isinstance(getattr(parts[0], name), Mapping)
+            merged[name] = concatenate_columns(own) if is_columns else list(chain.from_iterable(own))
+        return Judgements(self.job, **merged)
 
     def _advance_attempt(self, read_back: ReadBack) -> list[Judgements]:
         reason, parts, ends = self._reason_to_end(), [], []
@@ -262,11 +256,6 @@ class JobMonitor:
         if self._clock.is_attempt_overdue:
             return "restarted"
         return "silent" if self._clock.presence in (Presence.SILENT, Presence.FORGOTTEN) else None
-
-    def _is_stuck(self) -> bool:
-        """Whether the newest evidence tells of operators that never ended."""
-        waiting = (rows for own in self._pending.values() for rows in own)
-        return self._judge.has_unended or any(rows.columns["unended"].any() for rows in waiting)
 
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt

@@ -188,9 +188,15 @@ class _Blocks:
 def _reduce(job: str, closings: Sequence[Closing]) -> Iterator[Evidence]:
     """Reduce closings by the compiled loop; those of ranks whose rows it cannot read, by numpy in a second run."""
     work = _work_on(closings)
-    found = _compiled_sums(work)
+    blocks = work.blocks
+    found: Reduction | Flags = np.array(
+        [KERNEL is None or one.detectors is not None or not one.is_plain for one in closings]
+    )
+    if isinstance(found, np.ndarray) and not found.any():
+        asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
+        found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)
     if isinstance(found, Reduction):
-        yield _evidence(job, work, found)
+        yield _evidence(job, work, found._replace(rows=_LazyRows(partial(_operators, work))))
         return
     odd_ranks = {one.rank for one, is_odd in zip(closings, found.tolist(), strict=True) if is_odd}
     odd = [one for one in closings if one.rank in odd_ranks]  # all of a rank: its oldest iteration comes first
@@ -259,19 +265,6 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
     )
 
 
-def _compiled_sums(work: _Work) -> Reduction | Flags:
-    """Sum up the operators of all closings, or return which of the closings are left to numpy."""
-    closings, blocks = work.blocks.closings, work.blocks
-    is_odd = np.array([KERNEL is None or one.detectors is not None or not one.is_plain for one in closings])
-    if is_odd.any():
-        return is_odd
-    asked = Blocks(blocks.counts, blocks.iteration, blocks.is_next, work.free_ns)
-    found = sum_blocks(asked, [one.cuts for one in closings], work.names, work.wide)
-    if isinstance(found, Reduction):
-        return found._replace(rows=_LazyRows(partial(_operators, work)))
-    return found
-
-
 class _LazyRows(Mapping[str, Column]):
     """Rows that are made when the first of their columns is asked for: most often none is."""
 
@@ -307,7 +300,15 @@ def _operators(work: _Work) -> dict[str, Column]:
         rows[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     rows["peer"] = known_peers(rows)
     lengths = [cut.rows for cut in cuts]
-    rows["offset"] = _offsets(cuts, lengths)
+    known = [cut.source.offset for cut in cuts]
+    if None in known:
+        own = [
+            cut.column("offset") if offset is None else np.full(cut.rows, offset, dtype=np.int64)
+            for cut, offset in zip(cuts, known, strict=True)
+        ]
+        rows["offset"] = np.concatenate(own)
+    else:
+        rows["offset"] = np.repeat(np.array(known, dtype=np.int64), lengths)
     rows["block"] = blocks.of_rows(rows["iteration"])
     own_codes = rows["communicator"]
     if any(one.detectors is not None for one in blocks.closings):
@@ -317,17 +318,6 @@ def _operators(work: _Work) -> dict[str, Column]:
     begin_of = {id(source): begin for source, begin in zip(sources, begins.tolist(), strict=True)}
     rows["communicator"] = table[own_codes + np.repeat([begin_of[id(cut.source)] for cut in cuts], lengths)]
     return rows
-
-
-def _offsets(cuts: Sequence[Cut], lengths: Sequence[int]) -> Ints:
-    known = [cut.source.offset for cut in cuts]
-    if None not in known:
-        return np.repeat(np.array(known, dtype=np.int64), lengths)
-    own = (
-        cut.column("offset") if cut.source.offset is None else np.full(rows, cut.source.offset, dtype=np.int64)
-        for cut, rows in zip(cuts, lengths, strict=True)
-    )
-    return np.concatenate(list(own))
 
 
 def _distinct(cuts: Sequence[Cut]) -> Collection[Cut]:

@@ -51,10 +51,7 @@ class RowSummary(NamedTuple):
 
 
 def summarize(schema: str, columns: Mapping[str, Column], counts: Sequence[int]) -> list[RowSummary]:
-    """Look at the rows of several ranks.
-
-    `counts`: how many rows each of them has, at least one.
-    """
+    """Look at the rows of several ranks; `counts`: how many rows each of them has, at least one."""
     if schema == "commops" and KERNEL is not None and isinstance(columns, PlainColumns):
         return _look_compiled(KERNEL, columns, counts)
     firsts = starts_of(np.array(counts))

@@ -50,14 +50,12 @@ class Reduction(NamedTuple):
 def reduce_blocks(
     rows: Mapping[str, Column], is_next: Flags, free_ns: Ints, is_classed: Flags | None = None
 ) -> Reduction:
-    """Reduce the operators of many blocks at once.
+    """Reduce the operators of many blocks at once; rows given twice count once.
 
-    `rows`: `OPERATOR_COLUMNS` and ``block``, the number of each row's block, in any order; rows given twice count
-    once.
-    `is_next`: for each block whether it is the iteration after the block before it, of the same rank.
-    `free_ns`: when the rank was free to begin each block; `UNKNOWN` where only its first operator shows it. Where
-    `is_next`, the end of the block before takes its place.
-    `is_classed`: for each row whether its class is wanted; None: all are.
+    `rows`: `OPERATOR_COLUMNS` and ``block``, the number of each row's block, in any order. `is_next`: for each block
+    whether it is the iteration after the block before it, of the same rank. `free_ns`: when the rank was free to
+    begin each block; `UNKNOWN` where only its first operator shows it. Where `is_next`, the end of the block before
+    takes its place. `is_classed`: for each row whether its class is wanted; None: all are.
     """
     if is_classed is not None:
         rows = {**rows, "is_classed": is_classed}
@@ -81,9 +79,6 @@ def reduce_blocks(
     free_ns[after] = lasts[after - 1]
     free_ns = np.where(free_ns == UNKNOWN, firsts, free_ns)
     gap_ns = _gaps(block, start_ns, ended_ns, is_timed, free_ns)
-    begins = run_starts(block, ordered["offset"])  # rows of a message stand together: far fewer are left to sort
-    offsets = [block[begins], ordered["offset"][begins]]
-    _, first = group_rows(offsets)
     begins = run_starts(block, ordered["offset"])  # rows of a message stand together: far fewer are left to sort
     offset_block, offset = block[begins], ordered["offset"][begins]
     _, first = group_rows([offset_block, offset])
@@ -241,11 +236,9 @@ def sum_blocks(
 ) -> Reduction | Flags:
     """Reduce the operators of some closings, or say which of them `reduce_blocks` has to do.
 
-    `cuts`: the operators of each closing, as they stand in their messages.
-    `names`: communicators: classes name them by their place here.
-    `wide`: communicators of whose collectives classes are wanted.
-
-    Returns all but the rows and their gaps, which are left empty.
+    `cuts`: the operators of each closing, as they stand in their messages. `names`: communicators; classes name them
+    by their place here. `wide`: communicators of whose collectives classes are wanted. Returns all but the rows and
+    their gaps, which are left empty.
     """
     assert KERNEL is not None
     sources = list({id(cut[0]): cut[0] for own in cuts for cut in own}.values())

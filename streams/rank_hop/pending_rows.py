@@ -303,9 +303,9 @@ class PendingRows:
     def take(self, numbers: Sequence[int], closing_ns: Mapping[int, int]) -> Taken:
         """Close iterations: return their operators, and forget them and what no later iteration can take.
 
-        `numbers`: the oldest open iterations, ascending, at least one.
-        `closing_ns`: when each of them closes, where that is known. Operators that ended later are late, also those
-        that came in time: so the result does not show where batches happened to begin and end.
+        `numbers`: the oldest open iterations, ascending, at least one. `closing_ns`: when each of them closes, where
+        that is known. Operators that ended later are late, also those that came in time: so the result does not show
+        where batches happened to begin and end.
         """
         taken = self._take_runs(numbers[-1], closing_ns) or self._take_rows(numbers, closing_ns)
         self.closed_through = numbers[-1]
