@@ -124,7 +124,7 @@ def _layer(verdict: Verdict) -> str:
 
 
 def _drains(verdict: Verdict) -> bool:
-    # Whether the accused host may be taken out of service for this.
+    """Whether the accused host may be taken out of service for this."""
     return verdict.kind in _DRAINING and _layer(verdict) in ("hardware", "network")
 
 
@@ -221,8 +221,12 @@ _BY_CAUSE: Final = {
     "from changing",
     "cpu_throttled": "drain nothing: the CPU quota of {ranks} was spent; raise the limit that the scheduler sets "
     "(Kubernetes: limits.cpu)",
-    "cpu_wait": "drain nothing yet: {ranks} waited for a processor; see what else runs on {host}, and give ranks ",
-}  # what to do where it is known to which cause the time went
+    "cpu_wait": "drain nothing yet: {ranks} waited for a processor; see what else runs on {host}, and give ranks "
+    "cores of their own",
+    "memory_pressure": "drain nothing yet: {host} is short of memory; see what takes it, and whether it swaps",
+    "io_wait": "drain nothing yet: {ranks} waited for a disk of {host}; see what else uses it, and how it does",
+}
+"""What to do where it is known to which cause the time went."""
 
 
 def _act_on_work(verdict: Verdict, suspect: Suspect, host: str) -> str:

@@ -238,6 +238,8 @@ def track_records(opinions: Iterable[Opinion]) -> dict[str, TrackRecord]:
     without its slope, which a handful of opinions can't tell), with a normal prior around 0.
     """
     by_kind: dict[str, list[Opinion]] = defaultdict(list)
+    for one in newest_opinions(opinions):
+        by_kind[one.kind].append(one)
     records = {}
     for kind, own in by_kind.items():
         right = sum(bool(one.is_right) for one in own)
