@@ -97,13 +97,9 @@ class CloudEventsChannel:
 def headers_of(notice: Notice, source: str) -> dict[str, str]:
     """Return the attributes as headers; `ce_id` is the same for the same notice."""
     headers = {
-        "ce_specversion": "1.0",
-        "ce_id": notice.idempotency_key,
-        "ce_source": source,
-        "ce_type": f"{TYPE}.{notice.event}",
-        "ce_subject": notice.incident,
-        "content-type": "application/json",
-    }
+        "ce_specversion": "1.0", "ce_id": notice.idempotency_key, "ce_source": source,
+        "ce_type": f"{TYPE}.{notice.event}", "ce_subject": notice.incident, "content-type": "application/json",
+    }  # fmt: skip
     time_ns = notice.alert.get("time_ns")
     if isinstance(time_ns, int) and 0 <= time_ns < 1 << 62:
         headers["ce_time"] = datetime.fromtimestamp(time_ns / 10**9, UTC).isoformat("T", "milliseconds")

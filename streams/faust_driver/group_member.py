@@ -26,12 +26,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import wait
 from typing import Any, Final, Protocol
 
-from confluent_kafka import (
-    OFFSET_END,
-    Consumer,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from faust.types import TP
 
 from irregulars.kafka.broker import client_config, is_refusal, service_error

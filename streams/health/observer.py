@@ -158,13 +158,9 @@ class Observer:
         self._observed_s = time.monotonic()
         readings = {place: reading for hop in self._hops for place, reading in self._readings(hop.stage)}
         self._health.observe(
-            self._observed_s,
-            readings,
-            is_restored=self._is_restored(),
-            ends_at_s=self._ends_at_s,
-            is_sink_busy=self.counters.store_is_full,
-            is_broker_away=self._is_broker_away(),
-        )
+            self._observed_s, readings, is_restored=self._is_restored(), ends_at_s=self._ends_at_s,
+            is_sink_busy=self.counters.store_is_full, is_broker_away=self._is_broker_away(),
+        )  # fmt: skip
         for page, why in (("ready", self.why_not_ready()), ("healthy", self.why_dead())):
             if (why is None) != self._said[page]:
                 self._said[page] = why is None

@@ -121,9 +121,7 @@ class Need:
 
 
 def wait_for(
-    needs: Sequence[Need],
-    now_s: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    needs: Sequence[Need], now_s: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Return when each of them has answered once; raises `ServiceUnavailable`.
 

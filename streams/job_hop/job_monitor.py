@@ -180,13 +180,9 @@ class JobMonitor:
 
         oldest = min(self._pending, default=None)
         self._clock.tick(
-            now_s,
-            until_s,
-            oldest=oldest,
-            is_stuck=is_stuck,
-            has_later=bool(self._later),
+            now_s, until_s, oldest=oldest, is_stuck=is_stuck, has_later=bool(self._later),
             is_hanging=self._judge.is_hanging,
-        )
+        )  # fmt: skip
         if oldest is not None and self._clock.is_rank_overdue:
             self._roster.give_up(self._roster.lagging(oldest))
 
@@ -291,18 +287,12 @@ class JobMonitor:
         """Everything that `from_state` needs."""
         judge, attributions = take_out(self._judge.state())
         return JobMonitorState(
-            job=self.job,
-            attempt=self._attempt,
-            roster=self._roster.state(),
-            pending=parts_of(rows for number in sorted(self._pending) for rows in self._pending[number]),
-            judge=judge,
-            announced=tuple(announcement.rank for announcement in self._announced),
-            is_ended=self._is_ended,
+            job=self.job, attempt=self._attempt, roster=self._roster.state(),
+            pending=parts_of(rows for number in sorted(self._pending) for rows in self._pending[number]), judge=judge,
+            announced=tuple(announcement.rank for announcement in self._announced), is_ended=self._is_ended,
             later=tuple(value for row in self._later for value in encode_evidence([row], self.job)),
-            still_s=self._clock.still_s,
-            attributions=attributions,
-            starts=self._starts.state(),
-        )
+            still_s=self._clock.still_s, attributions=attributions, starts=self._starts.state(),
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: JobMonitorState, settings: JudgeSettings) -> JobMonitor:

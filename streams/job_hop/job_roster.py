@@ -12,12 +12,7 @@ import numpy as np
 from irregulars.detectors.arrays.row_keys import find_sorted, stable_order
 from irregulars.detectors.arrays.runs import begins_run
 from irregulars.dtypes import Flags, Ints
-from irregulars.messages.announcements import (
-    Announcement,
-    contradiction_of,
-    decode_announcement,
-    encode_announcement,
-)
+from irregulars.messages.announcements import Announcement, contradiction_of, decode_announcement, encode_announcement
 from irregulars.state_codec import Part
 from irregulars.streams.job_hop.job_starts import Contradiction, hosts_of
 

@@ -254,15 +254,12 @@ def _evidence(job: str, work: _Work, reduction: Reduction) -> Evidence:
         sampled = sampled_blocks(placed, times.start_ns, times.elapsed_ns)
         patterns = reduce_patterns(reduction.rows, times.elapsed_ns, times.start_ns, sampled)
     return Evidence(
-        job=job,
-        names=work.names,
+        job=job, names=work.names,
         columns=_columns(work.blocks, reduction, times, placed) | _numerics(work.blocks.closings),
-        offsets=reduction.offsets,
-        classes=reduction.classes,
-        patterns=patterns,
+        offsets=reduction.offsets, classes=reduction.classes, patterns=patterns,
         audits=_events([one.audits for one in work.blocks.closings], AUDIT_COLUMNS),
         pauses=_events([one.pauses for one in work.blocks.closings], PAUSE_COLUMNS),
-    )
+    )  # fmt: skip
 
 
 class _LazyRows(Mapping[str, Column]):
@@ -341,26 +338,15 @@ def _columns(blocks: _Blocks, reduction: Reduction, times: _Times, placed: Place
     tx_peak, rx_peak = np.full((2, len(blocks)), np.nan) if placed is None else placed.peaks(len(blocks))
     scores = _scores(blocks, reduction, times.elapsed_ns)
     columns: dict[str, Column] = {
-        "attempt": blocks.spread("attempt"),
-        "rank": blocks.spread("rank"),
-        "iteration": blocks.iteration,
-        "start_ns": times.start_ns,
-        "elapsed_ns": times.elapsed_ns,
-        "entry_ns": times.entry_ns,
-        "last_end_ns": reduction.last_end_ns,
-        "work_ns": times.work_ns,
-        "communication_ns": reduction.communication_ns,
-        "operators": reduction.operators.astype(np.int64),
-        "unended": reduction.unended.astype(np.int64),
-        "late_rows": blocks.at_firsts("late_rows", 0),
-        "lost_rows": blocks.spread("lost_rows"),
-        "phase": blocks.joined("phase", np.uint8),
-        "tokens": blocks.joined("tokens", np.float64),
-        "score": scores.pop("score"),
-        "nic_tx_peak": tx_peak,
-        "nic_rx_peak": rx_peak,
-        "partition": blocks.spread("partition"),
-    }
+        "attempt": blocks.spread("attempt"), "rank": blocks.spread("rank"), "iteration": blocks.iteration,
+        "start_ns": times.start_ns, "elapsed_ns": times.elapsed_ns, "entry_ns": times.entry_ns,
+        "last_end_ns": reduction.last_end_ns, "work_ns": times.work_ns,
+        "communication_ns": reduction.communication_ns, "operators": reduction.operators.astype(np.int64),
+        "unended": reduction.unended.astype(np.int64), "late_rows": blocks.at_firsts("late_rows", 0),
+        "lost_rows": blocks.spread("lost_rows"), "phase": blocks.joined("phase", np.uint8),
+        "tokens": blocks.joined("tokens", np.float64), "score": scores.pop("score"), "nic_tx_peak": tx_peak,
+        "nic_rx_peak": rx_peak, "partition": blocks.spread("partition"),
+    }  # fmt: skip
     assert columns.keys() == COLUMNS.keys()
     return columns | scores
 

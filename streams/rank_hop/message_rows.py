@@ -281,17 +281,9 @@ class Part(NamedTuple):
     def batch(self) -> Batch:
         """Return the rows as a batch, for where each of them must be looked at."""
         header = Header(
-            self.schema,
-            self.job,
-            self.attempt,
-            self.rank,
-            self.rows_before,
-            self.watermark_ns,
-            self.names,
-            self.group,
-            self.start,
-            self.since_ns,
-        )
+            self.schema, self.job, self.attempt, self.rank, self.rows_before, self.watermark_ns, self.names,
+            self.group, self.start, self.since_ns,
+        )  # fmt: skip
         return Batch(header, {name: self.cut.column(name) for name in self.cut.source.columns})
 
 

@@ -83,17 +83,13 @@ def reduce_blocks(
     offset_block, offset = block[begins], ordered["offset"][begins]
     _, first = group_rows([offset_block, offset])
     return Reduction(
-        rows=ordered,
-        gap_ns=gap_ns,
-        first_start_ns=firsts,
-        last_end_ns=lasts,
+        rows=ordered, gap_ns=gap_ns, first_start_ns=firsts, last_end_ns=lasts,
         operators=np.bincount(block, minlength=size),
         unended=np.bincount(block[np.isnan(ordered["elapsed_ns"])], minlength=size),
-        work_ns=_sums(block, _known(gap_ns), size),
-        communication_ns=_sums(block, elapsed_ns, size),
+        work_ns=_sums(block, _known(gap_ns), size), communication_ns=_sums(block, elapsed_ns, size),
         offsets=Ragged(np.bincount(offset_block[first], minlength=size), {"offset": offset[first]}),
         classes=_classes(ordered, block, size),
-    )
+    )  # fmt: skip
 
 
 def _bounds(block: Ints, start_ns: Ints, ended_ns: Ints, is_timed: Flags, size: int) -> tuple[Ints, Ints]:
@@ -199,12 +195,9 @@ def _classes(rows: Mapping[str, Column], block: Ints, size: int) -> Ragged:
     begins = run_starts(key[order])
     communicator, operator, peer = unpack_class(packed[order][begins])
     found = {
-        "communicator": communicator,
-        "operator": operator,
-        "peer": peer,
-        "count": run_lengths(begins, len(order)),
+        "communicator": communicator, "operator": operator, "peer": peer, "count": run_lengths(begins, len(order)),
         "shortest_ns": rounded_down(np.fmin.reduceat(known_ns[order], begins) if len(begins) else np.empty(0)),
-    }
+    }  # fmt: skip
     assert found.keys() == CLASS_COLUMNS.keys()
     return Ragged(np.bincount(block[order][begins], minlength=size), found)
 
@@ -249,17 +242,10 @@ def sum_blocks(
     rows = [(places[id(cut[0])], cut[1], cut[2], cut[0].offset) for own in cuts for cut in own]
     codes, begins = shared_codes(sources, names)
     found = KERNEL.reduce(
-        [one.value for one in columns],
-        [one.places for one in columns],
-        begins,
-        np.array(rows, np.int64),
-        np.stack([np.fromiter(map(len, cuts), np.int64, len(cuts)), blocks.counts], axis=1),
-        blocks.iteration,
-        blocks.is_next,
-        blocks.free_ns,
-        codes,
-        np.array([name in wide for name in names] or [False]),
-    )
+        [one.value for one in columns], [one.places for one in columns], begins, np.array(rows, np.int64),
+        np.stack([np.fromiter(map(len, cuts), np.int64, len(cuts)), blocks.counts], axis=1), blocks.iteration,
+        blocks.is_next, blocks.free_ns, codes, np.array([name in wide for name in names] or [False]),
+    )  # fmt: skip
     if not isinstance(found, bytes):
         return _reduction(*found)
     is_odd = np.frombuffer(found, np.bool_)

@@ -436,15 +436,11 @@ class PendingRows:
     def state(self) -> PendingState:
         """Everything that `from_state` needs."""
         return PendingState(
-            iterations=dict(self.iterations),
-            starts_ns=dict(self.starts_ns),
-            closed_through=self.closed_through,
-            operators=_joined([self._rows(part) for part in self._parts]),
-            names=self.names,
-            late_rows=self._late_rows,
-            audits={number: list(own) for number, own in self.audits.items()},
+            iterations=dict(self.iterations), starts_ns=dict(self.starts_ns), closed_through=self.closed_through,
+            operators=_joined([self._rows(part) for part in self._parts]), names=self.names,
+            late_rows=self._late_rows, audits={number: list(own) for number, own in self.audits.items()},
             pauses={number: list(own) for number, own in self.pauses.items()},
-        )
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: PendingState) -> PendingRows:

@@ -232,26 +232,12 @@ class RankAttempt:
         self._last_end_ns = taken.last_end_ns
         start_ns, elapsed_ns, phase, tokens, numerics, *_ = zip(*own, strict=True)
         closing = Closing(
-            attempt=self._code,
-            rank=self.announcement.rank,
-            partition=self._partition,
-            wide=self._wide,
-            numbers=numbers,
-            cuts=taken.cuts,
-            free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
-            entry_ns=entry_ns,
-            start_ns=start_ns,
-            elapsed_ns=elapsed_ns,
-            phase=phase,
-            tokens=tokens,
-            numerics=numerics,
-            audits=audits,
-            pauses=pauses,
-            late_rows=pending.take_late_rows(),
-            lost_rows=self._arrivals.lost_rows,
-            detectors=self._detectors,
-            samples=samples,
-        )
+            attempt=self._code, rank=self.announcement.rank, partition=self._partition, wide=self._wide,
+            numbers=numbers, cuts=taken.cuts, free_ns=start_ns if entry_ns == UNKNOWN else (entry_ns, *start_ns[1:]),
+            entry_ns=entry_ns, start_ns=start_ns, elapsed_ns=elapsed_ns, phase=phase, tokens=tokens,
+            numerics=numerics, audits=audits, pauses=pauses, late_rows=pending.take_late_rows(),
+            lost_rows=self._arrivals.lost_rows, detectors=self._detectors, samples=samples,
+        )  # fmt: skip
         return [closing]
 
     # --- snapshots --------------------------------------------------------------------------------------------------
@@ -261,15 +247,10 @@ class RankAttempt:
         if self._announcement_value is None:  # once: it goes into each snapshot, and never changes
             self._announcement_value = encode_announcement(self.announcement)
         return AttemptState(
-            announcement=self._announcement_value,
-            is_ended=self.is_ended,
-            arrivals=self._arrivals.state(),
-            pending=self._pending.state(),
-            samples=self._samples.state(),
-            heartbeat=self._heartbeat,
-            last_end_ns=self._last_end_ns,
-            detectors=None if self._detectors is None else self._detectors.state(),
-        )
+            announcement=self._announcement_value, is_ended=self.is_ended, arrivals=self._arrivals.state(),
+            pending=self._pending.state(), samples=self._samples.state(), heartbeat=self._heartbeat,
+            last_end_ns=self._last_end_ns, detectors=None if self._detectors is None else self._detectors.state(),
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: AttemptState, partition: int, settings: JudgeSettings) -> RankAttempt:

@@ -50,13 +50,9 @@ def monitor(announcement: Announcement | None = ANNOUNCED, **settings: Any) -> R
 
 def operator(number: int, start_ms: float, elapsed_ms: float | None = 4.0, **values: Any) -> dict[str, Any]:
     return {
-        "iteration": number,
-        "sequence": int(start_ms * 1000),
-        "start_ns": T0 + int(start_ms * MS),
-        "elapsed_ns": np.nan if elapsed_ms is None else elapsed_ms * MS,
-        "size_bytes": 64.0,
-        **values,
-    }
+        "iteration": number, "sequence": int(start_ms * 1000), "start_ns": T0 + int(start_ms * MS),
+        "elapsed_ns": np.nan if elapsed_ms is None else elapsed_ms * MS, "size_bytes": 64.0, **values,
+    }  # fmt: skip
 
 
 def turn(number: int, start_ms: float, elapsed_ms: float = 10.0, **values: Any) -> dict[str, Any]:
