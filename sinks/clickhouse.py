@@ -50,14 +50,9 @@ class ClickHouseSink:
     """
 
     def __init__(
-        self,
-        settings: DatabaseSettings,
-        *,
-        buffer_rows: int = 100_000,
-        buffer_s: float = 5.0,
-        keep_days: Mapping[str, int] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, settings: DatabaseSettings, *, buffer_rows: int = 100_000, buffer_s: float = 5.0,
+        keep_days: Mapping[str, int] | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._buffer_rows = buffer_rows
         self._buffer_s = buffer_s

@@ -171,14 +171,9 @@ def severity_now(incident: Incident, rules: Rules, now_ns: int) -> tuple[str, in
 
 
 def _update(
-    incident: Incident,
-    told: DeliveryRecord,
-    rules: Rules,
-    severity: str,
-    held_until_ns: int | None,
-    now_ns: int,
+    incident: Incident, told: DeliveryRecord, rules: Rules, severity: str, held_until_ns: int | None, now_ns: int,
     earlier: tuple[str, ...],
-) -> Decision:
+) -> Decision:  # fmt: skip
     if incident.revision > told.revision or _is_less(told.severity, severity):
         worse = max(severity, told.severity, key=SEVERITIES.index)
         return Deliver(Notice("updated", incident.alert, worse, earlier, told.reference))

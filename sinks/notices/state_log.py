@@ -191,12 +191,9 @@ class StateLog:
 
 @contextmanager
 def opened(
-    bootstrap: str,
-    topics: TopicSettings,
-    security: Mapping[str, Any],
-    *needed: str,
+    bootstrap: str, topics: TopicSettings, security: Mapping[str, Any], *needed: str,
     is_stopping: threading.Event | None = None,
-) -> Iterator[StateLog]:
+) -> Iterator[StateLog]:  # fmt: skip
     """Open the state for one command, and close it at the end.
 
     `needed`: Topics that must be there, without the prefix. `is_stopping`: Ends the wait for a broker that went away

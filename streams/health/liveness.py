@@ -48,10 +48,7 @@ class _Standing:
 
 
 class Health:
-    """Liveness and readiness of a worker.
-
-    `now_s`: any clock that only goes forward, the same in all calls.
-    """
+    """Liveness and readiness of a worker. `now_s`: any clock that only goes forward, the same in all calls."""
 
     def __init__(self, now_s: float) -> None:
         self._observed_s = now_s
@@ -61,15 +58,9 @@ class Health:
         self._places: dict[Place, _Standing] = {}
 
     def observe(
-        self,
-        now_s: float,
-        readings: Mapping[Place, Reading],
-        *,
-        is_restored: bool,
-        ends_at_s: float | None,
-        is_sink_busy: bool,
-        is_broker_away: bool = False,
-    ) -> None:
+        self, now_s: float, readings: Mapping[Place, Reading], *, is_restored: bool, ends_at_s: float | None,
+        is_sink_busy: bool, is_broker_away: bool = False,
+    ) -> None:  # fmt: skip
         """Note how far reading has come; called from the worker's event loop."""
         self._observed_s, self._is_restored, self._ends_at_s = now_s, is_restored, ends_at_s
         self._is_broker_away = is_broker_away

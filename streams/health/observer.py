@@ -79,19 +79,10 @@ class Observer:
     """Metrics, health and readiness of a worker, from its stages."""
 
     def __init__(
-        self,
-        counters: Counters,
-        outbox: Outbox,
-        dead_letters: DeadLetters,
-        topics: TopicSettings,
-        group: str,
-        hops: Sequence[Hop],
-        is_restored: Callable[[], bool],
-        now_s: Callable[[], float],
-        grace_s: float = 30.0,
-        is_broker_away: Callable[[], bool] = lambda: False,
-        watchdog: Watchdog | None = None,
-    ) -> None:
+        self, counters: Counters, outbox: Outbox, dead_letters: DeadLetters, topics: TopicSettings, group: str,
+        hops: Sequence[Hop], is_restored: Callable[[], bool], now_s: Callable[[], float], grace_s: float = 30.0,
+        is_broker_away: Callable[[], bool] = lambda: False, watchdog: Watchdog | None = None,
+    ) -> None:  # fmt: skip
         self.counters: Final = counters
         self._outbox: Final = outbox
         self._dead_letters: Final = dead_letters

@@ -127,15 +127,9 @@ class JobClock:
             self.presence = Presence.TOLD
 
     def tick(
-        self,
-        now_s: float,
-        until_s: float,
-        *,
-        oldest: int | None,
-        is_stuck: Callable[[], bool],
-        has_later: bool,
+        self, now_s: float, until_s: float, *, oldest: int | None, is_stuck: Callable[[], bool], has_later: bool,
         is_hanging: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Take in the time.
 
         `now_s`, `until_s`: the present, and until when everything that ranks sent has been read. A new value begins

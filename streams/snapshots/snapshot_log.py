@@ -36,10 +36,7 @@ _PROGRESS_S: Final = 5.0  # seconds between two lines that tell how far reading 
 
 
 class SnapshotLog:
-    """One snapshot topic.
-
-    `reader`: used by `read` alone, in one thread.
-    """
+    """One snapshot topic. `reader`: used by `read` alone, in one thread."""
 
     def __init__(self, topic: str, reader: LogReader, outbox: Outbox) -> None:
         self._topic: Final = topic

@@ -56,10 +56,7 @@ class _Written:
 
 
 class SnapshotWriter:
-    """The snapshots of one partition, as its owner writes them.
-
-    `epoch`: ours, above that of all owners before.
-    """
+    """The snapshots of one partition, as its owner writes them. `epoch`: ours, above that of all owners before."""
 
     def __init__(self, topic: str, partition: int, epoch: int, outbox: Outbox, stored: StoredPartition) -> None:
         self.epoch: Final = epoch

@@ -60,14 +60,10 @@ class JobStage(Stage[JobMonitor]):
     rests_on = frozenset({EVIDENCE, "commops", *RESULTS, snapshot_topic})
 
     def __init__(
-        self,
-        services: Services,
-        make: Callable[[str], JobMonitor],
-        restore: Callable[[EncodedState], JobMonitor],
-        alert_of: Callable[[Verdict], bytes | None],
-        clocks: StreamTime,
+        self, services: Services, make: Callable[[str], JobMonitor], restore: Callable[[EncodedState], JobMonitor],
+        alert_of: Callable[[Verdict], bytes | None], clocks: StreamTime,
         changed: WordLog[ThresholdChange] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(services, restore)
         self._changed: Final = changed
         self.forget_s = max(self.forget_s, _EVIDENCE_KEPT_S)
@@ -331,12 +327,9 @@ class JobStage(Stage[JobMonitor]):
             await asyncio.sleep(_WAY_S)
 
     def _judge(
-        self,
-        tracked: TrackedJob,
-        message: QueuedMessage | None,
-        until_s: float | None,
+        self, tracked: TrackedJob, message: QueuedMessage | None, until_s: float | None,
         changes: Sequence[ThresholdChange],
-    ) -> tuple[Judgements, str | None]:
+    ) -> tuple[Judgements, str | None]:  # fmt: skip
         refused: str | None = None
         tracked.monitor.follow(changes)
         if message is not None:

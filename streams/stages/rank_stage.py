@@ -73,12 +73,9 @@ class RankStage(Stage[GroupMonitor]):
     rests_on = frozenset({*RANK_TOPICS, snapshot_topic})
 
     def __init__(
-        self,
-        services: Services,
-        make: MakeRankMonitor,
-        restore: Callable[[EncodedState], GroupMonitor],
+        self, services: Services, make: MakeRankMonitor, restore: Callable[[EncodedState], GroupMonitor],
         changed: WordLog[ThresholdChange] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(services, restore)
         self._changed: Final = changed
         self._silences: tuple[ReadWords[ThresholdChange], dict[str, float | None]] = ReadWords(), {}  # by job

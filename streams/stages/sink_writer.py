@@ -130,12 +130,9 @@ class SinkWriter:
     """
 
     def __init__(
-        self,
-        sink: Sink | None,
-        dead_letters: DeadLetters,
-        counters: Counters | None = None,
+        self, sink: Sink | None, dead_letters: DeadLetters, counters: Counters | None = None,
         limit_bytes: int = UNSTORED_MIB << 20,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._sink: Final = sink
         self._dead_letters: Final = dead_letters
         self._counters: Final = counters or Counters()

@@ -219,12 +219,9 @@ def add_agents(app: faust.App, topics: TopicSettings, rank_stage: RankStage, job
 
 
 def _add_agent(
-    app: faust.App,
-    topics: TopicSettings,
-    topic: str,
-    stage: Stage[Any],
+    app: faust.App, topics: TopicSettings, topic: str, stage: Stage[Any],
     before: Callable[[], Awaitable[None]] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     # Without acknowledgements: snapshots decide where reading goes on, and Faust has nothing to commit.
     channel = app.topic(topics.name(topic), key_serializer="raw", value_serializer="raw", acks=False)
 

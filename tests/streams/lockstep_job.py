@@ -64,13 +64,9 @@ class LockstepJob:
         self.now_ns[rank] += elapsed_ns
 
     def collective(
-        self,
-        group: str,
-        transfer_ns: int,
-        operator: str = "all_reduce",
-        size_bytes: float = 1e6,
+        self, group: str, transfer_ns: int, operator: str = "all_reduce", size_bytes: float = 1e6,
         unlogged: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         members = self.groups[group][1]
         end_ns = max(self.now_ns[rank] for rank in members) + transfer_ns
         sequence = self._next(group)

@@ -228,12 +228,9 @@ class NodePlan:
 
 
 def plan_nodes(
-    messages: Mapping[str, ActionsMessage],
-    marks: Mapping[str, str],
-    done: Collection[str],
-    limits: ActingLimits,
+    messages: Mapping[str, ActionsMessage], marks: Mapping[str, str], done: Collection[str], limits: ActingLimits,
     now_ns: int,
-) -> NodePlan:
+) -> NodePlan:  # fmt: skip
     """Work out which nodes to cordon and to give back.
 
     `messages`: the newest of each incident, by verdict id; `marks`: nodes that we cordoned and that still are: host

@@ -7,7 +7,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -131,12 +130,6 @@ def test_the_time_of_an_iteration_is_the_largest_of_its_ranks() -> None:
 
 def one_rank(elapsed_ms: dict[int, float], **changes: Any) -> JobMonitor:
     return made(came(0, 1), evidence_of(0, elapsed_ms, **changes))
-
-
-def test_nothing_is_judged_in_the_warm_up() -> None:
-    said = times(one_rank(dict.fromkeys(range(9), 10) | {9: 500, 10: 500}))
-    assert [said[n].is_irregular for n in (8, 9, 10)] == [None, None, True]
-    assert np.isnan(said[9].reference_ns)
 
 
 def test_iterations_need_not_be_contiguous() -> None:
